@@ -80,7 +80,7 @@ def _greatest_log_starts(evidence: RunEvidence) -> dict[tuple[str, int], int]:
     A start that a follower took from its leader permits nothing: the leader may have lost the records below it.
     """
     starts: dict[tuple[str, int], int] = {}
-    if evidence.trace.num_rows:
+    if evidence.settings.has_trace and evidence.trace.num_rows:
         moves = evidence.trace.filter(pc.field("kind") == "log_start").select(
             ["topic", "partition", "offset", "detail"]
         )

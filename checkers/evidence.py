@@ -47,6 +47,9 @@ class CheckSettings:
     """Whether the spec asked for faults: a run in which none took effect tested less than intended."""
     has_trace: bool = True
     """Whether the system under test writes a protocol trace."""
+    has_decisions: bool = False
+    """Whether the trace, of a system that writes none, has the decisions of its controllers, read from their logs when
+    the run had ended: in their order, at times by the controllers' own clocks."""
     confirmed_ends: bool = True
     """Whether the system promises linearizable end offsets (ListOffsets of the latest): where it does not, such as in
     Apache Kafka, whose deposed leaders answer, too, `checkers.linearizability` leaves reads of the end aside."""

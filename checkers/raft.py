@@ -29,6 +29,9 @@ where the record itself is of epoch 5, and it will commit nothing.
 
 The number of controllers is taken from the trace: all that ever started.
 
+*A system may write no trace, and leave its metadata logs* (`CheckSettings.has_decisions`): then metadata-logs-differ,
+two-controllers-one-epoch, broker-epoch-fell and producer-ids-allocated-twice are checked on these, and a note says so.
+
 Blind spots: records below a snapshot, which the controllers no longer hold, when a broker applies them late;
 everything, when the nodes' clocks are not comparable.
 """
@@ -47,6 +50,13 @@ from checkers.violations import unknown_verdict
 NAME = "raft"
 RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.SETTINGS})
 _SHOWN_OF_A_KIND = 3
+_DECISIONS_ALONE = Finding(
+    "decisions-alone",
+    (
+        "the system writes no trace: metadata logs were compared as they lay on disk, with their leaders, broker "
+        "epochs and blocks of producer ids; promises about votes, commits and what brokers applied were not checked",
+    ),
+)
 _UNKNOWN = -1
 
 
@@ -316,9 +326,10 @@ _HANDLERS = {
 
 def check(evidence: RunEvidence) -> Verdict:
     """All controllers of the run."""
-    if not evidence.settings.has_trace:
+    decisions_alone = not evidence.settings.has_trace and evidence.settings.has_decisions
+    if not evidence.settings.has_trace and not decisions_alone:
         return unknown_verdict(NAME, "the system writes no protocol trace")
-    if not evidence.settings.comparable_clocks:
+    if not evidence.settings.comparable_clocks and not decisions_alone:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
     raft = _RaftState()
     wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
@@ -343,8 +354,9 @@ def check(evidence: RunEvidence) -> Verdict:
         "producer_ids": float(len(raft.assigned)),
         "invalid": float(len(raft.findings)),
     }
+    notes = (_DECISIONS_ALONE,) if decisions_alone else ()
     if not raft.findings:
-        return Verdict(NAME, Validity.VALID, (), figures)
+        return Verdict(NAME, Validity.VALID, notes, figures)
     liars = sorted(lied_to(evidence.faults) & raft.logs.keys())
     if liars:
         shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: no promise holds then",)))

@@ -59,6 +59,8 @@ CHECKERS: Mapping[str, Checker] = {module.NAME: module.check for module in _MODU
 RESTS_ON: Mapping[str, frozenset[EvidencePart]] = {module.NAME: module.RESTS_ON for module in _MODULES}
 """Checker → the parts of the evidence without which its verdict means nothing."""
 
+_OF_DECISIONS: Final = (protocol.NAME, raft.NAME)
+"""Checkers that check what they can on the decisions of the controllers, where there is no trace."""
 PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, positions.NAME, producers.NAME, logs.NAME)
 CRASHED = "crashed"
 MISSING_EVIDENCE = "missing-evidence"
@@ -76,15 +78,16 @@ def applicable_checkers(
 ) -> Mapping[str, Checker]:
     """The checkers that apply to a run with these settings, in order; all of them when the settings are not known.
 
-    `protocol`, `raft` and `visibility` need a trace whose events have an order across nodes, `groups` needs consumers
-    that form a group, `coordinator` both. A checker without its subject is left out instead of saying `unknown`, which
-    would keep every run of that system, environment or workload from being valid.
+    `protocol` and `raft` need a trace whose events have an order across nodes, or the decisions of the controllers,
+    `visibility` the trace, `groups` consumers that form a group, `coordinator` both of the last. A checker without its
+    subject is left out instead of saying `unknown`, which would keep every run of that system, environment or workload
+    from being valid.
     """
     if any(gap.part is EvidencePart.SETTINGS for gap in gaps):
         return checkers
     applies = {
-        protocol.NAME: settings.has_ordered_trace,
-        raft.NAME: settings.has_ordered_trace,
+        protocol.NAME: settings.has_ordered_trace or settings.has_decisions,
+        raft.NAME: settings.has_ordered_trace or settings.has_decisions,
         visibility.NAME: settings.has_ordered_trace,
         groups.NAME: settings.groups,
         coordinator.NAME: settings.groups and settings.has_ordered_trace,
@@ -167,7 +170,7 @@ def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:
     parts = RESTS_ON.get(name, frozenset(EvidencePart))
     if EvidencePart.LOSSES in parts and needs_trace(evidence.settings, evidence.faults):
         parts |= {EvidencePart.TRACE}
-    elif not evidence.settings.has_ordered_trace:
+    elif not (evidence.settings.has_ordered_trace or (evidence.settings.has_decisions and name in _OF_DECISIONS)):
         parts -= {EvidencePart.TRACE}
     return parts - {EvidencePart.LOSSES}
 

@@ -59,6 +59,7 @@ INEXCUSABLE = frozenset(
         "reassignment-completed-early",
         "reassignment-shrinks-isr",
         "acted-on-undecided",
+        "epoch-undecided",
         "acknowledged-uncommitted",
         "commit-beyond-read",
         "records-skipped",

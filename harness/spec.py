@@ -34,7 +34,7 @@ A spec is YAML, every field optional:
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
-Numbers have limits (`LIMITS`), and so have files (`harness.yaml_document`).
+Numbers have limits (`harness.cluster.run_limits`), and so have files (`harness.yaml_document`).
 
 Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults, the
 random seed and the world that was drawn, so that it repeats the same run under the defaults of a later version, too.
@@ -60,6 +60,7 @@ from harness.client_spec import (
     with_validation,
 )
 from harness.cluster.hosts import Host, check_hosts
+from harness.cluster.run_limits import LIMITS, check_limits
 from harness.cluster.systems import system_named
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
@@ -79,25 +80,6 @@ SEEDS: Final = 1 << 32
 """A drawn seed lies below this."""
 TOPIC: Final = "faultline"
 """Of every run's workload."""
-LIMITS: Final[Mapping[str, tuple[float, float]]] = {
-    "brokers": (1, 100),
-    "controllers": (0, 25),
-    "partitions": (1, 10_000),
-    "replication_factor": (1, 100),
-    "producers": (0, 1_000),
-    "consumers": (0, 1_000),
-    "end_offset_readers": (0, 1_000),
-    "rate": (0.001, 100_000),
-    "time_limit_s": (0.001, 7 * 86_400),
-    "recovery_limit_s": (0.001, 7 * 86_400),
-    "seed": (0, (1 << 63) - 1),
-    "triggers": (0, 1),
-}
-"""Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
-NAME_LENGTH_MAX: Final = 100
-FAULTS_MAX: Final = 10_000
-"""Of a script."""
-SETTING_LENGTH_MAX: Final = 1_000
 PATIENCE_SETTINGS: Final = ("replica.lag.time.max.ms", "broker.session.timeout.ms")
 """How long leaders and controllers wait for a silent broker; a cluster is watched for as long before it is ready."""
 PATIENCE_MS_MAX: Final = 7 * 86_400_000
@@ -173,22 +155,8 @@ class Spec:
         self._check()
 
     def _check(self) -> None:
-        if len(self.name) > NAME_LENGTH_MAX or not self.name.isprintable():
-            raise ValueError(f"name: {self.name[:20]!r} … is not at most {NAME_LENGTH_MAX} printable characters")
-        for settings in (self.settings, *self.node_settings.values()):
-            for name, value in settings.items():
-                if len(value) > SETTING_LENGTH_MAX:
-                    raise ValueError(
-                        f"settings.{name[:50]}: {len(value)} characters are more than the limit of {SETTING_LENGTH_MAX}"
-                    )
-        for name, (least, most) in LIMITS.items():
-            number, field_name = getattr(self, name), name.removesuffix("_s")
-            if not number >= least:
-                raise ValueError(f"{field_name}: {number:g} is less than {least:g}")
-            if not number <= most:
-                raise ValueError(f"{field_name}: {number:g} is more than the limit of {most:g}")
-        if len(self.script) > FAULTS_MAX:
-            raise ValueError(f"faults: {len(self.script)} faults are more than the limit of {FAULTS_MAX}")
+        numbers = {name: getattr(self, name) for name in LIMITS}
+        check_limits(self.name, (self.settings, *self.node_settings.values()), numbers, len(self.script))
         if self.replication_factor > self.brokers:
             raise ValueError(
                 f"replication_factor: {self.replication_factor} replicas do not fit on {self.brokers} brokers"
@@ -350,6 +318,7 @@ class Spec:
             time_limit_ns=round(self.time_limit_s * 1e9),
             faults_asked=self.faults_asked,
             has_trace=Capability.TRACE in capabilities,
+            has_decisions=Capability.DECISIONS in capabilities,
             confirmed_ends=Capability.CONFIRMED_ENDS in capabilities,
             comparable_clocks=self.environment in COMPARABLE_CLOCKS,
             brokers=self.brokers,

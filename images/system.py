@@ -7,11 +7,13 @@ feature beyond that is a `Capability`; a spec that asks for one the system lacks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from images.trace import TraceEvent
 
 
 class Capability(StrEnum):
@@ -21,6 +23,8 @@ class Capability(StrEnum):
     """Its nodes run inside the simulation (`harness.environments.sim`), too."""
     TRACE = "protocol trace"
     """Its nodes write the events of `images.trace`."""
+    DECISIONS = "decisions of the controllers"
+    """Its files tell what the controllers decided, as events of `images.trace`, after the run (`System.decisions`)."""
     RULES = "rule switches"
     """Its safety rules can be switched off, one by one."""
     CLOCKS = "clock faults"
@@ -61,6 +65,18 @@ class Service:
     """The file of its protocol trace, if it writes one; outside of `data`, since no fault may lose it."""
     stop_limit_s: float
     """The longest time a clean stop, by SIGTERM, may take."""
+    records: Mapping[str, str] = field(default_factory=dict)
+    """Further files to be collected, by their name among what a run collects of the node, for `System.decisions`."""
+
+
+class RecordedEvent(NamedTuple):
+    """An event that a node's own files tell of, when a run has ended."""
+
+    time_ms: int
+    """Of the unix epoch, by the clock of the node."""
+    node_id: int
+    """Kafka's node.id of the node whose event it is; -1 where that is not known."""
+    event: TraceEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +153,10 @@ class System(Protocol):
         """The configuration of one node. `role` is broker or controller; `settings` may use Kafka's broker names or its
         topic names; `voters` are (id, host, port) of the controllers, a broker that is one, too, among them. Raises
         ValueError naming what is wrong."""
+
+    def decisions(self, controllers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """With Capability.DECISIONS: the events of the controllers' decisions, in their order, from the files that were
+        collected of each controller, by node.id. Raises ValueError, in one line, for files that cannot be read."""
 
     def service(self, properties: str, home: str) -> Service:
         """A node with this configuration, on a machine where `home` is its own directory."""

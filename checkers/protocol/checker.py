@@ -42,6 +42,7 @@ leader-epoch-stood        the leader epoch never falls; a change of leader and t
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
 reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
+epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader
 acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
 
 RC is Kafka Replication Correctness.
@@ -81,6 +82,11 @@ Unclean elections and losses beyond the fault model (`checkers.violations`) can 
 replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them; nodes whose
 disk lied about fsync are held to none of the promises about logs that come back whole.
 
+*A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`): Apache
+Kafka, whose metadata logs have them. Then unclean-election, partition-epoch-stood, leader-epoch-stood,
+reassignment-joins-isr, reassignment-completed-early and epoch-undecided are checked, in the order of the metadata log;
+the others need what brokers did meanwhile, and a note says so.
+
 Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
 anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not
 comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
@@ -89,6 +95,8 @@ comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -98,13 +106,26 @@ from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import lied_to, node_failures, tolerances
 from checkers.protocol.log_promises import check_disks
+from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
+from checkers.tables import of_partition
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
 
 NAME = "protocol"
 RESTS_ON = EXCUSES | {EvidencePart.TRACE}
+_BEYOND_KAFKA = frozenset({"reassignment-shrinks-isr"})
+"""Promises of the prototype that Apache Kafka does not make: it completes a reassignment once the added replicas are in
+the ISR, however few these are."""
+_DECISIONS_ALONE = Finding(
+    "decisions-alone",
+    (
+        "the system writes no trace: leaders, epochs, ISR, ELR and reassignments were checked as its metadata logs "
+        "decided them, and the epochs of records on disk; promises about quorums, high watermarks and logs while the "
+        "run went on were not checked",
+    ),
+)
 _DISKS = frozenset({EvidencePart.REPLICAS, EvidencePart.HISTORY})
 """Where one of these has a gap, the ends of logs are not compared with the disks: `checkers.logs` or others, which rest
 on them, are `unknown` then."""
@@ -113,6 +134,8 @@ on them, are `unknown` then."""
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition that has an event in the trace."""
     if not evidence.settings.has_trace:
+        if evidence.settings.has_decisions:
+            return _check_decisions(evidence)
         return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
@@ -124,10 +147,6 @@ def check(evidence: RunEvidence) -> Verdict:
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
     verdicts, converged = [], _convergences(evidence.trace)
     for name, partition in sorted(cluster.partitions.items()):
-        kinds: dict[str, list[ProtocolViolation]] = {}
-        for violation in partition.violations:
-            kinds.setdefault(violation.kind, []).append(violation)
-        by_kind = [_violations(name, violations) for violations in kinds.values()]
         figures = {
             "events": float(partition.events),
             "committed": float(len(partition.committed)),
@@ -138,8 +157,33 @@ def check(evidence: RunEvidence) -> Verdict:
             "convergences": float(len(converged.get(name, ()))),
             "exchanges": float(sum(converged.get(name, ()))),
         }
-        verdicts.append(verdict_of(NAME, by_kind, tolerance[name], figures))
+        verdicts.append(verdict_of(NAME, _by_kind(name, partition.violations), tolerance[name], figures))
     return merge_verdicts(NAME, verdicts, "the trace has no event of a partition")
+
+
+def _check_decisions(evidence: RunEvidence) -> Verdict:
+    """The promises about decisions of the controllers, where these are all that the trace has."""
+    if not evidence.trace.num_rows:
+        return unknown_verdict(NAME, "the metadata logs tell of no decision")
+    tolerance = tolerances(evidence)
+    cluster = replay_trace(evidence.trace, evidence.settings)
+    on_disk = not any(gap.part in _DISKS for gap in evidence.gaps)
+    verdicts = []
+    for name, partition in sorted(cluster.partitions.items()):
+        if on_disk:
+            check_epochs(partition, of_partition(evidence.replicas, *name))
+        promised = [violation for violation in partition.violations if violation.kind not in _BEYOND_KAFKA]
+        figures = {"decisions": float(partition.events), "elections": float(partition.elections)}
+        verdicts.append(verdict_of(NAME, _by_kind(name, promised), tolerance[name], figures))
+    verdict = merge_verdicts(NAME, verdicts, "the metadata logs have no decision about a partition")
+    return replace(verdict, findings=(*verdict.findings, _DECISIONS_ALONE))
+
+
+def _by_kind(name: tuple[str, int], found: Iterable[ProtocolViolation]) -> list[Violations]:
+    kinds: dict[str, list[ProtocolViolation]] = {}
+    for violation in found:
+        kinds.setdefault(violation.kind, []).append(violation)
+    return [_violations(name, violations) for violations in kinds.values()]
 
 
 def _cluster(evidence: RunEvidence) -> ClusterState:

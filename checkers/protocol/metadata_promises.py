@@ -6,8 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, PartitionDecision, PartitionState, TraceRowHandler, names
+from checkers.protocol.state import (
+    UNKNOWN,
+    PartitionDecision,
+    PartitionState,
+    ProtocolViolation,
+    TraceRowHandler,
+    names,
+)
 from checkers.tables import TraceRow
 
 
@@ -79,6 +88,23 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     shrunk = len(after.isr) < min(minimum, len(before.isr)) and bool(gone)
     if shrunk and (completed or before.adding & (before.isr | before.elr)) and not settings.unclean_election:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")
+
+
+def check_epochs(partition: PartitionState, replicas: pa.Table) -> None:
+    """After the last event: every record of the partition on disk (`replicas`, schema REPLICAS) is of a leader epoch in
+    which the controllers had decided on a leader."""
+    led = {decision.leader_epoch for each in partition.decisions.values() for decision in each if decision.leader >= 0}
+    first: dict[tuple[str, int], int] = {}
+    columns = (replicas.column(name).to_pylist() for name in ("node", "leader_epoch", "offset"))
+    for node, epoch, offset in zip(*columns, strict=True):
+        if epoch not in led:
+            first[node, epoch] = min(offset, first.get((node, epoch), offset))
+    for (node, epoch), offset in first.items():
+        lines = (
+            f"{node} holds a record of leader epoch {epoch} at offset {offset}",
+            f"the controllers decided on a leader in the leader epochs {', '.join(map(str, sorted(led))) or 'of none'}",
+        )
+        partition.violations.append(ProtocolViolation("epoch-undecided", offset, UNKNOWN, UNKNOWN, lines))
 
 
 # ---- brokers ---------------------------------------------------------------------------------------------------------

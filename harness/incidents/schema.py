@@ -22,11 +22,12 @@ from harness import client_spec
 from harness import spec as spec_module
 from harness.client_spec import COMPRESSIONS, ISOLATIONS, LIBRARIES, RESETS, ClientSpec
 from harness.cluster.hosts import Host
+from harness.cluster.run_limits import LIMITS
 from harness.cluster.systems import SYSTEMS
 from harness.environments.registry import ENVIRONMENTS
 from harness.incidents.expectation import COMPARISON
 from harness.incidents.incident import TRIES_MAX
-from harness.spec import ACKS, LIMITS, Spec
+from harness.spec import ACKS, Spec
 from harness.worlds import DIMENSIONS
 from nemesis.conditions import COMBINED, SINGLE, TriggerCondition
 from nemesis.faults.fault import Fault

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY, NODE_KEYS, TOPIC_KEYS, ConfigError, check_protocol
 from images.broker.rules import DESCRIPTIONS, Rules
-from images.system import Capability, Rule, Service, Shipment, System
+from images.system import Capability, RecordedEvent, Rule, Service, Shipment, System
 
 _HERE = Path(__file__).parent
 _IMAGES = _HERE.parent
@@ -59,7 +59,7 @@ class BrokerSystem:
     name: str = "broker"
     version: str = ""
     recovery_limit_s: float = 30.0
-    capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.COMBINED_ROLES}
+    capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.COMBINED_ROLES, Capability.DECISIONS}
     rules: tuple[Rule, ...] = tuple(Rule(rule.name, rule.protects, rule.source) for rule in DESCRIPTIONS)
     settings: Mapping[str, str] = field(
         default_factory=lambda: {
@@ -111,6 +111,10 @@ class BrokerSystem:
         if rules_off:
             lines["faultline.rules.off"] = ",".join(rules_off)
         return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+    def decisions(self, controllers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """None: the trace has them."""
+        return iter(())
 
     def service(self, properties: str, home: str) -> Service:
         """A node with these properties, on a machine where `home` is its own directory."""

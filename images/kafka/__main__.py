@@ -1,13 +1,15 @@
-"""One node of Apache Kafka: `python3 -m images.kafka CONFIG DATA [--feature NAME=LEVEL …]`.
+"""One node of Apache Kafka: `python3 -m images.kafka CONFIG DATA SCHEMAS [--feature NAME=LEVEL …]`.
 
-Formats DATA where it has no `meta.properties` (before the first start, and after a disk was wiped), makes that durable,
-and then becomes Kafka: the process is the Java machine itself, so that a signal reaches it and its status is Kafka's.
-SIGTERM stops Kafka cleanly; it then ends with 143, as Java does. Standard library only.
+Writes the schemas of the release's metadata records to SCHEMAS, a JSON list of their texts. Formats DATA where it has
+no `meta.properties` (before the first start, and after a disk was wiped), makes that durable, and then becomes Kafka:
+the process is the Java machine itself, so that a signal reaches it and its status is Kafka's. SIGTERM stops Kafka
+cleanly; it then ends with 143, as Java does. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+from zipfile import ZipFile
 
 JARS = Path(__file__).resolve().parents[2] / "kafka" / "jars"
 CLUSTER_ID = "ZmF1bHRsaW5lLWthZmthMQ"
@@ -36,11 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(prog="python3 -m images.kafka")
     parser.add_argument("config")
     parser.add_argument("data", type=Path)
+    parser.add_argument("schemas", type=Path)
     parser.add_argument("--feature", action="append", default=[])
     options = parser.parse_args(arguments)
     java = shutil.which("java")
     if java is None:
         sys.exit("java is not installed; on Debian: apt-get install openjdk-17-jre-headless")
+    options.schemas.write_text(json.dumps(_schemas()))
     command = [java, *_QUIET, *_LOGGING, "-cp", f"{JARS}/*"]
     if not (options.data / "meta.properties").exists():
         status = _format([*command, *_FORMATTING], options.config, options.feature)
@@ -49,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _sync(options.data)
     sys.stdout.flush()
     os.execv(java, [*command, *_RUNNING, "kafka.Kafka", options.config])
+
+
+def _schemas() -> list[str]:
+    """The schemas of metadata records, from Kafka's own archive."""
+    (archive,) = JARS.glob("kafka-metadata-*.jar")
+    with ZipFile(archive) as jar:
+        names = [name for name in jar.namelist() if name.startswith("common/metadata/") and name.endswith(".json")]
+        return [jar.read(name).decode() for name in sorted(names)]
 
 
 def _format(java: Sequence[str], config: str, features: Sequence[str]) -> int:

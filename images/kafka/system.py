@@ -7,13 +7,18 @@ beside it is a controller, too (`process.roles=broker,controller`).
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from images.system import Capability, Rule, Service, Shipment, System
+from images.kafka.decisions import recorded_decisions
+from images.kafka.metadata_log import read_metadata_log
+from images.kafka.record_schemas import RecordSchemas
+from images.system import Capability, RecordedEvent, Rule, Service, Shipment, System
+from images.wire.codec import Malformed
 
 _HERE = Path(__file__).parent
 
@@ -25,6 +30,8 @@ _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _FEATURE: Final = re.compile(r"[a-z][a-z.]*")
 _SLF4J: Final = "org.slf4j:slf4j-simple:1.7.36"
 """Writes Kafka's log to standard error; releases choose no library for it when they come from Maven."""
+_SCHEMAS: Final = "record-schemas.json"
+"""Of metadata records, as a node left them among its files."""
 _PACKAGES: Final = ("openjdk-17-jre-headless",)
 
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -36,7 +43,6 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "controller.quorum.election.timeout.ms": "1000",
     "controller.quorum.fetch.timeout.ms": "2000",
-    "controller.quorum.request.timeout.ms": "1000",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "3",
     "offsets.commit.timeout.ms": "1500",
@@ -90,7 +96,9 @@ class KafkaSystem:
     """Feature → level, for `storage format --feature`; those left out get the level of the release."""
     name: str = "kafka"
     recovery_limit_s: float = 90.0
-    capabilities: frozenset[Capability] = frozenset({Capability.COMBINED_ROLES, Capability.CLOCKS})
+    capabilities: frozenset[Capability] = frozenset(
+        {Capability.COMBINED_ROLES, Capability.CLOCKS, Capability.DECISIONS}
+    )
     rules: tuple[Rule, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=lambda: DEFAULTS)
@@ -171,17 +179,29 @@ class KafkaSystem:
         }
         return "".join(f"{name}={value}\n" for name, value in lines.items())
 
+    def decisions(self, controllers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """From the metadata logs of the voters, by the schemas of the release that wrote them."""
+        texts = [path.read_text() for path in (node / _SCHEMAS for node in controllers.values()) if path.exists()]
+        if not texts:
+            raise ValueError("no controller left the schemas of its metadata records")
+        logs = {node_id: read_metadata_log(node / "data") for node_id, node in controllers.items()}
+        try:
+            yield from recorded_decisions(logs, RecordSchemas(json.loads(texts[0])))
+        except Malformed as error:
+            raise ValueError(f"a metadata log cannot be read: {error}") from None
+
     def service(self, properties: str, home: str) -> Service:
         """A node with these properties, on a machine where `home` is its own directory."""
-        config, data = f"{home}/node.properties", f"{home}/data"
+        config, data, schemas = f"{home}/node.properties", f"{home}/data", f"{home}/{_SCHEMAS}"
         features = (f"--feature={name}={level}" for name, level in self.features.items())
         return Service(
-            argv=("python3", "-m", "images.kafka", config, data, *features),
+            argv=("python3", "-m", "images.kafka", config, data, schemas, *features),
             files={config: f"{properties}log.dirs={data}\n"},
             data=data,
             log=f"{home}/node.log",
             trace=None,
             stop_limit_s=60.0,
+            records={_SCHEMAS: schemas},
         )
 
 

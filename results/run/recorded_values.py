@@ -297,7 +297,12 @@ def _incomplete(evidence: RunEvidence) -> Iterator[EvidenceGap]:
         yield from _uncovered(EvidencePart.HISTORY, places, final, "the history has no final read of")
     if EvidencePart.REPLICAS not in damaged and evidence.replica_ends.num_rows:
         yield from _uncovered(EvidencePart.REPLICAS, places, evidence.replica_ends, "no replica has a log of")
-    if EvidencePart.TRACE not in damaged and evidence.settings.has_trace and EvidencePart.SETTINGS not in damaged:
+    if EvidencePart.TRACE in damaged or EvidencePart.SETTINGS in damaged:
+        return
+    if evidence.settings.has_decisions:
+        sentence = "the metadata logs that were read tell of no decision about"
+        yield from _uncovered(EvidencePart.TRACE, places, evidence.trace, sentence)
+    elif evidence.settings.has_trace:
         yield from _uncovered(EvidencePart.TRACE, places, evidence.trace, "no node traced an event of")
         silent = set(evidence.settings.nodes) - set(pc.unique(evidence.trace["node"]).to_pylist())
         if silent:

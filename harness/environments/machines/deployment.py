@@ -31,8 +31,8 @@ from harness.environments.machines.agent_session import AGENT
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import COMMAND_LIMIT_S, NodeHandle, on_all
+from harness.environments.machines.system_capabilities import decisions, lacks_of
 from harness.environments.machines.traces import merged
-from images.system import Capability
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
 HOME: Final = "/var/lib/faultline"
@@ -72,7 +72,7 @@ class MachineDeployment:
         self._unsupported: dict[EnvironmentCapability, str] = {
             EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
             EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
-            **_lacks_of(layout),
+            **lacks_of(layout),
         }
         self._link_faults, self._baseline = LinkFaults({}), CounterBaseline({})
         self._collected = False
@@ -151,6 +151,7 @@ class MachineDeployment:
             service = handle.service
             places = [f"data={service.data}", f"node.log={service.log}"]
             places += [f"trace.jsonl={service.trace}"] if service.trace else []
+            places += [f"{name}={path}" for name, path in service.records.items()]
             try:
                 packed = await handle.machine.run([AGENT, "collect", *places], timeout_s=_COLLECT_LIMIT_S)
             except MachineVanished:
@@ -166,6 +167,9 @@ class MachineDeployment:
             await on_all(self._all, fetch)
         finally:
             for time_ns, node, event in merged(traces, {name: self._handles[name].began_ns for name in traces}):
+                self._listener.on_trace(time_ns, node, event)
+            began_unix_ns = time.time_ns() - self.now_ns()
+            for time_ns, node, event in await asyncio.to_thread(decisions, self._layout, directory, began_unix_ns):
                 self._listener.on_trace(time_ns, node, event)
 
     async def close(self) -> None:
@@ -451,21 +455,6 @@ class MachineDeployment:
     async def _clock(self, node: str, *command: str) -> Evidence:
         answer = await self._handle(node).exclusively(lambda handle: handle.ask("clock", *command))
         return {"offset_ms": answer["offset_ms"]}
-
-
-def _lacks_of(layout: Layout) -> dict[EnvironmentCapability, str]:
-    """Capabilities that the system under test lacks, or lacks in this layout, with the reason."""
-    system = layout.deployed_system
-    lacks = {}
-    if Capability.CLOCKS not in system.capabilities:
-        lacks[EnvironmentCapability.CLOCKS] = f"system {system.name} does not run under libfaketime"
-    if Capability.FROZEN_CLOCKS not in system.capabilities:
-        lacks[EnvironmentCapability.FROZEN_CLOCKS] = f"waits of system {system.name} do not end when a clock runs again"
-    if Capability.RESIGNATION not in system.capabilities:
-        lacks[EnvironmentCapability.RESIGNATION] = f"no controller of system {system.name} resigns upon a request"
-    if not layout.controllers:
-        lacks[EnvironmentCapability.EMPTY_DISKS] = "each broker is a controller, too, which must not forget its vote"
-    return lacks
 
 
 def _true_ns() -> int:

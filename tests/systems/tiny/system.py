@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from images.system import Capability, Rule, Service, Shipment, System
+from images.system import Capability, RecordedEvent, Rule, Service, Shipment, System
 
 HERE = Path(__file__).parent
 STOP_LIMIT_S = 45.0
@@ -56,6 +56,10 @@ class TinySystem:
         self.check_settings(settings)
         assert not rules_off
         return json.dumps({"id": node_id, "host": host, "port": port})
+
+    def decisions(self, controllers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """None: it decides nothing."""
+        return iter(())
 
     def service(self, properties: str, home: str) -> Service:
         config = f"{home}/tiny.json"

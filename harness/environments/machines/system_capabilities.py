@@ -1,0 +1,44 @@
+"""What the capabilities of the system under test mean on machines: faults it cannot carry, decisions it can tell of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.cluster.layout import Layout
+from images.system import Capability
+from images.trace import TraceEvent
+from nemesis.ports import EnvironmentCapability
+
+
+def lacks_of(layout: Layout) -> dict[EnvironmentCapability, str]:
+    """Capabilities that the system lacks, or lacks in this layout, with the reason."""
+    system = layout.deployed_system
+    lacks = {}
+    if Capability.CLOCKS not in system.capabilities:
+        lacks[EnvironmentCapability.CLOCKS] = f"system {system.name} does not run under libfaketime"
+    if Capability.FROZEN_CLOCKS not in system.capabilities:
+        lacks[EnvironmentCapability.FROZEN_CLOCKS] = f"waits of system {system.name} do not end when a clock runs again"
+    if Capability.RESIGNATION not in system.capabilities:
+        lacks[EnvironmentCapability.RESIGNATION] = f"no controller of system {system.name} resigns upon a request"
+    if not layout.controllers:
+        lacks[EnvironmentCapability.EMPTY_DISKS] = "each broker is a controller, too, which must not forget its vote"
+    return lacks
+
+
+def decisions(layout: Layout, collected: Path, began_unix_ns: int) -> list[tuple[int, str, TraceEvent]]:
+    """(time in ns since the run began, node, event) of what the files of the controllers below `collected` tell, in
+    their order: all of it, or nothing where they cannot be read, which is a gap in the evidence."""
+    system = layout.deployed_system
+    if Capability.DECISIONS not in system.capabilities:
+        return []
+    names = {node.node_id: node.name for node in layout.nodes}
+    voters = layout.controllers or layout.brokers
+    try:
+        recorded = list(system.decisions({node.node_id: collected / node.name for node in voters}))
+    except ValueError as error:
+        (collected / "decisions-not-read.txt").write_text(f"{error}\n", encoding="utf-8")
+        return []
+    return [
+        (max(0, time_ms * 1_000_000 - began_unix_ns), names.get(node_id, ""), event)
+        for time_ms, node_id, event in recorded
+    ]

@@ -1,0 +1,231 @@
+"""The decisions of Kafka's controllers, as the events of `images.trace` that its metadata logs hold.
+
+Kafka writes no trace, but every decision is a record of its metadata log. What a majority of the voters holds when the
+run ends was decided, in the order of the log: registrations and fences of brokers, blocks of producer ids, and every
+change of a partition. Beside that each voter's batches are told as it holds them (`metadata_appended`), so that the
+logs can be compared, and the elections of controllers (`quorum_leader`), by their records of a change of leader.
+
+The reasons of a change are not in the records. Two are derived, as a controller does that takes over: within an
+election no ISR grows, so a change that adds to one of which a member stays is an AlterPartition; and a replica that is
+elected when ISR and ELR are empty, being the only one that was in the ELR last, is the last known leader. Whether a
+broker that registers had shut down cleanly is not in them either.
+
+Times are those of the records, by the clock of the controller that led.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Final
+from uuid import UUID
+
+from images.kafka.metadata_log import MetadataBatch, committed
+from images.kafka.record_schemas import MetadataRecord, RecordSchemas
+from images.system import RecordedEvent
+from images.trace import TraceEvent
+from images.wire.codec import Malformed
+
+_NO_LEADER_CHANGE: Final = -2
+_PRODUCER_IDS_PER_BLOCK: Final = 1000
+_TOPIC_RESOURCE: Final = 2
+_MIN_ISR: Final = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """A partition as decided last."""
+
+    topic: str
+    number: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    last_known_elr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+def recorded_decisions(logs: Mapping[int, list[MetadataBatch]], schemas: RecordSchemas) -> Iterator[RecordedEvent]:
+    """The events of the metadata logs of all voters, by node id, batch by batch. Raises images.wire.codec.Malformed for
+    a record that the schemas do not have, and for a log whose beginning is not there."""
+    for node, log in logs.items():
+        if log and log[0].offset:
+            raise Malformed(f"that of node {node} begins at offset {log[0].offset}, and snapshots are not read")
+    appended = [(held.offset, _appended(node, held)) for node, log in sorted(logs.items()) for held in log]
+    decided = list(_decided(committed(list(logs.values())), schemas))
+    latest_ms = 0
+    for _, item in sorted([*appended, *decided], key=itemgetter(0)):
+        latest_ms = max(latest_ms, item.time_ms)  # clocks of controllers differ, and the order is that of the log
+        yield item._replace(time_ms=latest_ms)
+
+
+def _appended(node: int, held: MetadataBatch) -> RecordedEvent:
+    epoch, detail = held.leader_epoch, {"crc": held.crc}
+    event = TraceEvent("metadata_appended", leader_epoch=epoch, offset=held.offset, log_end=held.end, detail=detail)
+    return RecordedEvent(held.timestamp_ms, node, event)
+
+
+def _decided(batches: Iterable[MetadataBatch], schemas: RecordSchemas) -> Iterator[tuple[int, RecordedEvent]]:
+    """(offset of its batch, event) of each decision."""
+    image, leader = _Image(), -1
+    for held in batches:
+        if held.leader is not None:
+            leader = held.leader
+            elected = TraceEvent("quorum_leader", leader_epoch=held.leader_epoch, offset=held.offset)
+            yield held.offset, RecordedEvent(held.timestamp_ms, leader, elected)
+        for offset, record in held.records:
+            for event in image.events_of(schemas.decode(record)):
+                yield held.offset, RecordedEvent(held.timestamp_ms, leader, event._replace(offset=offset + 1))
+
+
+class _Image:
+    """What was decided so far. A transaction takes effect when it ends."""
+
+    def __init__(self) -> None:
+        self._topics: dict[UUID, str] = {}
+        self._partitions: dict[tuple[UUID, int], _Partition] = {}
+        self._min_isr: dict[str, int] = {}
+        self._registrations: dict[int, tuple[UUID, int]] = {}
+        """Broker → its last incarnation, and the broker epoch that it got."""
+        self._transaction: list[MetadataRecord] | None = None
+
+    def events_of(self, record: MetadataRecord) -> Iterable[TraceEvent]:
+        """The events of the next record; of a whole transaction at the record that ends it."""
+        match record.name:
+            case "BeginTransactionRecord":
+                self._transaction = []
+            case "AbortTransactionRecord":
+                self._transaction = None
+            case "EndTransactionRecord":
+                records, self._transaction = self._transaction or [], None
+                return [event for each in records for event in self._apply(each.name, each.fields)]
+            case _ if self._transaction is not None:
+                self._transaction.append(record)
+            case _:
+                return list(self._apply(record.name, record.fields))
+        return ()
+
+    def _apply(self, name: str, fields: Mapping[str, Any]) -> Iterator[TraceEvent]:
+        match name:
+            case "TopicRecord":
+                self._topics[fields["TopicId"]] = fields["Name"]
+            case "RemoveTopicRecord":
+                topic = fields["TopicId"]
+                self._topics.pop(topic, None)
+                self._partitions = {place: held for place, held in self._partitions.items() if place[0] != topic}
+            case "ConfigRecord" if (fields["ResourceType"], fields["Name"]) == (_TOPIC_RESOURCE, _MIN_ISR):
+                self._min_isr.pop(fields["ResourceName"], None)
+                if fields["Value"] is not None:
+                    self._min_isr[fields["ResourceName"]] = int(fields["Value"])
+            case "RegisterBrokerRecord":
+                broker, epoch, incarnation = fields["BrokerId"], fields["BrokerEpoch"], fields["IncarnationId"]
+                # A broker that got no answer asks again, and keeps its epoch.
+                if self._registrations.get(broker) != (incarnation, epoch):
+                    detail = {"incarnation": str(incarnation)}
+                    yield TraceEvent("broker_registered", broker=broker, broker_epoch=epoch, detail=detail)
+                self._registrations[broker] = incarnation, epoch
+            case "FenceBrokerRecord":
+                yield _fenced(fields["Id"], fields["Epoch"], True)
+            case "UnfenceBrokerRecord":
+                yield _fenced(fields["Id"], fields["Epoch"], False)
+            case "BrokerRegistrationChangeRecord" if fields["Fenced"]:
+                yield _fenced(fields["BrokerId"], fields["BrokerEpoch"], fields["Fenced"] > 0)
+            case "ProducerIdsRecord":
+                first = fields["NextProducerId"] - _PRODUCER_IDS_PER_BLOCK
+                block = {"first": first, "count": _PRODUCER_IDS_PER_BLOCK}
+                broker, epoch = fields["BrokerId"], fields["BrokerEpoch"]
+                yield TraceEvent("producer_ids_allocated", broker=broker, broker_epoch=epoch, detail=block)
+            case "PartitionRecord":
+                yield self._created(fields)
+            case "PartitionChangeRecord":
+                yield self._changed((fields["TopicId"], fields["PartitionId"]), fields)
+            case "ClearElrRecord":
+                cleared = {"EligibleLeaderReplicas": (), "LastKnownElr": ()}
+                for place, held in self._partitions.items():
+                    if fields["TopicName"] in ("", held.topic) and (held.elr or held.last_known_elr):
+                        yield self._changed(place, cleared)
+
+    def _created(self, fields: Mapping[str, Any]) -> TraceEvent:
+        place = fields["TopicId"], fields["PartitionId"]
+        after = self._partitions[place] = _Partition(
+            self._topics[fields["TopicId"]],
+            fields["PartitionId"],
+            fields["Leader"],
+            fields["LeaderEpoch"],
+            fields["PartitionEpoch"],
+            fields["Isr"],
+            fields.get("EligibleLeaderReplicas") or (),
+            fields.get("LastKnownElr") or (),
+            fields["Replicas"],
+            fields["AddingReplicas"],
+            fields["RemovingReplicas"],
+        )
+        return self._partition_changed(after, "created")
+
+    def _changed(self, place: tuple[UUID, int], fields: Mapping[str, Any]) -> TraceEvent:
+        """A field that is absent or null leaves what it is about as it was."""
+        before = self._partitions[place]
+
+        def chosen(name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
+            value = fields.get(name)
+            return otherwise if value is None else value
+
+        leader = fields.get("Leader", _NO_LEADER_CHANGE)
+        elects = leader != _NO_LEADER_CHANGE
+        after = self._partitions[place] = replace(
+            before,
+            leader=leader if elects else before.leader,
+            leader_epoch=before.leader_epoch + elects,
+            partition_epoch=before.partition_epoch + 1,
+            isr=chosen("Isr", before.isr),
+            elr=chosen("EligibleLeaderReplicas", before.elr),
+            last_known_elr=chosen("LastKnownElr", before.last_known_elr),
+            replicas=chosen("Replicas", before.replicas),
+            adding=chosen("AddingReplicas", before.adding),
+            removing=chosen("RemovingReplicas", before.removing),
+        )
+        return self._partition_changed(after, _reason(before, after))
+
+    def _partition_changed(self, partition: _Partition, reason: str) -> TraceEvent:
+        detail: dict[str, object] = {
+            "elr": list(partition.elr),
+            "last_known_elr": list(partition.last_known_elr),
+            "replicas": list(partition.replicas),
+            "adding": list(partition.adding),
+            "removing": list(partition.removing),
+            "reason": reason,
+        }
+        if partition.topic in self._min_isr:
+            detail["min_isr"] = self._min_isr[partition.topic]
+        return TraceEvent(
+            "partition_changed",
+            topic=partition.topic,
+            partition=partition.number,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            members=partition.isr,
+            detail=detail,
+        )
+
+
+def _fenced(broker: int, epoch: int, fenced: bool) -> TraceEvent:
+    return TraceEvent("broker_fenced" if fenced else "broker_unfenced", broker=broker, broker_epoch=epoch)
+
+
+def _reason(before: _Partition, after: _Partition) -> str:
+    """The reason of a change, as far as it shows (see the module's docstring)."""
+    grown = set(after.isr) - set(before.isr)
+    if grown and set(after.isr) & set(before.isr):
+        return "alter_partition"
+    completed = set(before.adding) - set(after.adding)
+    if grown and completed and grown <= set(after.replicas):
+        return "alter_partition"
+    if grown and not (before.isr or before.elr) and before.last_known_elr == (after.leader,):
+        return "last_known_leader"
+    return "decided"

@@ -1,0 +1,122 @@
+"""A system without a trace is checked by what its controllers decided: leaders and epochs, and metadata logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers import raft
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
+from checkers.protocol import checker as protocol
+from checkers.registry import applicable_checkers, run_checker
+from checkers.verdict import Validity
+from tests.checkers import small_evidence
+
+Event = dict[str, Any]
+SETTINGS = CheckSettings(has_trace=False, has_decisions=True, comparable_clocks=False)
+
+
+def decided(
+    offset: int, leader: int, epoch: int, isr: Sequence[int], *, reason: str = "decided", **detail: Any
+) -> Event:
+    facts = {"elr": [], "last_known_elr": [], "replicas": [1, 2, 3], "adding": [], "min_isr": 2, "reason": reason}
+    return small_evidence.event(
+        offset,
+        "c1",
+        "partition_changed",
+        facts | detail,
+        leader=leader,
+        leader_epoch=epoch,
+        partition_epoch=offset,
+        members=list(isr),
+        offset=offset,
+    )
+
+
+BORN = decided(0, 1, 0, (1, 2, 3), reason="created")
+
+
+def protocol_kinds(*events: Event, epochs: Sequence[int] = (0,), **settings: Any) -> list[str]:
+    replicas, ends = small_evidence.logs(b1=[(epoch, number) for number, epoch in enumerate(epochs)])
+    values = SETTINGS.to_json() | settings
+    evidence = RunEvidence(
+        trace=small_evidence.trace(*events),
+        replicas=replicas,
+        replica_ends=ends,
+        settings=CheckSettings.from_json(values),
+    )
+    verdict = run_checker(protocol.NAME, protocol.check, evidence)
+    *findings, note = verdict.findings
+    assert note.kind == "decisions-alone"
+    assert (verdict.validity is Validity.INVALID) is bool(findings)
+    return [finding.kind for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("events", "kinds"),
+    [
+        ([decided(1, 1, 0, (1, 2)), decided(2, 2, 1, (2,))], []),
+        ([decided(1, 2, 1, (2,)), decided(2, 1, 2, (1,))], ["unclean-election"]),
+        ([decided(1, -1, 1, (), last_known_elr=[3]), decided(2, 3, 2, (3,), reason="last_known_leader")], []),
+        ([decided(1, 2, 0, (2, 3))], ["leader-epoch-stood"]),
+        ([decided(1, 1, 1, (1,), replicas=[1], elr=[])], []),
+        ([decided(1, 1, 0, (1, 2, 4), replicas=[1, 2, 4])], ["leader-epoch-stood", "reassignment-joins-isr"]),
+    ],
+)
+def test_decisions_are_held_to_the_promises_about_them(events: list[Event], kinds: list[str]) -> None:
+    """The last but one takes two replicas of three away at once: Kafka does not promise a large ISR after it."""
+    assert sorted(protocol_kinds(BORN, *events)) == kinds
+
+
+def test_an_unclean_election_that_the_settings_permit_is_none() -> None:
+    events = [BORN, decided(1, 2, 1, (2,)), decided(2, 1, 2, (1,))]
+    assert protocol_kinds(*events, unclean_election=True) == []
+
+
+def test_records_on_disk_are_of_epochs_that_were_decided() -> None:
+    assert protocol_kinds(BORN, decided(1, 2, 1, (2, 3)), epochs=(0, 0, 1)) == []
+    assert protocol_kinds(BORN, decided(1, 2, 1, (2, 3)), epochs=(0, 0, 2)) == ["epoch-undecided"]
+    assert protocol_kinds(BORN, decided(1, -1, 1, (2, 3)), epochs=(0, 1)) == ["epoch-undecided"], "nobody led then"
+
+
+def appended(node: str, offset: int, end: int, epoch: int, crc: int = 7) -> Event:
+    return small_evidence.event(
+        1, node, "metadata_appended", {"crc": crc}, leader_epoch=epoch, offset=offset, log_end=end
+    )
+
+
+def raft_kinds(*events: Event) -> list[str]:
+    evidence = RunEvidence(trace=small_evidence.trace(*events), settings=SETTINGS)
+    verdict = run_checker(raft.NAME, raft.check, evidence)
+    findings = [finding.kind for finding in verdict.findings if finding.kind != "decisions-alone"]
+    assert (verdict.validity is Validity.INVALID) is bool(findings)
+    return findings
+
+
+def test_metadata_logs_are_compared_as_they_lie_on_disk() -> None:
+    same = [appended(node, 0, 3, 1) for node in ("c1", "c2", "c3")]
+    elected = small_evidence.event(1, "c1", "quorum_leader", leader_epoch=1)
+    assert raft_kinds(*same, elected) == []
+    assert raft_kinds(*same, elected, small_evidence.event(2, "c2", "quorum_leader", leader_epoch=1)) == [
+        "two-controllers-one-epoch"
+    ]
+    assert raft_kinds(*same, appended("c1", 3, 4, 2), appended("c2", 3, 4, 2, crc=8)) == ["metadata-logs-differ"]
+    broker = [small_evidence.event(2, "c1", "broker_registered", broker=1, broker_epoch=epoch) for epoch in (9, 9)]
+    assert raft_kinds(*same, *broker) == ["broker-epoch-fell"]
+    blocks = [
+        small_evidence.event(2, "c1", "producer_ids_allocated", {"first": first, "count": 1000}, broker=1)
+        for first in (0, 500)
+    ]
+    assert raft_kinds(*same, *blocks) == ["producer-ids-allocated-twice"]
+
+
+def test_each_check_says_for_itself_whether_decisions_are_enough() -> None:
+    assert {"protocol", "raft"} <= applicable_checkers(SETTINGS).keys()
+    assert not {"visibility", "coordinator"} & applicable_checkers(SETTINGS).keys()
+    gap = EvidenceGap(EvidencePart.TRACE, "the metadata logs that were read tell of no decision about t-0")
+    for name, check in ((protocol.NAME, protocol.check), (raft.NAME, raft.check)):
+        verdict = run_checker(name, check, RunEvidence(settings=SETTINGS, gaps=(gap,)))
+        assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "missing-evidence")
+        assert run_checker(name, check, RunEvidence(settings=SETTINGS)).validity is Validity.UNKNOWN
