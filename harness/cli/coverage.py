@@ -30,6 +30,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--scope", type=Path, metavar="FILE", help="all situations of a scope, as faultline explore --situations writes"
     )
+    parser.add_argument(
+        "--beside", metavar="SUITE", help="another suite or hunt: how many situations each of the two visited alone"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     add_store(parser)
     parser.set_defaults(command=_coverage)
@@ -46,14 +49,21 @@ def _coverage(options: argparse.Namespace) -> int:
         scope = scope_situations.read(options.scope) if options.scope is not None else None
         name = newest(store, options.suite)
         found = situations_of_suite(store, name)
+        other_name = newest(store, options.beside) if options.beside is not None else ""
+        other = situations_of_suite(store, other_name) if other_name else None
     except StoreError as error:
         raise Usage(f"faultline coverage: {error}") from None
-    for file in found.damaged:
+    damaged = (*found.damaged, *(other.damaged if other is not None else ()))
+    for file in damaged:
         print(f"left out: {file.line}", file=sys.stderr)
     if found.thoroughness is None:
-        if found.damaged:
+        if damaged:
             return NOT_CARRIED_OUT
         raise Usage(f"faultline coverage: {name}: its runs have no situations, since none of them has a trace")
+    apart = None
+    if other is not None:
+        codes, others = {*found.codes}, {*other.codes}
+        apart = {"both": len(codes & others), name: len(codes - others), other_name: len(others - codes)}
     if options.json:
         compared = scope and {
             "name": scope.scope,
@@ -61,13 +71,20 @@ def _coverage(options: argparse.Namespace) -> int:
             "visited": len(scope.visited(found.codes)),
             "not_visited": [it.to_json() for it in scope.not_visited(found.codes)],
         }
-        print_json({"suite": name, **found.thoroughness.to_json(), "scope": compared})
+        print_json({"suite": name, **found.thoroughness.to_json(), "scope": compared, "apart": apart})
     else:
         console = terminal()
         console.print(f"{name}: {found.thoroughness.sentence()}", soft_wrap=True, highlight=False)
+        if apart is not None:
+            console.print(
+                f"{apart['both']:,} situations in both, {apart[name]:,} in {name} alone, {apart[other_name]:,} in "
+                f"{other_name} alone",
+                soft_wrap=True,
+                highlight=False,
+            )
         if scope is not None:
             _compare(console, scope, found.codes)
-    return NOT_CARRIED_OUT if found.damaged else VALID
+    return NOT_CARRIED_OUT if damaged else VALID
 
 
 def _compare(console: Console, scope: ScopeSituations, codes: Collection[str]) -> None:

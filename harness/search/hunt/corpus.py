@@ -13,12 +13,13 @@ before expensive ones, and an entry counts for less with every child. A child th
 its own.
 
 **Which operator makes a child** is drawn by what each has shown: new situations per step of its runs, where rounds of
-long ago count for less, since what is new becomes scarcer. Every operator keeps a part of the draws, and `FRESH`, a run
-as a suite draws it, a larger one.
+long ago count for less, since what is new becomes scarcer. `FRESH`, a run as a suite draws it, competes with all
+operators together. Each keeps a part of the draws.
 
-**Which specs are promising** is learned from their traits: the values of their worlds, the families and the number of
-their faults. The promise of a spec is the product, over its traits, of the yield of all runs with the trait by that of
-all runs.
+**Which fresh specs are promising** is learned from the traits of those before: the values of their worlds, the families
+and the number of their faults. The promise of a spec is the product, over its traits, of the yield of fresh runs with
+the trait by that of all fresh runs. Children teach nothing here: they share nearly all traits with their parents, so
+one lucky run would make all of its own traits look good.
 
 A step is one decision of the simulation's scheduler. It stands for the cost of a run, because processor time would
 make the search depend on the machine.
@@ -48,7 +49,8 @@ _MEMORY: Final = 0.9
 _PRIOR_RUNS: Final = 4.0
 """So many runs of the mean yield each operator and each trait is taken to have made beside its own."""
 _SHARE_LEAST: Final = 0.02
-_FRESH_SHARE_LEAST: Final = 0.1
+"""Of an operator."""
+_FRESH_SHARE_LEAST: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,8 @@ class Corpus:
             is_new = new or not features.transitions <= self.transitions
             self.situations.update(features.situations)
             self.transitions.update(features.transitions)
-            of_traits = (self.traits.setdefault(trait, SearchYield()) for trait in traits_of(candidate.spec))
+            traits = traits_of(candidate.spec) if candidate.origin == FRESH else []
+            of_traits = [self.traits.setdefault(trait, SearchYield()) for trait in traits]
             for each in (self.every, self.yields[candidate.origin], *of_traits):
                 each.add(new, features.cost)
             if candidate.parent in self.entries:
@@ -172,6 +175,7 @@ class Corpus:
         if not self.entries:
             return {FRESH: 1.0}
         rates = {origin: each.rate(self.every) for origin, each in self.yields.items()}
+        rates[FRESH] *= len(OPERATORS)
         total = sum(rates.values())
         if not total:
             return dict.fromkeys(rates, 1 / len(rates))
@@ -180,12 +184,12 @@ class Corpus:
         return {origin: least[origin] + rest * rate / total for origin, rate in rates.items()}
 
     def promise(self, spec: Spec) -> float:
-        """The logarithm of the yield to expect of a spec, by that of all runs."""
-        mean = self.every.new / self.every.cost if self.every.new else 0.0
-        if not mean:
+        """The logarithm of the yield to expect of a fresh spec, by that of all fresh ones."""
+        every = self.yields[FRESH]
+        if not every.new:
             return 0.0
         known = (self.traits[trait] for trait in traits_of(spec) if trait in self.traits)
-        return sum(math.log(each.rate(self.every) / mean) for each in known)
+        return sum(math.log(each.rate(every) * every.cost / every.new) for each in known)
 
     def alone(self) -> int:
         """Situations that one run only was in."""

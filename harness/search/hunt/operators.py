@@ -19,7 +19,8 @@ but the clock to have an effect. An operator that finds nothing legal gives back
     transplant     a stretch of another schedule, at another moment
     pack           both schedules one after the other, each in half of its time
 
-All but `reseed`, `new_faults` and `new_world` keep the seed, so that the run is the same up to the first change.
+`reseed`, `new_faults` and `new_world` draw another seed. Of the others half of the children keep that of their parent,
+so that the run is the same up to the first change; half get another, since what the same beginning shows is known.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from nemesis.triggers import with_trigger
 FAULTS_MOST: Final = 100
 """Of a spec that an operator makes."""
 _ATTEMPTS: Final = 8
+_SAME_SEED_SHARE: Final = 0.5
 _NEAR: Final = 1.0
 """Mean distance of a fault that is added to another, in multiples of the cluster's patience."""
 _DIMENSIONS_MOST: Final = 4
@@ -82,8 +84,11 @@ def fresh(base: Spec, seed: int) -> Spec:
 
 def mutate(operator: Operator, parents: Parents, random: Random) -> Spec | None:
     """A legal spec that is not that of a parent; None when a few attempts find none."""
+    gets_seed = random.random() >= _SAME_SEED_SHARE
     for _ in range(_ATTEMPTS):
         child = operator(parents, random)
+        if child is not None and gets_seed:
+            child = replace(child, seed=random.randrange(SEEDS))
         if child is not None and child not in (parents.spec, parents.mate) and is_legal(child, parents.base):
             return child
     return None

@@ -204,6 +204,17 @@ def test_a_suite_is_compared_with_all_situations_of_a_scope(
     assert [it["code"] for it in compared["not_visited"]] == [it.situation.code for it in explored.reached[1:]]
 
 
+def test_two_suites_are_compared_by_the_situations_that_each_visited_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = make_night(tmp_path, 0), make_night(tmp_path, 1, name="hunt-append", seeds=10)
+    command = ["coverage", one, "--beside", "hunt-append", "--store", str(tmp_path)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[1] == (f"21 situations in both, 40 in {one} alone, 0 in {other} alone")
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["apart"] == {"both": 21, one: 40, other: 0}
+
+
 def test_a_scope_with_a_broken_promise_has_no_list_of_situations(tmp_path: Path) -> None:
     scope = tmp_path / "scope.json"
     arguments = ["explore", "two-replicas", "--without", "maximal_isr", "--jobs", "1", "--situations", str(scope)]

@@ -36,7 +36,7 @@ from results.run.directory import RunDirectory
 
 RANDOM_SEEDS: Final = 100_000
 """Of the random runs of a range, at most."""
-ROUND_SIZE: Final = 8
+ROUND_SIZE: Final = 16
 FEW_REPLICAS: Final = 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,26 @@ def test_an_operator_that_shows_more_is_drawn_more_and_none_is_given_up() -> Non
         for number in range(30)
     ]
     shares = corpus_of(first, runs, *later).shares()
-    assert shares["shift"] > 2 * shares["splice"], "what was new long ago counts for less"
+    assert shares["shift"] > 1.5 * shares["splice"], "what was new long ago counts for less"
+
+
+def test_fresh_specs_with_the_traits_of_those_that_showed_much_promise_more() -> None:
+    specs = [fresh(BASE, seed) for seed in range(30)]
+    runs = [
+        (
+            Candidate(f"r{number}", FRESH, spec.to_yaml()),
+            features(f"{number}/{part}" for part in range(10 * spec.partitions)),
+            True,
+        )
+        for number, spec in enumerate(specs)
+    ]
+    corpus = corpus_of(runs)
+    wide, narrow = (next(spec for spec in specs if spec.partitions == count) for count in (5, 1))
+    assert corpus.promise(wide) > 0 > corpus.promise(narrow)
+    children = [(replace(candidate, origin="shift"), shown, valid) for candidate, shown, valid in runs]
+    assert corpus_of(children).traits == {}, "children share the traits of their parents"
+    drawn = [loads(each.text) for each in candidates(corpus, BASE, 1, 12) if each.origin == FRESH]
+    assert sum(map(corpus.promise, drawn)) > sum(map(corpus.promise, specs)) / len(specs) * len(drawn)
 
 
 def test_a_round_depends_on_the_corpus_and_the_seed_alone() -> None:

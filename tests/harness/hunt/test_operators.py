@@ -31,7 +31,7 @@ def _children(operator: str) -> Iterator[tuple[Parents, Spec]]:
     for seed in SEEDS:
         parents = Parents(parent(seed), parent(seed + 1), BASE)
         for draw in range(3):
-            child = mutate(OPERATORS[operator], parents, Random(f"{seed}/{draw}"))
+            child = mutate(OPERATORS[operator], parents, Random(f"{operator}/{seed}/{draw}"))
             if child is not None:
                 yield parents, child
 
@@ -58,10 +58,15 @@ def test_an_operator_draws_from_its_stream_alone(operator: str) -> None:
     assert once == again
 
 
-def test_operators_that_keep_the_seed_repeat_the_run_up_to_their_change() -> None:
+def test_half_of_the_children_keep_the_seed_and_so_the_run_up_to_the_change() -> None:
+    kept: list[bool] = []
     for operator in OPERATORS:
-        same_seed = operator not in ("reseed", "new_faults", "new_world")
-        assert all((child.seed == parents.spec.seed) is same_seed for parents, child in children(operator))
+        same = [child.seed == parents.spec.seed for parents, child in children(operator)]
+        if operator in ("reseed", "new_faults", "new_world"):
+            assert not any(same)
+        else:
+            kept += same
+    assert 0.35 < sum(kept) / len(kept) < 0.65
 
 
 def test_a_new_world_keeps_the_schedule_and_says_what_was_drawn() -> None:
