@@ -21,7 +21,7 @@ from images.base.agent import netem, network, process, run_directory
 from images.base.agent.clock import FROZEN, ClockSkew
 from images.base.agent.node_archive import collect
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECOND = 1_000_000_000
 
 

@@ -17,7 +17,7 @@ from harness.environments.machines.agent_session import AgentSession
 from harness.environments.machines.machine import CommandFailed, MachineError
 from harness.environments.machines.pumped_stream import PumpedStream
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class ThisMachine:
