@@ -129,6 +129,10 @@ class System(Protocol):
         of elections and of catching up, on a busy machine."""
 
     @property
+    def memory_bytes(self) -> int:
+        """The memory that a node takes, about."""
+
+    @property
     def shipment(self) -> Shipment:
         """The files that a node needs."""
 

@@ -7,6 +7,7 @@ prerequisite of the requested environment is missing:
 - without a spec, and with one for Docker: all but Java, netem, debootstrap and fuse3;
 - with a spec for SSH: the prerequisites of its hosts, and no Docker;
 - with a spec for the simulation: disk space;
+- with a spec for a system of Java archives (Apache Kafka): these, or Maven to fetch them, and memory for its nodes;
 - netem too when the spec's script asks for links that are slow, since only netem delays packets.
 
 Every other missing prerequisite is listed with the runs that need it. Nothing stays changed, and no privilege is
@@ -54,6 +55,7 @@ class Purpose(StrEnum):
     HOSTS = "runs over SSH"
     DELAYS = "faults that delay packets on real nodes"
     SPARK = "suites"
+    ARCHIVES = "nodes of Java, whose archives Maven fetches"
     BOOTSTRAP = "images built without a registry"
     MOUNTS = "lossy file systems mounted on this machine"
 
@@ -88,6 +90,8 @@ def needed_purposes(spec: Spec | None) -> frozenset[Purpose]:
         parts.add(Purpose.DOCKER)
     if environment == "ssh":
         parts.add(Purpose.HOSTS)
+    if spec is not None and environment != "sim":
+        parts.add(Purpose.ARCHIVES)
     if spec is not None and environment != "sim" and _asks_for_delays(spec):
         parts.add(Purpose.DELAYS)
     return frozenset(parts)
@@ -112,6 +116,8 @@ class Diagnosis:
     text. None when there is no such image. Called only when an engine answers."""
     hosts: Callable[[], Sequence[Prerequisite]] = tuple
     """Prerequisites of the spec's hosts; empty without any."""
+    system: Callable[[], Sequence[Prerequisite]] = tuple
+    """Prerequisites of the spec's system beside its images; empty without a spec."""
 
 
 def diagnose(diagnosis: Diagnosis, spec: Spec | None = None) -> list[Prerequisite]:
@@ -175,6 +181,7 @@ def _all(diagnosis: Diagnosis) -> Iterator[Prerequisite]:
     else:
         remedy = "start the engine, then: faultline images build"
         yield Prerequisite("images", False, "not known without an engine", remedy, Purpose.DOCKER)
+    yield from diagnosis.system()
     yield from _known("hosts", diagnosis.hosts, Purpose.HOSTS)
 
 

@@ -20,6 +20,7 @@ from harness.environments.docker.rights import RIGHTS
 from harness.environments.interrupts import run_cancellable
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ImageState, build_command, states
+from harness.node_images.jars import are_kept
 from harness.node_images.recipes import packages
 from harness.spec import Spec
 from images.system import System
@@ -35,7 +36,36 @@ def diagnosis(probes: Probes, store: Path, spec: Spec | None) -> Diagnosis:
         return host_prerequisites(spec.hosts, spec.deployed_system) if spec is not None and spec.hosts else ()
 
     system = spec.deployed_system if spec is not None else SYSTEMS["broker"]
-    return Diagnosis(probes, store, lambda: image_prerequisites(system), container_lacks, hosts)
+
+    def of_system() -> Sequence[Prerequisite]:
+        return [*archive_prerequisites(system, probes), *memory_prerequisites(spec, probes)] if spec is not None else ()
+
+    return Diagnosis(probes, store, lambda: image_prerequisites(system), container_lacks, hosts, of_system)
+
+
+def archive_prerequisites(system: System, probes: Probes) -> list[Prerequisite]:
+    """Whether the Java archives of a system are here, or can be fetched; empty for a system without any."""
+    if not system.shipment.jars:
+        return []
+    subject = f"archives of {system.name} {system.version}"
+    if are_kept(system.shipment.jars):
+        return [Prerequisite(subject, True, "kept here", purpose=Purpose.ARCHIVES)]
+    if probes.program("mvn"):
+        return [Prerequisite(subject, True, "Maven will fetch them", purpose=Purpose.ARCHIVES)]
+    remedy = f"on Debian: apt-get install maven; then: {build_command(system)}"
+    return [Prerequisite(subject, False, "not here, and Maven is not installed", remedy, Purpose.ARCHIVES)]
+
+
+def memory_prerequisites(spec: Spec, probes: Probes) -> list[Prerequisite]:
+    """Whether this machine has memory for the containers of a run in Docker; empty for other environments."""
+    available = probes.available_memory_bytes()
+    if spec.environment != "docker" or available is None:
+        return []
+    nodes = spec.brokers + spec.controllers
+    needed = nodes * spec.deployed_system.memory_bytes
+    state = f"{available / GIB:.1f} GiB available, {needed / GIB:.1f} GiB for {nodes} nodes of {spec.system}"
+    remedy = "free some, or run fewer nodes"
+    return [Prerequisite("memory", needed <= available, state, remedy, Purpose.DOCKER)]
 
 
 def image_prerequisites(system: System) -> list[Prerequisite]:

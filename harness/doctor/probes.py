@@ -79,6 +79,9 @@ class Probes(Protocol):
     def java(self) -> str | None:
         """The version of the Java that Spark would start, such as 17.0.15; None without one."""
 
+    def available_memory_bytes(self) -> int | None:
+        """Memory that processes started now can have; None where the kernel does not say."""
+
     def free_bytes(self, path: Path) -> int | None:
         """Free space where `path` is, or would be made; None when nothing of it is on this machine."""
 
@@ -139,6 +142,15 @@ class ThisMachine:
             return None
         match = re.search(r'version "([^"]+)"', ended.stderr + ended.stdout)
         return match[1] if match else None
+
+    def available_memory_bytes(self) -> int | None:
+        """See Probes."""
+        try:
+            text = Path("/proc/meminfo").read_text(encoding="utf-8")
+        except OSError:
+            return None
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+        return int(match[1]) * 1024 if match else None
 
     def free_bytes(self, path: Path) -> int | None:
         """See Probes."""

@@ -28,13 +28,22 @@ class JarsError(Exception):
 def jars(coordinates: Sequence[str]) -> Path:
     """The directory with these archives, group:artefact:version each, all that they need, and CHECKSUMS. Raises
     JarsError."""
-    key = hashlib.sha256("\n".join(coordinates).encode()).hexdigest()[:16]
-    kept = cache_directory() / f"jars-{key}"
+    kept = _place(coordinates)
     if not kept.is_dir():
         _fetch(coordinates, kept)
     if (kept / CHECKSUMS).read_text() != _checksums(kept):
         raise JarsError(f"the archives in {kept} are not those that Maven fetched; remove that directory")
     return kept
+
+
+def are_kept(coordinates: Sequence[str]) -> bool:
+    """Whether these archives are here, so that Maven is not asked."""
+    return _place(coordinates).is_dir()
+
+
+def _place(coordinates: Sequence[str]) -> Path:
+    key = hashlib.sha256("\n".join(coordinates).encode()).hexdigest()[:16]
+    return cache_directory() / f"jars-{key}"
 
 
 def _checksums(directory: Path) -> str:

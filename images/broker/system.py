@@ -59,6 +59,7 @@ class BrokerSystem:
     name: str = "broker"
     version: str = ""
     recovery_limit_s: float = 30.0
+    memory_bytes: int = 80 << 20
     capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.COMBINED_ROLES, Capability.DECISIONS}
     rules: tuple[Rule, ...] = tuple(Rule(rule.name, rule.protects, rule.source) for rule in DESCRIPTIONS)
     settings: Mapping[str, str] = field(

@@ -96,6 +96,7 @@ class KafkaSystem:
     """Feature → level, for `storage format --feature`; those left out get the level of the release."""
     name: str = "kafka"
     recovery_limit_s: float = 90.0
+    memory_bytes: int = 450 << 20
     capabilities: frozenset[Capability] = frozenset(
         {Capability.COMBINED_ROLES, Capability.CLOCKS, Capability.DECISIONS}
     )

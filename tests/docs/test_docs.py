@@ -22,7 +22,7 @@ from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
 from results.situations.situation import PARTITION_WORD, REPLICA_WORD
-from tests.docs import spec_tables
+from tests.docs import fault_table, spec_tables
 from tests.docs.rules_in_runs import shown_by
 from tests.harness.shrinking import campaign
 from tests.results.explanation import flaws
@@ -100,6 +100,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/shrinking.md", "shrinking"): lambda: campaign.table(campaign.read_rows(SHRINKING)) + "\n",
     ("docs/explanations.md", "flaws"): flaws.passages,
     ("docs/rules.md", "rules"): _rules,
+    ("docs/kafka.md", "faults-by-system"): lambda: _table(fault_table.HEAD, fault_table.rows()),
     ("docs/situations.md", "letters"): _letters,
     ("docs/evidence.md", "rests-on"): _rests_on,
     ("docs/specs.md", "spec-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.spec_fields()),

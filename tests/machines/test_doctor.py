@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from rich.console import Console
 
 from harness.cli.main import main
 from harness.doctor.diagnosis import GIB, Diagnosis, Prerequisite, Purpose, all_met, diagnose, show
+from harness.doctor.engine_and_hosts import diagnosis
 from harness.doctor.probes import Engine, Kernel, ThisMachine, package_lists_age_days, parse_options
 from harness.environments.docker.engine import EngineUnreachable
 from harness.errors import EnvironmentUnavailable
@@ -36,6 +37,7 @@ class Machine:
     groups: str = "2"
     java_version: str | None = "17.0.15"
     free: int | None = 50 * GIB
+    memory: int | None = 8 * GIB
     programs: frozenset[str] = frozenset({"dockerd", "debootstrap", "fusermount3"})
     lists_age_days: float | None = 1.0
 
@@ -61,6 +63,9 @@ class Machine:
 
     def java(self) -> str | None:
         return self.java_version
+
+    def available_memory_bytes(self) -> int | None:
+        return self.memory
 
     def free_bytes(self, path: Path) -> int | None:
         return self.free
@@ -301,3 +306,27 @@ def test_the_command_ends_with_3_when_something_is_missing(
     assert main(["doctor", str(spec), "--store", str(tmp_path)]) == VALID
     spec.write_text("environment: mars\n")
     assert main(["doctor", str(spec)]) == BAD_USAGE
+
+
+def test_a_spec_for_kafka_needs_its_archives_or_maven_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = loads("system: kafka\nenvironment: docker\n")
+    archives = f"archives of kafka {spec.version}"
+
+    def found(machine: Machine, spec: Spec | None = spec) -> dict[str, Prerequisite]:
+        ours = replace(diagnosis(machine, Path("runs"), spec), images=tuple, node=lambda: None)
+        return {finding.subject: finding for finding in diagnose(ours, spec)}
+
+    absent = found(Machine())[archives]
+    assert (absent.ok, absent.needed) == (False, True)
+    assert absent.remedy == (
+        f"on Debian: apt-get install maven; then: faultline images build --system kafka --version {spec.version}"
+    )
+    assert found(Machine(programs=frozenset({"mvn"})))[archives].ok
+    assert found(Machine())["memory"].state == "8.0 GiB available, 2.6 GiB for 6 nodes of kafka"
+    assert not found(Machine(memory=2 * GIB))["memory"].ok
+    assert "memory" not in found(Machine(memory=None))
+    assert archives not in found(Machine(), loads("environment: docker\n"))
+    assert not {archives, "memory"} & found(Machine(), None).keys()

@@ -20,6 +20,7 @@ class TinySystem:
     name: str = "tiny"
     version: str = ""
     recovery_limit_s: float = 30.0
+    memory_bytes: int = 50 << 20
     capabilities: frozenset[Capability] = frozenset()
     rules: tuple[Rule, ...] = ()
     settings: Mapping[str, str] = field(default_factory=lambda: {"greeting": ""})
