@@ -22,6 +22,8 @@ from typing import NoReturn
 from zipfile import ZipFile
 
 JARS = Path(__file__).resolve().parents[2] / "kafka" / "jars"
+CLASSES = JARS.parent / "classes.jsa"
+"""Where images have it, the archive of classes (`images.kafka.class_archive`)."""
 CLUSTER_ID = "ZmF1bHRsaW5lLWthZmthMQ"
 """Of every cluster: a run has one, on a network of its own."""
 _QUIET = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
@@ -42,18 +44,25 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser.add_argument("schemas", type=Path)
     parser.add_argument("--feature", action="append", default=[])
     options = parser.parse_args(arguments)
-    java = shutil.which("java")
-    if java is None:
-        sys.exit("java is not installed; on Debian: apt-get install openjdk-17-jre-headless")
     options.schemas.write_text(json.dumps(_schemas()))
-    command = [java, *_QUIET, *_LOGGING, "-cp", f"{JARS}/*"]
     if not (options.data / "meta.properties").exists():
-        status = _format([*command, *_FORMATTING], options.config, options.feature)
+        status = _format(options.config, options.feature)
         if status:
             sys.exit(status)
         _sync(options.data)
     sys.stdout.flush()
-    os.execv(java, [*command, *_RUNNING, "kafka.Kafka", options.config])
+    command = java_command("kafka.Kafka", options.config, options=_RUNNING)
+    os.execv(command[0], command)
+
+
+def java_command(main_class: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """The command that runs one of Kafka's programs. Raises SystemExit, in one line, without Java."""
+    java = shutil.which("java")
+    if java is None:
+        sys.exit("java is not installed; on Debian: apt-get install openjdk-17-jre-headless")
+    shared = [f"-XX:SharedArchiveFile={CLASSES}"] if CLASSES.exists() else []
+    path = ":".join(str(jar) for jar in sorted(JARS.glob("*.jar")))  # as the archive was written with
+    return [java, *_QUIET, *_LOGGING, *shared, *options, "-cp", path, main_class, *arguments]
 
 
 def _schemas() -> list[str]:
@@ -64,11 +73,11 @@ def _schemas() -> list[str]:
         return [jar.read(name).decode() for name in sorted(names)]
 
 
-def _format(java: Sequence[str], config: str, features: Sequence[str]) -> int:
+def _format(config: str, features: Sequence[str]) -> int:
     """`kafka-storage format`; its status. A SIGTERM meanwhile ends both."""
     chosen = [word for feature in features for word in ("--feature", feature)]
     tool = ["kafka.tools.StorageTool", "format", "--cluster-id", CLUSTER_ID, "--config", config, *chosen]
-    formatting = subprocess.Popen([*java, *tool])
+    formatting = subprocess.Popen(java_command(*tool, options=_FORMATTING))
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         formatting.kill()

@@ -32,6 +32,7 @@ _SLF4J: Final = "org.slf4j:slf4j-simple:1.7.36"
 """Writes Kafka's log to standard error; releases choose no library for it when they come from Maven."""
 _SCHEMAS: Final = "record-schemas.json"
 """Of metadata records, as a node left them among its files."""
+_ON_MACHINES: Final = ("__init__.py", "__main__.py", "class_archive.py")
 _PACKAGES: Final = ("openjdk-17-jre-headless",)
 
 DEFAULTS: Final[Mapping[str, str]] = {
@@ -119,7 +120,7 @@ class KafkaSystem:
         """The launcher, Java, and the archives of Kafka with its tools."""
         kafka = [f"org.apache.kafka:{artefact}:{self.version}" for artefact in ("kafka_2.13", "kafka-tools")]
         return Shipment(
-            sources={f"images/kafka/{name}": _HERE / name for name in ("__init__.py", "__main__.py")},
+            sources={f"images/kafka/{name}": _HERE / name for name in _ON_MACHINES},
             requirements=_HERE / "requirements.txt",
             dockerfile=_HERE / "Dockerfile",
             packages=_PACKAGES,

@@ -15,6 +15,7 @@ import pytest
 from checkers.evidence import EvidencePart
 from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
+from harness.cluster.systems import SYSTEMS
 from harness.incidents.incident import library, load_incident
 from harness.incidents.measurements import Measurement, read_measurements
 from harness.incidents.schema import first_sentence
@@ -164,6 +165,12 @@ def test_the_spec_of_the_readme_can_be_run() -> None:
     assert spec.seed == 7
     assert len(list(spec.script)) == 2
     assert spec.without == ("maximal_isr",)
+
+
+def test_the_default_release_of_kafka_is_the_newest_that_was_tried() -> None:
+    tried = re.findall(r"^\| (\d+)\.(\d+)\.(\d+) \|", (ROOT / "docs/kafka-versions.md").read_text(), re.MULTILINE)
+    newest = max(tuple(map(int, release)) for release in tried)
+    assert SYSTEMS["kafka"].version == ".".join(map(str, newest))
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:
