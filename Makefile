@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types pythons collect format pytest torture bench fuzz incidents shrinking hunt-comparison docs constraints clean
+.PHONY: help run test lint types pythons collect format pytest torture bench fuzz incidents shrinking hunting docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -61,7 +61,7 @@ incidents: $(READY) ## tell every shipped incident in simulation, and measure ea
 shrinking: $(READY) ## shrink the first failing run of each of twenty mutants that has not been measured for the docs
 	$(BIN)/python -m tests.harness.shrinking.campaign --out docs/shrinking-measurements.jsonl $(ARGS)
 
-hunt-comparison: $(READY) ## compare guided search with random runs on more paired ranges, for the docs
+hunting: $(READY) ## compare guided search with random runs on more paired ranges, for the docs
 	$(BIN)/python -m tests.harness.hunt.comparison --out docs/hunt-measurements.jsonl $(ARGS)
 
 docs: $(READY) ## write the generated parts of the docs
