@@ -44,6 +44,8 @@ class ActiveEffects:
     clocks: dict[str, int] = field(default_factory=dict)
     victims: dict[int, str] = field(default_factory=dict)
     """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
+    endangered: dict[str, int] = field(default_factory=dict)
+    """Victims, by the faults under way that may end them yet."""
     placements: dict[int, int] = field(default_factory=dict)
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """Requests to send once everything is healed, by their purpose in words."""
@@ -190,14 +192,16 @@ class FaultHandle:
 
     def _victim(self, number: int) -> str:
         """The broker that may lose data: as long as the last one is not whole again no other, then the one of which the
-        fault waited for an occurrence, or any. It counts as down from now on, since a scripted fault ends it later."""
+        fault waited for an occurrence, or any. It counts as down from now on, since a scripted fault ends it later; if
+        it restarts before that, it is whole, and stays the victim all the same until the fault heals."""
         victims = self._effects.victims
         victim = victims.get(number)
-        if victim is None or self._situation.wholeness.is_whole(victim):
+        if victim is None or (victim not in self._effects.endangered and self._situation.wholeness.is_whole(victim)):
             others = {each for other, each in victims.items() if other != number}
             possible = [each for each in self.cluster.brokers if each not in others]
             triggering = [each for each in possible if each in self._trigger]
             victim = victims[number] = self.random.choice(triggering or possible)
+        self._claim(self._effects.endangered, victim)
         self._situation.wholeness.went_down(victim)
         return victim
 
@@ -321,6 +325,8 @@ class FaultHandle:
                 self._overlapped(1)
                 return
             evidence = await self._apply(self.cluster.free_disk(node), ("refused_writes", "killed"), node)
+            if evidence.get("refused_writes"):
+                self._situation.wholeness.went_down(node)
             if not self.cluster.alive(node):
                 if node not in self._effects.down and evidence.get("refused_writes"):
                     self._add_evidence({"killed": 1.0}, node)
@@ -396,13 +402,17 @@ class FaultHandle:
         each restore the placement they found would restore each other's changes."""
         if partition in self._effects.placements:
             return False
-        _acquire(self._effects.placements, partition)
+        self._claim(self._effects.placements, partition)
+        return True
+
+    def _claim(self, effects: dict[Any, int], key: Any) -> None:
+        """Hold a resource until this fault heals."""
+        _acquire(effects, key)
 
         async def release() -> None:
-            _release(self._effects.placements, partition)
+            _release(effects, key)
 
         self._add_undo(release)
-        return True
 
     def count_evidence(self, name: str) -> None:
         """Add one to the evidence called `name`."""

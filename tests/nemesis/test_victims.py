@@ -9,7 +9,7 @@ import pytest
 
 from checkers.verdict import Validity
 from harness.runner.run import run_in_simulation
-from harness.spec import parse
+from harness.spec import loads, parse
 from nemesis.cluster_shape import ClusterShape
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.situation import Situation
@@ -88,6 +88,11 @@ def test_what_a_broker_holds_no_more_need_not_come_back() -> None:
     assert wholeness.is_whole("b1")
 
 
+def made_whole(wholeness: Wholeness, broker: str) -> None:
+    wholeness.registered(broker)
+    wholeness.recovered(broker, LOG, 10)
+
+
 def resolved(handle: FaultHandle, *targets: str) -> tuple[str, ...]:
     return asyncio.run(handle.resolve(targets))
 
@@ -104,11 +109,32 @@ def test_the_victim_stays_until_it_is_whole_and_then_may_be_any() -> None:
         assert resolved(handle_of(situation, effects, seed), "victim/0") == (first,)
     later = set()
     for seed in range(20):
-        (victim,) = resolved(handle_of(situation, effects, seed), "victim/0")
-        situation.wholeness.registered(victim)
-        situation.wholeness.recovered(victim, LOG, 10)
+        handle = handle_of(situation, ActiveEffects(victims=effects.victims), seed)
+        (victim,) = resolved(handle, "victim/0")
+        made_whole(situation.wholeness, victim)
+        asyncio.run(handle.heal())
         later.add(victim)
     assert later == set(BROKERS)
+
+
+def test_a_victim_that_restarts_before_its_fault_ends_it_stays_the_victim() -> None:
+    for seed in range(20):
+        situation, effects = Situation(), ActiveEffects()
+        situation.wholeness = cluster_of_three()
+        story = handle_of(situation, effects, seed)
+        (victim,) = resolved(story, "victim/0")
+        made_whole(situation.wholeness, victim)
+        assert resolved(handle_of(situation, effects, seed + 1), "victim/0") == (victim,)
+
+
+def test_a_broker_whose_full_disk_refused_writes_has_ended_uncleanly() -> None:
+    situation = Situation()
+    situation.wholeness = cluster_of_three()
+    handle = handle_of(situation, ActiveEffects(), 0)
+    asyncio.run(handle.fill_disk("b1", 0))
+    assert situation.wholeness.is_whole("b1")
+    asyncio.run(handle.heal())
+    assert not situation.wholeness.is_whole("b1")
 
 
 def test_two_victims_are_two_brokers() -> None:
@@ -148,3 +174,29 @@ def test_brokers_lose_data_one_after_the_other_and_nothing_that_was_acknowledged
     outcome = run_in_simulation(parse({"seed": 1, "time_limit": "45s", "faults": losses}))
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert len({node for injection in outcome.injections for node in injection.nodes}) > 1
+
+
+RESTARTED_BEFORE_ITS_END = """
+workload: groups
+seed: 6244
+time_limit: 22s
+faults:
+  - {at: 1.018, for: 0.705, fault: disk-full, nodes: [victim/0], room_bytes: 3568}
+  - {at: 1.262, for: 0.193, fault: clock, nodes: [b2], rate: 2.474}
+  - {at: 1.733, for: 20.0, fault: deaf-leader, partition: 1}
+  - {at: 2.915, for: 0.05, fault: clock, nodes: [leader/0], jump_ms: -1818}
+  - {at: 5.468, for: 0.183, fault: disk-full, nodes: [c3], room_bytes: 1296}
+  - {at: 6.512, for: 20.0, fault: rolling-restart}
+  - {at: 7.823, for: 0.34, fault: clock, nodes: [leader/1], rate: 0.605}
+  - {at: 8.64, for: 20.0, fault: unclean-return, victim: victim/0, keep: prefix}
+  - {at: 11.383, for: 0.616, fault: partition, shape: isolate, nodes: [b1]}
+  - {at: 11.728, for: 0.114, fault: disk-full, nodes: [victim/0], room_bytes: 786}
+"""
+
+
+def test_the_victim_of_a_story_is_the_only_broker_that_ends_uncleanly_although_it_was_restarted_before() -> None:
+    outcome = run_in_simulation(loads(RESTARTED_BEFORE_ITS_END))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (story,) = (each for each in outcome.injections if each.fault == "unclean-return")
+    full = [each for each in outcome.injections if each.fault == "disk-full" and each.started_ns > story.started_ns]
+    assert [each.nodes for each in full] == [story.nodes[:1]]
