@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from xml.sax.saxutils import escape
 
-from harness.node_images.wheels import cache_directory
+from harness.node_images.cache import keep, place_of
 
 CHECKSUMS = "SHA256SUMS"
 """As `sha256sum --check` reads it."""
@@ -28,7 +28,7 @@ class JarsError(Exception):
 def jars(coordinates: Sequence[str]) -> Path:
     """The directory with these archives, group:artefact:version each, all that they need, and CHECKSUMS. Raises
     JarsError."""
-    kept = _place(coordinates)
+    kept = place_of("jars", coordinates)
     if not kept.is_dir():
         _fetch(coordinates, kept)
     if (kept / CHECKSUMS).read_text() != _checksums(kept):
@@ -38,12 +38,7 @@ def jars(coordinates: Sequence[str]) -> Path:
 
 def are_kept(coordinates: Sequence[str]) -> bool:
     """Whether these archives are here, so that Maven is not asked."""
-    return _place(coordinates).is_dir()
-
-
-def _place(coordinates: Sequence[str]) -> Path:
-    key = hashlib.sha256("\n".join(coordinates).encode()).hexdigest()[:16]
-    return cache_directory() / f"jars-{key}"
+    return place_of("jars", coordinates).is_dir()
 
 
 def _checksums(directory: Path) -> str:
@@ -75,11 +70,7 @@ def _fetch(coordinates: Sequence[str], into: Path) -> None:
             errors = [line for line in done.stdout.splitlines() if line.startswith("[ERROR]")] or ["no word"]
             raise JarsError(f"{what} cannot be fetched: {errors[0].removeprefix('[ERROR]').strip()}")
         (partial / CHECKSUMS).write_text(_checksums(partial))
-        try:
-            partial.rename(into)
-        except OSError:  # another process was quicker
-            if not into.is_dir():
-                raise
+        keep(partial, into)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JarsError(f"{what} cannot be fetched: {error}") from None
     finally:

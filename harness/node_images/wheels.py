@@ -6,8 +6,6 @@ Versions are those installed here, so that a node runs what the tests ran. Wheel
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +14,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from tempfile import mkdtemp
+
+from harness.node_images.cache import keep, place_of
 
 _OLDEST_GLIBC_MINOR = 17
 """manylinux2014: nothing we need is built for older ones alone."""
@@ -51,16 +51,10 @@ def wheels(packages: Sequence[str], target: Target) -> list[Path]:
     if not packages:
         return []
     wanted = [f"{package}=={version(package)}" if version(package) else package for package in packages]
-    key = hashlib.sha256("\n".join([str(target), *wanted]).encode()).hexdigest()[:16]
-    kept = cache_directory() / f"wheels-{key}"
+    kept = place_of("wheels", [str(target), *wanted])
     if not kept.is_dir():
         _fetch(wanted, target, kept)
     return sorted(kept.glob("*.whl"))
-
-
-def cache_directory() -> Path:
-    """The directory in which everything that was fetched is kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "faultline"
 
 
 def version(package: str) -> str:
@@ -87,11 +81,7 @@ def _fetch(wanted: Sequence[str], target: Target, into: Path) -> None:
                 (line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "no word"
             )
             raise WheelsError(f"packages for {target} cannot be fetched: {output.removeprefix('ERROR: ')}")
-        try:
-            partial.rename(into)
-        except OSError:  # another process was quicker
-            if not into.is_dir():
-                raise
+        keep(partial, into)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise WheelsError(f"packages for {target} cannot be fetched: {error}") from None
     finally:
