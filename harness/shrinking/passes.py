@@ -92,13 +92,7 @@ def fewer_operations(start: Reproducer) -> Candidates:
 
 def name_targets(start: Reproducer) -> Candidates:
     """The spec does not fail with any symbolic target replaced by the nodes that it stood for in its run."""
-    numbers = range(len(start.spec.script))
-    current = yield from _first(start, [_named(start, numbers)])
-    if current is not start:
-        return current
-    for number in numbers:
-        current = yield from _first(current, [_named(current, [number])])
-    return current
+    return (yield from _all_or_each(start, _named))
 
 
 def one_stretch(start: Reproducer) -> Candidates:
@@ -121,13 +115,7 @@ def one_stretch(start: Reproducer) -> Candidates:
 
 def fix_moments(start: Reproducer) -> Candidates:
     """The spec does not fail with any condition for which a fault waits replaced by the moment at which it held."""
-    numbers = range(len(start.spec.script))
-    current = yield from _first(start, [_timed(start, numbers)])
-    if current is not start:
-        return current
-    for number in numbers:
-        current = yield from _first(current, [_timed(current, [number])])
-    return current
+    return (yield from _all_or_each(start, _timed))
 
 
 def cut_time(start: Reproducer) -> Candidates:
@@ -305,6 +293,17 @@ _STRETCH_AFTERMATH_S: Final = 3.0
 
 
 # ---- how candidates are made and tried -------------------------------------------------------------------------------
+
+
+def _all_or_each(start: Reproducer, changed: Callable[[Reproducer, Sequence[int]], Spec | None]) -> Candidates:
+    """A change to all faults at once; to one after the other where that does not fail the same way."""
+    numbers = range(len(start.spec.script))
+    current = yield from _first(start, [changed(start, numbers)])
+    if current is not start:
+        return current
+    for number in numbers:
+        current = yield from _first(current, [changed(current, [number])])
+    return current
 
 
 def _first(current: Reproducer, candidates: Iterable[Spec | None]) -> Candidates:

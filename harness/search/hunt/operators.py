@@ -67,11 +67,14 @@ class Parents:
         """The cluster of `spec`."""
         return _cluster(self.spec)
 
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """The targets that may lose data in `spec`: those that do, or such as rotate."""
+        return victims_of(self.spec.script, self.cluster) or rotating_victims(self.cluster)
+
     def draw_fault(self, random: Random) -> Fault | None:
         """One fault for `spec`, of the families of the hunt and within its loss budget."""
-        cluster = self.cluster
-        victims = victims_of(self.spec.script, cluster) or rotating_victims(cluster)
-        return draw_one(random, cluster, self.base.families, victims)
+        return draw_one(random, self.cluster, self.base.families, self.victims)
 
 
 Operator = Callable[[Parents, Random], Spec | None]
@@ -315,8 +318,7 @@ def _adopted(
 ) -> list[ScheduledFault]:
     """The faults of the mate that are `eligible`, at other times, as the cluster of `spec` can have them: its victims
     lose the data, and a fault that names a node or a partition that it lacks is left out."""
-    cluster, spec = parents.cluster, parents.spec
-    victims = victims_of(spec.script, cluster) or rotating_victims(cluster)
+    spec, victims = parents.spec, parents.victims
     adopted = []
     for scheduled in parents.mate.script:
         if not eligible(scheduled):
