@@ -154,9 +154,7 @@ class Container:
                 response.close()
             status = api.exec_inspect(command)["ExitCode"]
         if status != 0:
-            lines = err.decode(errors="replace").strip().splitlines()
-            why = lines[-1].removeprefix(f"{argv[0]}: ") if lines else f"{argv[0]} ended with status {status}"
-            raise CommandFailed(f"{self._name}: {why}", -1 if status is None else status)
+            raise CommandFailed.of(self._name, argv[0], status, err.decode(errors="replace"))
         return out
 
 

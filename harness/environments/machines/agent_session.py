@@ -28,7 +28,8 @@ class AgentSession:
         self._opening = asyncio.Lock()
         self._stream: Stream | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._answers: dict[int, asyncio.Future[dict[str, Any] | None]] = {}
+        """Of the commands under way, by their numbers; None once the agent is gone."""
 
     async def run(self, arguments: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
         """See `Machine.run`."""
@@ -47,10 +48,10 @@ class AgentSession:
             raise MachineError(late) from None
         finally:
             self._answers.pop(number, None)
+        if ended is None:
+            raise MachineError(f"{self._machine.name}: the node agent was cut off")
         if ended["status"] != 0:
-            lines = ended["err"].strip().splitlines()
-            why = lines[-1].removeprefix(f"{AGENT}: ") if lines else f"{AGENT} ended with status {ended['status']}"
-            raise CommandFailed(f"{self._machine.name}: {why}", ended["status"])
+            raise CommandFailed.of(self._machine.name, AGENT, ended["status"], ended["err"])
         return str(ended["out"]).encode()
 
     def close(self) -> None:
@@ -83,4 +84,4 @@ class AgentSession:
             stream.close()
             for answer in self._answers.values():
                 if not answer.done():
-                    answer.set_exception(MachineError(f"{self._machine.name}: the node agent was cut off"))
+                    answer.set_result(None)

@@ -26,7 +26,7 @@ Every other command prints one JSON object on stdout and exits 0, or prints one 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from harness.errors import EnvironmentUnavailable
 
@@ -45,6 +45,13 @@ class CommandFailed(MachineError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+    @classmethod
+    def of(cls, machine: str, command: str, status: int | None, err: str) -> Self:
+        """The failure of a command whose last line of output says why, in its own name; None: its status is unknown."""
+        lines = err.strip().splitlines()
+        why = lines[-1].removeprefix(f"{command}: ") if lines else f"{command} ended with status {status}"
+        return cls(f"{machine}: {why}", -1 if status is None else status)
 
 
 class Machine(Protocol):
