@@ -25,7 +25,8 @@ replica that has everything. Everything is healed at the end.
 the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the
 family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
 leaves all others as they were, and so does a new fault within its family. Where no fault of a run may have an effect by
-itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family.
+itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family. The
+last fault waits until clients have written something.
 
 **Environments.** The same seed gives the same schedule in every environment, as far as that can carry it. Everything is
 drawn as if nothing were missing; then a fault that needs a capability which the environment lacks is replaced in its
@@ -69,6 +70,9 @@ _ROTATING_SHARE = 0.5
 """Of the runs: whether other brokers may lose data once the last ones are whole again."""
 _ATTEMPTS = 20
 """How often the only fault of a run is drawn until it has an effect by itself."""
+_LAST_FAULT_EARLIEST = 0.25
+"""When the last fault of a run may begin, in multiples of the cluster's patience: once clients have written something
+that a power loss can take."""
 
 TEMPI: Mapping[str, Tempo] = {
     "one long outage": Tempo(gap=4.0, shortest=4.0, longest=15.0, most=1),
@@ -124,6 +128,10 @@ def draw(
         others = (draw_fault(family, streams, 0, cluster, profile, alone=True) for family in possible)
         first = next((fault for fault in others if fault.effective_alone()), of_slots[0].fault)
         of_slots[0] = replace(of_slots[0], fault=first)
+    earliest_s = _LAST_FAULT_EARLIEST * cluster.patience_s
+    if of_slots and of_slots[-1].at_s < earliest_s < end_s:
+        last = of_slots.pop()
+        of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
     return Schedule((*scheduled, *_with_triggers(of_slots, triggers, streams, cluster)))
 
 
