@@ -404,3 +404,22 @@ def test_a_power_loss_that_undoes_a_change_of_names_alone_takes_effect(change: s
     for fault in (PowerLoss(("b1",), KeepUnsynced.NOTHING), PowerLossAll(KeepUnsynced.NOTHING)):
         assert fault.took_effect({"killed": 1, "lost_bytes": report.lost_bytes, "lost_names": report.lost_names})
         assert not fault.took_effect({"killed": 1, "lost_bytes": 0, "lost_names": 0})
+
+
+def test_a_file_that_comes_back_makes_up_for_nothing_that_another_lost() -> None:
+    """Seed 20036 of the groups: a deletion was lost with the end of another log, and the loss was reported as none."""
+    outcomes = set()
+    for seed in range(40):
+        disk = SimDisk()
+        files = SimFiles(disk)
+        log, deleted = files.open("log"), files.open("deleted")
+        files.sync_directory("")
+        for file in (log, deleted):
+            file.append(b"1")
+            file.append(b"2")
+        files.delete("deleted")
+        report = disk.lose_power(KeepUnsynced.PREFIX, Random(seed))
+        lost = 2 - len(dict(disk.files())["log"])
+        assert report.lost_bytes == lost
+        outcomes.add((lost, files.exists("deleted")))
+    assert outcomes >= {(1, True), (1, False)}

@@ -103,19 +103,17 @@ class SimDisk:
             change.apply()
         self._journal.clear()
         settle_entries(self._root)
-        kept_bytes = 0
-        remaining: dict[int, None] = {}
+        # A file that vanishes loses all that it held. One that comes back, since its deletion was lost, had been given
+        # up: what it keeps makes up for nothing that others lose.
+        lost = {file.serial: max(len(file.data), unsynced[file.serial]) for file in before}
         for _, file in walk(self._root, ""):
             kept = _draw_writes(file.pending, keep, random)
-            kept_bytes += sum(len(change) for change in kept if isinstance(change, bytes))
+            if file.serial in lost:
+                kept_bytes = sum(len(change) for change in kept if isinstance(change, bytes))
+                lost[file.serial] = unsynced[file.serial] - kept_bytes
             file.settle(kept)
-            remaining[file.serial] = None
-        vanished = sum(
-            max(0, len(file.data) - unsynced[file.serial]) for file in before if file.serial not in remaining
-        )
         self._used_bytes = sum(len(file.data) for _, file in walk(self._root, ""))
-        total = sum(unsynced.values())
-        return PowerLossReport(total, max(0, total - kept_bytes) + vanished, lost_names)
+        return PowerLossReport(sum(unsynced.values()), sum(lost.values()), lost_names)
 
     def fill(self, room_bytes: int) -> None:
         """Leave room for so many bytes, until `capacity_bytes` is None again; deleting makes room."""
