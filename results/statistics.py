@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,25 @@ def share(parts: Numbers, wholes: Numbers, *, seed: int = 0, resamples: int = RE
 def difference(ours: Numbers, theirs: Numbers, *, seed: int = 0) -> Interval:
     """The mean of ours minus theirs, run by run: both sides of a pair had the same seed and the same faults."""
     return mean(np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64), seed=seed)
+
+
+def median(values: Numbers) -> Interval:
+    """The median, between two of the values: whatever their distribution is, the median of all values lies between
+    them with at least CONFIDENCE, or as surely as so few values can say (five: 94 %; all of them then lie between).
+
+    A value may be infinite: that of a search that was given up. Raises ValueError without values.
+    """
+    from scipy import stats
+
+    if not len(values):
+        raise ValueError("no value has no median")
+    ordered = sorted(float(value) for value in values)
+    # The k least and the k greatest values are left out, where k or fewer of n lie on one side by chance alone.
+    left_out = max(0, int(stats.binom.ppf((1 - CONFIDENCE) / 2, len(ordered), 0.5)) - 1)
+    low, high = ordered[left_out], ordered[-1 - left_out]
+    half = len(ordered) // 2
+    middle = ordered[half] if len(ordered) % 2 or ordered[half] == inf else (ordered[half - 1] + ordered[half]) / 2
+    return Interval(middle, low, high)
 
 
 def none_in(runs: int) -> float:

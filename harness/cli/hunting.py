@@ -17,6 +17,8 @@ from harness.cli.suites import add_master, on_spark, show_result
 from harness.cli.usage import Commands, Usage, add_store, terminal
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from harness.search.hunt.corpus import Corpus
     from harness.spec import Spec
     from harness.suites.job import RunResult
@@ -60,6 +62,7 @@ def _hunt(options: argparse.Namespace) -> int:
     from harness.suites.job import summed_up
     from harness.suites.reading import plain
     from harness.suites.record import begin as begin_suite
+    from harness.suites.report import LiveSuite
     from results.errors import StoreError
     from results.run.paths import store_path
 
@@ -91,8 +94,8 @@ def _hunt(options: argparse.Namespace) -> int:
             def again(record: SuiteRecord) -> str:
                 return f"go on with the corpus by the same command: {folder.path}"
 
-            def more() -> str:
-                return f"; {len(corpus.situations):,} situations"
+            def display(console: Console, record: SuiteRecord) -> LiveSuite:
+                return LiveSuite(console, record, lambda: f"; {len(corpus.situations):,} situations")
 
             def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
                 show_result(console, record, runs, summed_up(record, spark))
@@ -101,7 +104,7 @@ def _hunt(options: argparse.Namespace) -> int:
                 console.print(f"corpus: {folder.path}", soft_wrap=True, highlight=False)
                 return report.exit_code(record.plan, runs)
 
-            return on_spark(options, "hunt", opened, again, finish, more)
+            return on_spark(options, "hunt", opened, again, finish, display)
     except StoreError as error:
         raise Usage(f"faultline hunt: {error}") from None
 

@@ -16,7 +16,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from harness.cli import coverage, exploring, hunting, incidents, machine, measuring, runs, shrinking, store, suites
+from harness.cli import (
+    coverage,
+    exploring,
+    hunting,
+    incidents,
+    machine,
+    measuring,
+    mutants,
+    runs,
+    shrinking,
+    store,
+    suites,
+)
 from harness.cli.failure import line_of
 from harness.cli.usage import Usage, discard_output
 from harness.environments.interrupts import first_interruption_only
@@ -93,6 +105,6 @@ def _parser() -> _Parser:
     )
     parser.add_argument("--version", action="version", version=f"faultline {version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for group in (runs, incidents, shrinking, exploring, hunting, coverage, machine, suites, store, measuring):
+    for group in (runs, incidents, shrinking, exploring, hunting, mutants, coverage, machine, suites, store, measuring):
         group.add(commands)
     return parser

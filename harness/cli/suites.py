@@ -20,12 +20,17 @@ from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from pyspark.sql import SparkSession
     from rich.console import Console
 
     from harness.suites.job import RunResult
     from harness.suites.plan import Suite
     from harness.suites.record import SuiteRecord
     from results.store.summary import Summary
+
+    Display = AbstractContextManager[Callable[[RunResult], None]]
 
 
 def add(commands: Commands) -> None:
@@ -245,11 +250,13 @@ def on_spark(
     opened: Callable[[Path], SuiteRecord],
     again: Callable[[SuiteRecord], str],
     finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
-    more: Callable[[], str] = lambda: "",
+    display: Callable[[Console, SuiteRecord], Display] | None = None,
+    prepare: Callable[[SparkSession], None] = lambda spark: None,
 ) -> int:
     """Make the runs of the suite `opened` in the store, then `finish` it while Spark is still there.
 
-    `again` says how an interrupted one goes on, and `more` what there is to say of its progress.
+    `again` says how an interrupted one goes on, `display` shows its runs as they end, instead of `LiveSuite`, and
+    `prepare` works on Spark before the first run.
     """
     from harness.suites.job import carry_out, spark_settings
     from harness.suites.record import CannotResume, locked
@@ -265,7 +272,8 @@ def on_spark(
         record = opened(store)
         title, settings = f"faultline {command} {record.name}", spark_settings(options.master)
         with locked(record), session(title, master=options.master, settings=settings) as spark:
-            with LiveSuite(terminal(stderr=True), record, more) as live:
+            with (display or LiveSuite)(terminal(stderr=True), record) as live:
+                prepare(spark)
                 runs = carry_out(record, spark, live)
             return finish(record, runs, spark)
     except (SpecError, CannotResume) as error:

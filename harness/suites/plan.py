@@ -76,7 +76,10 @@ class PlannedRun:
     repeated: bool = False
     """Whether it is the second run of this cell and seed."""
     spec: str = ""
-    """Its spec as YAML, where the plan of its suite does not say it (`harness.search.hunt`)."""
+    """Its spec as YAML, where the plan of its suite does not say it (`harness.search`)."""
+    boxed: bool = False
+    """Whether it is of a broker known to be wrong: nothing of it is kept but its rows, with what each box found
+    (`harness.suites.boxes`)."""
 
     @property
     def result_cell(self) -> str:

@@ -80,8 +80,8 @@ def resume(store: Path, named: str) -> SuiteRecord:
     path = unfinished[-1]
     try:
         values = read_json(path / "suite.json")
-        if "hunt" in values:
-            raise CannotResume(f"{path.name} is a hunt; go on with: faultline hunt SPEC --corpus {values['hunt']}")
+        if "goes_on" in values:
+            raise CannotResume(f"{path.name} is one night of a search; go on with: {values['goes_on']}")
         plan = Suite.from_json(values)
         facts = {name: values[name] for name in ("started", "version", "commit", "sources")}
     except (StoreError, AttributeError, KeyError, TypeError, ValueError, SpecError) as error:

@@ -1,8 +1,9 @@
 """The Spark task of a suite: makes runs in the simulation, checks them, and leaves each in the store as it ends.
 
 A run is made in a directory of its own below the suite's `work`. One that was not valid, or could not be carried out,
-is moved to the suite's `runs`, whole, and reported; of one that was valid only its rows in the tables stay. The file
-below `ended` comes last and makes the run count, so that whatever kills a task kills only the run it is making.
+is moved to the suite's `runs`, whole, and reported; of one that was valid, or of a broker known to be wrong, only its
+rows in the tables stay. The file below `ended` comes last and makes the run count, so that whatever kills a task kills
+only the run it is making.
 
 A task returns nothing: the result of a run is in the tables. It raises only when the store cannot be written: no error
 within a run stops a suite.
@@ -13,10 +14,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.suites.boxes import boxed_facts
 from harness.suites.plan import PlannedRun, Suite
 
 if TYPE_CHECKING:
@@ -49,9 +52,14 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     work, kept = directory / "work" / planned.run, directory / "runs" / planned.run
     shutil.rmtree(work, ignore_errors=True)
     run_directory = RunDirectory.create(work, planned.run, planned.seed)
+    began_s = time.process_time()
     good = _is_valid(spec, run_directory)
     evidence = run_directory.seal()
-    if not good:
+    if planned.boxed:
+        facts = boxed_facts(evidence, run_directory.verdicts(), time.process_time() - began_s)
+        run_directory.write_status(run_directory.status().state, **facts)
+    keep = not good and not planned.boxed
+    if keep:
         shutil.rmtree(kept, ignore_errors=True)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +68,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
             raise StoreError.of("keep the run in", kept, error) from error
         run_directory = RunDirectory.open(kept)
         write_report(run_directory, evidence)
-    rows = of_run(run_directory, evidence, cell=planned.result_cell, name=planned.run, keep_evidence=not good)
+    rows = of_run(run_directory, evidence, cell=planned.result_cell, name=planned.run, keep_evidence=keep)
     write_finished(directory / "ended", planned.run, rows)
     shutil.rmtree(work, ignore_errors=True)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from checkers.verdict import Validity
 from harness.incidents.incident import library, load_incident
+from harness.search.mutants.mutant import GUARDED_BY
 from harness.suites.plan import load as load_suite
 from harness.suites.plan import without
 from images.broker.rules import NAMES
-from tests.torture.test_mutants import GUARDED_BY
 from workloads.clients import consumer_rules
 
 TESTS = Path(__file__).parents[1]

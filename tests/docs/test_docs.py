@@ -23,7 +23,7 @@ from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
 from nemesis.registry import FAULTS
 from results.situations.situation import PARTITION_WORD, REPLICA_WORD
-from tests.docs import fault_table, spec_tables
+from tests.docs import fault_table, mutant_tables, spec_tables
 from tests.docs.rules_in_runs import shown_by
 from tests.harness.shrinking import campaign
 from tests.results.explanation import flaws
@@ -100,6 +100,9 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "incidents"): _incidents,
     ("docs/shrinking.md", "shrinking"): lambda: campaign.table(campaign.read_rows(SHRINKING)) + "\n",
     ("docs/explanations.md", "flaws"): flaws.passages,
+    ("docs/mutants.md", "mutants-state"): mutant_tables.state,
+    ("docs/mutants.md", "mutants-found"): lambda: _table(mutant_tables.FOUND, mutant_tables.found()),
+    ("docs/mutants.md", "mutants-figures"): lambda: _table(mutant_tables.FIGURES, mutant_tables.medians()),
     ("docs/rules.md", "rules"): _rules,
     ("docs/kafka.md", "faults-by-system"): lambda: _table(fault_table.HEAD, fault_table.rows()),
     ("docs/situations.md", "letters"): _letters,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 import pytest
 
-from results.statistics import Interval, difference, mean, none_in, share
+from results.statistics import Interval, difference, mean, median, none_in, share
 
 
 def test_an_interval_holds_its_value_and_comes_back_the_same() -> None:
@@ -66,3 +68,12 @@ def test_pairing_sees_what_two_averages_hide() -> None:
 def test_without_runs_there_is_no_share() -> None:
     with pytest.raises(ValueError, match="0 parts of 0 wholes"):
         share([], [])
+
+
+def test_a_median_lies_between_values_that_leave_out_as_many_as_chance_allows() -> None:
+    twenty = median(range(20))
+    assert (twenty.value, twenty.low, twenty.high) == (9.5, 5, 14), "the sixth and the fifteenth: 95.9 %"
+    assert median([3, 1, inf, 2, inf]) == Interval(3, 1, inf), "five values: all of them"
+    assert median([1, inf]).value == inf, "not found in half of the ranges"
+    with pytest.raises(ValueError, match="no median"):
+        median([])

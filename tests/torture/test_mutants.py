@@ -24,6 +24,7 @@ from checkers.verdict import Validity
 from harness.bench.bugs import FLAWS, Flaw
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
+from harness.search.mutants.mutant import GUARDED_BY
 from harness.spec import Spec, load, parse
 from harness.suites.plan import load as load_suite
 from harness.suites.plan import without
@@ -34,18 +35,6 @@ SEEDS = range(5)
 """The seeds among which a script must find a flawed generation; `make bench` tells how many runs it takes."""
 NEIGHBOURS = 12
 """How many seeds are tried when a spec is replaced."""
-
-GUARDED_BY = {
-    "applied_high_watermark": "latest_confirmed_by_isr",
-    "registration_waits_for_fencing": "unclean_leaves_isr",
-}
-"""Rules whose absence nothing can find while another rule is on, and that other rule.
-
-Once every member of the ISR has fetched in the leader's epoch, the high watermark cannot be stale any more: a leader
-that waits for that need not look at the leader epoch start offset. And whether a broker leaves the ISR when the
-controller notices that it is gone, or when it comes back: either of them keeps an emptied replica out, but for the
-instant between a session's end and the moment it is noticed (tests/broker/controller/test_controller_scope.py)."""
-
 
 NAMED = {
     "leso_gates_isr_join": "isr-proposal-behind",

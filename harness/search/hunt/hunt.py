@@ -9,15 +9,13 @@ same corpus on any number of processes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow.compute as pc
-
 from harness.cluster.systems import SYSTEMS
+from harness.search.ended_runs import EndedRun, EndedRuns
 from harness.search.hunt.candidates import candidates
 from harness.search.hunt.corpus import Candidate, Corpus, RunFeatures
 from harness.search.hunt.folder import CorpusFolder, HuntPlan
@@ -29,7 +27,6 @@ from images.system import Capability
 from results.coverage import SITUATION, TRANSITION
 from results.errors import StoreError
 from results.situations.situation import ProtocolSituation
-from results.store import tables
 
 ROUND_SIZE: Final = 32
 """Runs of a round by default: as many may be made at the same time."""
@@ -52,14 +49,17 @@ class HuntSession:
     suite: str = ""
     """The name of the night in the store, once it has begun."""
     _round: list[Candidate] = field(default_factory=list)
-    _read: set[Path] = field(default_factory=set)
+    _ended: EndedRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ended = EndedRuns(self.store)
 
     def next_round(self, validities: Mapping[str, str]) -> list[PlannedRun]:
         """Take in the last round, and plan the next one; empty when the night is over. StoreError when the corpus
         cannot be written."""
         if self._round:
-            features = self._features()
-            runs = [(each, features[each.run], validities[each.run] == "valid") for each in self._round]
+            ended = self._ended.new(self.suite)
+            runs = [(each, features_of(ended[each.run]), validities[each.run] == "valid") for each in self._round]
             self.folder.save(self.plan, self.corpus, self.corpus.take_in(runs))
             self._round = []
         left = self.plan.round_size
@@ -71,22 +71,6 @@ class HuntSession:
         runs_of_round = [PlannedRun(each.run, each.origin, each.spec.seed, spec=each.text) for each in self._round]
         self.planned += runs_of_round
         return runs_of_round
-
-    def _features(self) -> dict[str, RunFeatures]:
-        """The features of the runs whose batches have come into the tables since."""
-        marks: dict[str, list[tuple[str, str]]] = {}
-        steps: dict[str, int] = {}
-        for path in tables.files(self.store, "runs", self.suite):
-            if path in self._read:
-                continue
-            self._read.add(path)
-            for row in _rows(path, "runs", ["run", "facts"]):
-                steps[row["run"]] = int(json.loads(row["facts"]).get("scheduler_steps", 0))
-                marks[row["run"]] = []
-            coverage = path.parents[2] / "coverage" / path.parent.name / path.name
-            for row in _rows(coverage, "coverage", ["run", "kind", "name"], (SITUATION, TRANSITION)):
-                marks[row["run"]].append((row["kind"], row["name"]))
-        return {run: features_of(of_run, steps[run]) for run, of_run in marks.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +104,16 @@ class Hunt(Suite):
         return possible_values(base.vary, base.workload)
 
     def to_json(self) -> dict[str, Any]:
-        """As of any suite, and where its corpus is."""
-        return {**Suite.to_json(self), "hunt": str(self.session.folder.path)}
+        """As of any suite, and the command by which the hunt goes on."""
+        return {**Suite.to_json(self), "goes_on": f"faultline hunt SPEC --corpus {self.session.folder.path}"}
 
 
-def features_of(marks: Sequence[tuple[str, str]], steps: int) -> RunFeatures:
+def features_of(run: EndedRun) -> RunFeatures:
+    """The features of a run."""
+    return features_of_marks(run.marks, int(run.facts.get("scheduler_steps", 0)))
+
+
+def features_of_marks(marks: Sequence[tuple[str, str]], steps: int) -> RunFeatures:
     """The features of a run with these marks, each a kind and a name (`results.coverage`)."""
     codes = [name for kind, name in marks if kind == SITUATION]
     transitions = frozenset(name for kind, name in marks if kind == TRANSITION)
@@ -157,14 +146,3 @@ def begin(
         if given != kept:
             raise StoreError(f"{folder.path}: is the corpus of a hunt with another {name}; choose another folder")
     return plan, corpus
-
-
-def _rows(path: Path, table: str, columns: Sequence[str], kinds: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The rows of one file of the store; of some kinds of marks only, if they are given. StoreError if damaged."""
-    rows = tables.load(path, table)
-    if isinstance(rows, tables.DamagedFile):
-        raise StoreError(f"{rows.path}: {rows.reason}")
-    if kinds:
-        rows = rows.filter(pc.field("kind").isin(list(kinds)))
-    found: list[dict[str, Any]] = rows.select(list(columns)).to_pylist()
-    return found

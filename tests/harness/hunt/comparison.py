@@ -28,7 +28,7 @@ from checkers.verdict import Validity
 from harness.runner.run import run
 from harness.search.hunt.candidates import candidates
 from harness.search.hunt.corpus import FRESH, Candidate, Corpus, RunFeatures
-from harness.search.hunt.hunt import features_of
+from harness.search.hunt.hunt import features_of_marks
 from harness.search.hunt.operators import fresh
 from harness.spec import Spec, loads, parse
 from results.coverage import SITUATION, marks
@@ -94,9 +94,9 @@ def _made(text: str) -> MeasuredRun:
     steps = outcome.trail[-1][0] if outcome.trail else 0
     few = [(kind, name) for kind, name in found if kind == SITUATION and name.count(" ") <= FEW_REPLICAS]
     return MeasuredRun(
-        features_of(found, steps),
+        features_of_marks(found, steps),
         outcome.validity is Validity.VALID,
-        features_of(few, 0).situations,
+        features_of_marks(few, 0).situations,
         time.process_time() - began_s,
     )
 

@@ -80,7 +80,7 @@ def test_a_night_is_a_suite_whose_runs_come_back(in_one_night: tuple[CorpusFolde
     run = next(each for each in suite.runs if each.cell != "fresh")
     entry = json.loads((folder.path / "entries" / f"{run.run}.json").read_text())
     assert stored_spec(store, f"{name}/{run.run}").spec.to_yaml() == entry["spec"]
-    with pytest.raises(CannotResume, match="is a hunt; go on with: faultline hunt"):
+    with pytest.raises(CannotResume, match="is one night of a search; go on with: faultline hunt"):
         resume(store, name)
 
 

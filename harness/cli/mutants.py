@@ -1,0 +1,173 @@
+"""`faultline mutants`: how soon each search finds each broker that is known to be wrong, and which box sees it.
+
+Nights spend a budget of processor time and go on with a record, a JSON file; each is a suite in the store. The command
+ends with 0 when the budget is spent, whatever was found: the record is a measurement, not a verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from harness.cli.suites import add_master, on_spark
+from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.exit_codes import VALID
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from rich.console import Console
+
+    from harness.search.mutants.campaign import CampaignNight
+    from harness.search.mutants.mutant import Mutant
+    from harness.suites.job import RunResult
+    from harness.suites.record import SuiteRecord
+
+RECORD: Final = Path("results/mutants.json")
+_LINE_S: Final = 30.0
+
+
+def add(commands: Commands) -> None:
+    """The command."""
+    parser = commands.add_parser("mutants", help="measure how soon each search finds each broker known to be wrong")
+    parser.add_argument(
+        "--budget", type=float, required=True, metavar="CPU_HOURS", help="processor time to spend on runs, at least"
+    )
+    parser.add_argument(
+        "--mutant", action="append", metavar="NAME", help="only this mutant; may be repeated (default: all)"
+    )
+    parser.add_argument(
+        "--record", type=Path, default=RECORD, metavar="FILE", help="the record to go on with (default: %(default)s)"
+    )
+    add_master(parser)
+    add_store(parser)
+    parser.set_defaults(command=_mutants)
+
+
+def _mutants(options: argparse.Namespace) -> int:
+    from harness.search.mutants.campaign import CampaignNight, MutantCampaign
+    from harness.search.mutants.explorations import explore_missing
+    from harness.search.mutants.record import CampaignRecord
+    from harness.suites import report
+    from harness.suites.job import summed_up
+    from harness.suites.record import begin
+    from results.errors import StoreError
+    from results.run.paths import store_path
+
+    if not (isfinite(options.budget) and options.budget > 0):
+        raise Usage(f"faultline mutants: --budget: {options.budget:g} is not a number of hours above 0")
+    mutants = _chosen(options.mutant)
+    store = store_path(options.store).absolute()
+    console = terminal()
+    try:
+        with CampaignRecord.locked(options.record.absolute()) as campaign:
+            night = CampaignNight(tuple(mutants), campaign, store, 3600 * options.budget)
+
+            def opened(store: Path) -> SuiteRecord:
+                record = begin(store, MutantCampaign.of(night))
+                night.suite, night.commit = record.name, record.facts["commit"] or record.facts["version"]
+                return record
+
+            def again(record: SuiteRecord) -> str:
+                return f"go on with the record by the same command: {campaign.path}"
+
+            def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+                if runs:
+                    list(report.save(record, runs, summed_up(record, spark), None, None))
+                _show(console, campaign, mutants)
+                return VALID
+
+            code = on_spark(
+                options,
+                "mutants",
+                opened,
+                again,
+                finish,
+                lambda console, _: CampaignProgress(console, night),
+                lambda spark: explore_missing(spark, night),
+            )
+            night.take_in()  # of an interrupted round as much as has ended
+            return code
+    except StoreError as error:
+        raise Usage(f"faultline mutants: {error}") from None
+
+
+def _chosen(names: Sequence[str] | None) -> list[Mutant]:
+    from harness.search.mutants.mutant import all_mutants
+
+    every = all_mutants()
+    for name in names or ():
+        if name not in every:
+            raise Usage(f"faultline mutants: --mutant: {name!r} is not one of {', '.join(every)}")
+    return [mutant for name, mutant in every.items() if names is None or name in names]
+
+
+class CampaignProgress:
+    """Shows how much of the budget is spent, and the first find of each search; called for each run that has ended."""
+
+    def __init__(self, console: Console, night: CampaignNight) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._console, self._night = console, night
+        self._runs: Counter[str] = Counter()
+        self._found: set[str] = set()
+        self._printed_s = monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[words]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("mutants", total=night.budget_s, words=self._words())
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def __call__(self, run: RunResult) -> None:
+        """Count a run."""
+        self._runs[run.cell] += 1
+        if run.validity == "invalid" and run.cell not in self._found:
+            self._found.add(run.cell)
+            line = f"found: {run.cell}: {run.run}: {'; '.join(run.causes)}"
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._bar.update(self._task, completed=self._night.spent_s, words=self._words())
+        now_s = monotonic()
+        if not self._console.is_terminal and now_s - self._printed_s >= _LINE_S:
+            self._printed_s = now_s
+            self._console.print(self._words(), highlight=False)
+
+    def _words(self) -> str:
+        spent, budget = self._night.spent_s / 3600, self._night.budget_s / 3600
+        runs = f"{self._runs.total()} runs of {len(self._runs)} searches, {len(self._found)} with a find"
+        return f"{spent:.2f} of {budget:g} CPU hours taken in; {runs}"
+
+
+def _show(console: Console, campaign: Any, mutants: Sequence[Mutant]) -> None:
+    from rich.table import Table
+
+    from harness.search.mutants.summary import figures, find_words, promise
+
+    rows = Table(box=None, pad_edge=False, header_style="dim")
+    every = figures(campaign, mutants)
+    for heading in ("mutant", *every[0].searches, "explore", "first finding"):
+        rows.add_column(heading, overflow="fold")
+    for each in every:
+        rows.add_row(
+            each.mutant.name, *(find_words(it) for it in each.searches.values()), each.explored, each.first_check
+        )
+    console.print(rows)
+    for line in promise(every):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"record: {campaign.path}", soft_wrap=True, highlight=False)

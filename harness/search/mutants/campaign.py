@@ -1,0 +1,115 @@
+"""A campaign against mutants: nights that spend a budget of processor time, each a suite on Spark.
+
+    record → the searches with the fewest runs → one Spark job → what each box found, from the store → record → …
+
+A search goes on where it was left, whatever night that was: its next runs depend on its own range alone, and not on
+the other searches, the budget or the number of processes. Those with the fewest runs come first, so a budget that ends
+early has given every mutant about as many runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from harness.search.ended_runs import EndedRuns
+from harness.search.hunt.folder import CorpusFolder
+from harness.search.mutants.mutant import Method, Mutant
+from harness.search.mutants.record import CampaignRecord
+from harness.search.mutants.searches import HuntSearch, MutantSearch, RandomSearch, cell_of
+from harness.spec import Spec
+from harness.suites.boxes import CPU_SECONDS
+from harness.suites.plan import PlannedRun, Suite
+
+ROUND_SIZE: Final = 64
+"""Runs of a round, about: what a `kill -9` costs at most."""
+
+
+@dataclass(slots=True)
+class CampaignNight:
+    """One night: plans its rounds, and takes them into the record."""
+
+    mutants: tuple[Mutant, ...]
+    record: CampaignRecord
+    store: Path
+    budget_s: float
+    """Processor time of runs and explorations in this night."""
+    spent_s: float = 0.0
+    suite: str = ""
+    """The name of the night in the store, and the commit of its program, once it has begun."""
+    commit: str = ""
+    planned: list[PlannedRun] = field(default_factory=list)
+    """All runs of this night so far, in order."""
+    cells: dict[str, Spec] = field(default_factory=dict)
+    """The cells of those runs."""
+    _waiting: list[MutantSearch] = field(default_factory=list)
+    _ended: EndedRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ended = EndedRuns(self.store)
+
+    def next_round(self) -> list[PlannedRun]:
+        """Take in the last round, and plan the next one; empty when the night is over. StoreError when the record
+        cannot be written."""
+        self.take_in()
+        runs: list[PlannedRun] = []
+        if self.spent_s < self.budget_s:
+            for mutant, method in self._by_evidence():
+                if (search := self._search(mutant, method)) is not None:
+                    runs += search.plan()
+                    self._waiting.append(search)
+                    self.cells.setdefault(cell_of(mutant, method), mutant.base(method))
+                if len(runs) >= ROUND_SIZE:
+                    break
+        self.planned += runs
+        return runs
+
+    def take_in(self) -> None:
+        """Take in what has ended of the last round, which may have been interrupted, and save the record."""
+        if not self._waiting:
+            return
+        ended = self._ended.new(self.suite)
+        self.spent_s += sum(run.facts.get(CPU_SECONDS, 0.0) for run in ended.values())
+        for search in self._waiting:
+            search.take_in(ended, self.suite, self.commit)
+        self._waiting = []
+        self.record.save()
+
+    def _by_evidence(self) -> Iterable[tuple[Mutant, Method]]:
+        """Every search, those with the fewest runs first."""
+        searches = [(mutant, method) for mutant in self.mutants for method in Method]
+        return sorted(searches, key=lambda it: self.record.runs(it[0].name, it[1]))
+
+    def _search(self, mutant: Mutant, method: Method) -> MutantSearch | None:
+        seeds = self.record.range_of(mutant.name, method, mutant.ranges)
+        if seeds is None:
+            return None
+        if method is not Method.HUNT:
+            return RandomSearch(mutant, method, seeds)
+        return HuntSearch(mutant, seeds, CorpusFolder(self.store / "mutants" / f"{mutant.name}-{seeds.number}"))
+
+
+@dataclass(frozen=True, slots=True)
+class MutantCampaign(Suite):
+    """The plan of one night: of its runs only those of the rounds that have begun."""
+
+    night: CampaignNight = field(kw_only=True)
+
+    @classmethod
+    def of(cls, night: CampaignNight) -> MutantCampaign:
+        """The plan of a night."""
+        return cls("mutants", seeds=0, first_seed=0, cells={}, mutants=night.cells, night=night)
+
+    def every_run(self) -> Iterator[PlannedRun]:
+        """The runs of the rounds that have begun."""
+        yield from self.night.planned
+
+    def next_runs(self, validities: Mapping[str, str]) -> list[PlannedRun]:
+        """The next round."""
+        return self.night.next_round()
+
+    def to_json(self) -> dict[str, Any]:
+        """As of any suite, and the command by which the campaign goes on."""
+        return {**Suite.to_json(self), "goes_on": f"faultline mutants --record {self.night.record.path}"}

@@ -1,0 +1,129 @@
+"""One search for one mutant in one range of seeds: plans its next runs, and takes their results into the range."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from harness.search.ended_runs import EndedRun
+from harness.search.hunt.candidates import candidates
+from harness.search.hunt.corpus import Candidate, Corpus
+from harness.search.hunt.folder import ENTRIES, CorpusFolder, HuntPlan
+from harness.search.hunt.hunt import features_of
+from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant
+from harness.search.mutants.record import SeedRange
+from harness.suites.plan import FIRST_BATCH, PlannedRun
+
+BATCH_MOST: Final = 32
+"""Runs of a random search that are planned at once; few at first, since most mutants are found soon."""
+HUNT_ROUND: Final = 8
+
+
+def cell_of(mutant: Mutant, method: Method) -> str:
+    """The cell of the runs of a search in the store."""
+    return f"{mutant.name}, {method}"
+
+
+class MutantSearch(Protocol):
+    """See the module's docstring."""
+
+    def plan(self) -> list[PlannedRun]:
+        """Its next runs."""
+
+    def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
+        """Take those of the planned runs into the range that have ended, as far as they are usable."""
+
+
+@dataclass(slots=True)
+class RandomSearch:
+    """Runs with the seeds of the range, one after the other."""
+
+    mutant: Mutant
+    method: Method
+    range: SeedRange
+    planned: list[PlannedRun] = field(default_factory=list)
+
+    def plan(self) -> list[PlannedRun]:
+        """The next batch: as many runs as were made before it."""
+        done = self.range.runs
+        count = min(max(FIRST_BATCH, done), BATCH_MOST, RUNS_MOST - done)
+        first = FIRST_SEED + RUNS_MOST * self.range.number + done
+        base, cell = self.mutant.base(self.method), cell_of(self.mutant, self.method)
+        self.planned = [
+            PlannedRun(name, cell, seed, spec=replace(base, name=name, seed=seed).to_yaml(), boxed=True)
+            for seed in range(first, first + count)
+            for name in (f"{self.mutant.name}-{self.method}-seed{seed}",)
+        ]
+        return self.planned
+
+    def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
+        """Runs count in the order of their seeds, so those after a missing one are left out, and made again."""
+        for planned in self.planned:
+            if planned.run not in ended or self.range.complete:
+                break
+            self.range.take(ended[planned.run].facts, f"{night}/{planned.run}", commit)
+        self.planned = []
+
+
+@dataclass(slots=True)
+class HuntSearch:
+    """A hunt with an empty corpus. The corpus is kept in a folder while the range is not complete."""
+
+    mutant: Mutant
+    range: SeedRange
+    folder: CorpusFolder
+    _hunt: HuntPlan = field(init=False)
+    _corpus: Corpus = field(init=False)
+    _round: list[Candidate] = field(default_factory=list)
+    planned: list[PlannedRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        seed = FIRST_SEED + self.range.number
+        self._hunt, self._corpus = HuntPlan(self.mutant.base(Method.HUNT), seed, HUNT_ROUND), Corpus()
+        loaded = self.folder.load()
+        if loaded is not None and loaded[0] == self._hunt and loaded[1].runs == self.range.runs:
+            self._corpus = loaded[1]
+        else:  # its corpus is lost, or of another program: the range begins anew
+            shutil.rmtree(self.folder.path, ignore_errors=True)
+            self.range.reset()
+
+    def plan(self) -> list[PlannedRun]:
+        """The next round."""
+        with self._measured():
+            count = min(HUNT_ROUND, RUNS_MOST - self.range.runs)
+            self._round = candidates(self._corpus, self._hunt.base, self._hunt.seed, count)
+        cell = cell_of(self.mutant, Method.HUNT)
+        self.planned = [
+            PlannedRun(self._name(each), cell, each.spec.seed, spec=each.text, boxed=True) for each in self._round
+        ]
+        return self.planned
+
+    def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
+        """A round counts whole or not at all, since the corpus after it depends on all of its runs."""
+        if all(planned.run in ended for planned in self.planned):
+            with self._measured():
+                runs = [(each, ended[self._name(each)]) for each in self._round]
+                entered = self._corpus.take_in([(it, features_of(run), run.validity == "valid") for it, run in runs])
+            for each, run in runs:
+                if not self.range.complete:
+                    self.range.take(run.facts, f"{night}/{self._name(each)}", commit)
+            if self.range.complete:
+                shutil.rmtree(self.folder.path, ignore_errors=True)
+            else:
+                (self.folder.path / ENTRIES).mkdir(parents=True, exist_ok=True)
+                self.folder.save(self._hunt, self._corpus, entered)
+        self.planned = []
+
+    @contextmanager
+    def _measured(self) -> Iterator[None]:
+        """The processor time of the search itself counts, too."""
+        began_s = time.process_time()
+        yield
+        self.range.cpu_s = round(self.range.cpu_s + time.process_time() - began_s, 3)
+
+    def _name(self, candidate: Candidate) -> str:
+        return f"{self.mutant.name}-hunt-{self.range.number}-{candidate.run}"

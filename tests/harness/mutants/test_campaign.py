@@ -1,0 +1,176 @@
+"""A campaign against mutants: nights go on with one record, and both boxes judge the same runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import main
+from harness.exit_codes import BAD_USAGE
+from harness.search.ended_runs import EndedRun
+from harness.search.mutants import campaign, searches
+from harness.search.mutants.campaign import CampaignNight, MutantCampaign
+from harness.search.mutants.explorations import ScopeOfMutant, explored
+from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant, MutantKind, all_mutants
+from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Detection, SeedRange
+from harness.search.mutants.searches import RandomSearch
+from harness.search.mutants.summary import figures, promise
+from harness.spec import Spec, parse
+from harness.suites.boxes import BLACK, CPU_SECONDS, WHITE
+from harness.suites.record import CannotResume, begin, resume
+from harness.suites.spark_task import make
+from results.store import finished_runs
+
+RULE = "metadata_needs_majority"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallMutant(Mutant):
+    """A mutant whose runs take little time."""
+
+    def base(self, method: Method) -> Spec:
+        """The faults are scripted, so that a hunt has something to change."""
+        faults = [{"at": 1, "for": 1, "fault": "pause", "nodes": ["b1"]}]
+        small = {"controllers": 3, "partitions": 1, "rate": 5, "time_limit": 3, "vary": ["replica.lag.time.max.ms"]}
+        return parse({**small, "faults": faults, "without": list(self.without)})
+
+
+SMALL = SmallMutant("small", MutantKind.RULE, without=(RULE,), ranges=1)
+
+
+def hold_night(path: Path, store: Path, rounds: int) -> str:
+    """So many rounds of the campaign, in this process; the name of the suite."""
+    night = CampaignNight((SMALL,), CampaignRecord.load(path), store, budget_s=3600.0)
+    record = begin(store, MutantCampaign.of(night))
+    night.suite, night.commit = record.name, "here"
+    for _ in range(rounds):
+        for each in night.next_round():
+            make(record.path, each, record.plan.spec(each))
+        finished_runs.move_to_tables(store, record.name, finished_runs.finished_names(record.path / "ended"))
+    night.take_in()
+    return record.name
+
+
+def what_was_found(path: Path) -> dict[str, list[tuple[int, int | None, int | None]]]:
+    """The record without times and names of nights."""
+    return {
+        method: [(each.runs, each.white and each.white.runs, each.black and each.black.runs) for each in ranges]
+        for method, ranges in CampaignRecord.load(path).searches[SMALL.name].items()
+    }
+
+
+def test_two_nights_go_on_with_one_record_as_one_night_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searches, "FIRST_BATCH", 1)
+    monkeypatch.setattr(searches, "HUNT_ROUND", 1)
+    monkeypatch.setattr(campaign, "ROUND_SIZE", 3)
+    in_two = [hold_night(tmp_path / "two.json", tmp_path / "two", 1) for _ in range(2)]
+    in_one = hold_night(tmp_path / "one.json", tmp_path / "one", 2)
+    results = what_was_found(tmp_path / "two.json")
+    assert results == what_was_found(tmp_path / "one.json")
+    assert {method: ranges[0][0] for method, ranges in results.items()} == {"random": 2, "stories": 2, "hunt": 2}
+    for ranges in results.values():
+        assert ranges[0][1] is not None, "the trace shows what is committed without a majority"
+        assert ranges[0][2] is None, "nothing of it is seen from outside"
+    assert not list((tmp_path / "one" / "suites" / in_one).glob("runs/*")), "no directory of a mutant's run is kept"
+    with pytest.raises(CannotResume, match="go on with: faultline mutants --record"):
+        resume(tmp_path / "two", in_two[0])
+
+
+def ended(*finds: str) -> EndedRun:
+    """A run that the named boxes found."""
+    facts = {box: f"{box}: kind" if box in finds else "" for box in (WHITE, BLACK)}
+    return EndedRun("invalid" if finds else "valid", {**facts, CPU_SECONDS: 2.0}, ())
+
+
+def test_runs_count_in_the_order_of_their_seeds_up_to_the_first_that_is_missing() -> None:
+    seeds = SeedRange(1)
+    search = RandomSearch(SMALL, Method.RANDOM, seeds)
+    first, second = search.plan()
+    assert (first.seed, second.seed) == (FIRST_SEED + RUNS_MOST, FIRST_SEED + RUNS_MOST + 1)
+    search.take_in({second.run: ended(WHITE)}, "night", "commit")
+    assert (seeds.runs, seeds.white) == (0, None)
+    assert search.plan() == [first, second]
+    search.take_in({first.run: ended(), second.run: ended(WHITE)}, "night", "commit")
+    assert seeds.white == Detection(2, 4.0, "white: kind", f"night/{second.run}")
+    assert not seeds.complete, "the black box has not found it yet"
+    batch = search.plan()
+    assert batch[0].seed == second.seed + 1
+    search.take_in({each.run: ended(BLACK) for each in batch}, "night", "commit")
+    assert seeds.complete
+    assert (seeds.runs, seeds.black and seeds.black.cpu_s) == (3, 6.0), "later runs of the batch do not count"
+
+
+def test_the_searches_with_the_fewest_runs_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "ROUND_SIZE", 4)
+    other = replace(SMALL, name="other")
+    record = CampaignRecord(tmp_path / "record.json")
+    record.searches["small"] = {method: [SeedRange(0, runs=9)] for method in (Method.RANDOM, Method.HUNT)}
+    record.searches["other"] = {method: [SeedRange(0, runs=2)] for method in (Method.RANDOM, Method.HUNT)}
+    night = CampaignNight((SMALL, other), record, tmp_path, 3600.0)
+    assert {each.cell for each in night.next_round()} == {"small, stories", "other, stories"}
+    assert CampaignNight((SMALL, other), record, tmp_path, 0.0).next_round() == [], "no budget"
+
+
+def test_a_record_is_read_back_and_a_damaged_one_is_refused_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    seeds = SeedRange(0, 3, 1.5, None, Detection(2, 1.0, "raft: x", "night/run"), None, ["commit"])
+    exploration = explored(ScopeOfMutant(FULL_PROTOCOL, "two-replicas", "", ("maximal_isr",)))
+    assert "Leader Candidate Completeness" in exploration.broken
+    record = CampaignRecord(path, {"m": {"random": [seeds]}}, {"m": {"two-replicas": exploration}})
+    record.save()
+    assert CampaignRecord.load(path) == record
+    path.write_text('{"searches": {"m": {"random": [{"no": 1}]}}}')
+    assert main(["mutants", "--budget", "1", "--record", str(path)]) == BAD_USAGE
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "0"], "--budget: 0 is not a number of hours above 0"),
+        (["--budget", "nan"], "--budget: nan is not a number of hours above 0"),
+        (["--budget", "1", "--mutant", "no_such_rule"], "--mutant: 'no_such_rule' is not one of"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutants", *arguments]) == BAD_USAGE
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+
+
+def test_one_campaign_at_a_time_has_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    with CampaignRecord.locked(path):
+        assert main(["mutants", "--budget", "1", "--record", str(path)]) == BAD_USAGE
+
+
+def test_a_summary_counts_runs_over_ranges_and_puts_first_what_nobody_finds(tmp_path: Path) -> None:
+    find = Detection(7, 9.0, "loss: lost-append", "night/run")
+    record = CampaignRecord(
+        tmp_path / "record.json",
+        {
+            "late": {Method.RANDOM: [SeedRange(0, RUNS_MOST), SeedRange(1, 12, 9.0, find, None, find)]},
+            "soon": {Method.RANDOM: [SeedRange(0, 7, 9.0, find, find, find)]},
+        },
+    )
+    rules = [Mutant(name, MutantKind.RULE) for name in ("soon", "late", "never")]
+    every = figures(record, rules)
+    assert [each.mutant.name for each in every] == ["never", "late", "soon"]
+    late = every[1].searches[Method.RANDOM]
+    assert (late.first_find, late.complete, late.runs) == (RUNS_MOST + 7, 1, RUNS_MOST + 12)
+    assert (late.boxes[BLACK].found, late.boxes[BLACK].ranges) == (1, 2)
+    assert (late.boxes[WHITE].found, late.boxes[WHITE].ranges) == (0, 1), "the second range is not complete"
+    assert promise(every)[0].startswith("Of 3 rules `random` finds 2 within 500 runs and misses 0; 1 have too few")
+
+
+def test_every_mutant_differs_from_the_full_protocol_and_only_stories_have_stories() -> None:
+    for mutant in all_mutants().values():
+        for method in Method:
+            spec = mutant.base(method)
+            assert ("scripted" in spec.families) == (method is Method.STORIES)
+            assert spec.without or spec.settings.get("faultline.protocol")
