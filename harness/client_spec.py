@@ -1,7 +1,8 @@
 """The field `clients` of a spec: all that clients do.
 
     clients:
-      library: native             # the client library; the native one alone so far
+      library: native             # native, librdkafka or java
+      processes: 1                # of that library, unless it is the native one; its clients are spread over them
       producers: 3                # clients that append; this and the next four may stand in the spec itself, too
       consumers: 2                # clients that read
       end_offset_readers: 1       # clients that ask for the end of the log
@@ -59,7 +60,8 @@ from workloads.operations import (
 
 SHORTHANDS: Final = ("producers", "consumers", "end_offset_readers", "rate", "acks")
 """Fields of `clients` that may stand in the spec itself."""
-LIBRARIES: Final = ("native",)
+NATIVE: Final = "native"
+LIBRARIES: Final = (NATIVE, "librdkafka", "java")
 RESETS: Final = ("earliest", "latest", "none")
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 LIFE_S_MIN: Final = 0.1
@@ -84,7 +86,8 @@ class ScriptedOperation(ScheduledStep):
 class ClientSpec:
     """See the module's docstring; without the shorthands. Raises ValueError naming the field that is wrong."""
 
-    library: str = "native"
+    library: str = NATIVE
+    processes: int = 1
     batch: int = 1
     burst: int = 1
     linger_s: float = 0.0
@@ -114,6 +117,7 @@ class ClientSpec:
             if getattr(self, name) not in values:
                 raise FieldError(f"clients.{name}: {getattr(self, name)!r} is not one of {', '.join(values)}")
         for name, least, most in (
+            ("processes", 1, 64),
             ("batch", 1, 10_000),
             ("burst", 1, 10_000),
             ("in_flight", 1, 5),
@@ -136,6 +140,11 @@ class ClientSpec:
                 raise FieldError(f"{life} is neither 0 nor at least {LIFE_S_MIN:g} s")
         if self.consumer_rest_s < REST_S_MIN:
             raise FieldError(f"clients.consumer_rest: {self.consumer_rest_s:g} s is less than {REST_S_MIN:g} s")
+        if self.library != NATIVE and self.delivery_timeout_s < self.linger_s + self.request_timeout_s:
+            raise FieldError(
+                f"clients.delivery_timeout: {self.delivery_timeout_s:g} s is less than linger and request_timeout "
+                f"together, which clients of {self.library} refuse"
+            )
 
     def to_mapping(self) -> dict[str, Any]:
         """As YAML values, all of them."""

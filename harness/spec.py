@@ -52,6 +52,7 @@ from typing import Any, Final
 from checkers.evidence import CheckSettings
 from harness import worlds
 from harness.client_spec import (
+    NATIVE,
     ClientSpec,
     ScriptedOperation,
     check_operations,
@@ -173,6 +174,8 @@ class Spec:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.removesuffix('_s')}: {getattr(self, name):g} is not more than 0")
         self._check_system(self.deployed_system)
+        if self.clients.library != NATIVE:
+            self._check_library(self.clients.library)
         for family in self.families:
             if family not in FAMILIES:
                 raise ValueError(f"faults: {family!r} is not one of {', '.join(FAMILIES)}, all, none")
@@ -216,6 +219,23 @@ class Spec:
         for name in self.system_rules_off:
             if name not in rules:
                 raise ValueError(f"without: {name!r} is not a rule; `faultline rules` lists them")
+
+    def _check_library(self, library: str) -> None:
+        """Raise ValueError for a field that clients of another library than the native one cannot carry."""
+        if self.environment == "sim":
+            others = ", ".join(name for name in ENVIRONMENTS if name != "sim")
+            raise ValueError(
+                f"clients.library: {library} needs real sockets; choose {NATIVE}, or an environment: {others}"
+            )
+        lacks = (
+            ("workload", self.workload == "groups", "members of a group"),
+            ("clients.operations", bool(self.operations), "a script"),
+            ("recency", self.recency == "strict", "polls that prove where the log ends: it fetches ahead"),
+            ("without", bool(self.consumer_rules_off), f"the switch {' '.join(self.consumer_rules_off)}"),
+        )
+        for name, asked, lacking in lacks:
+            if asked:
+                raise ValueError(f"{name}: clients.library {library} does not have {lacking}; {NATIVE} does")
 
     @property
     def deployed_system(self) -> System:

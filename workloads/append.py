@@ -36,6 +36,7 @@ from typing import TypeVar
 
 from workloads.clients.batching import BatchingProducer
 from workloads.clients.consumer_rules import ConsumerRules
+from workloads.clients.library import AppendingClient, ClientLibrary, ClosableClient, LibraryError, ReadingClient
 from workloads.clients.native import (
     AdminClient,
     AdminError,
@@ -55,7 +56,7 @@ from workloads.operations import ClientOperation
 from workloads.scripted import ScriptedClient
 from workloads.workload import SetUpError, WorkloadSettings
 
-T = TypeVar("T", BatchingProducer, Consumer)
+T = TypeVar("T", bound=ClosableClient)
 
 _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
@@ -67,17 +68,26 @@ _FINAL_FETCH_BYTES = 1 << 20
 class AppendWorkload:
     """See the module's docstring; the calls are those of `Workload`."""
 
-    def __init__(self, settings: WorkloadSettings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
+    def __init__(
+        self,
+        settings: WorkloadSettings,
+        recorder: Recorder,
+        stream: Callable[[str], Random],
+        library: ClientLibrary | None = None,
+    ) -> None:
+        """Producers, tailing consumers and end-offset readers are clients of `library`; without one, as final reads
+        and the script always, native ones."""
         self._settings = settings
         self._recorder = recorder
         self._stream = stream
+        self._library = library
         self._partitions = range(settings.partitions)
         self._next_value = 0
         self._lives = 0
         """Clients that began in the middle of the run."""
         self._written = WrittenPartitions.of_all(settings.partitions)
         self._clients: list[Client] = []
-        self._closing: list[BatchingProducer | Consumer] = []
+        self._closing: list[ClosableClient] = []
         """Producers and consumers, closed before their clients."""
         self._scripted: ScriptedClient | None = None
 
@@ -90,7 +100,9 @@ class AppendWorkload:
                 settings.topic, settings.partitions, settings.replication_factor, settings.topic_config, timeout_s
             )
             await admin.wait_for_leaders(settings.topic, settings.partitions, timeout_s)
-        except AdminError as error:
+            if self._library is not None:
+                await self._library.start()
+        except (AdminError, LibraryError) as error:
             raise SetUpError(str(error)) from error
 
     async def run(self, until_s: float) -> None:
@@ -111,7 +123,7 @@ class AppendWorkload:
                 for number in range(settings.consumers)
             ]
             for number in range(settings.end_offset_readers):
-                consumer = self._closed_later(Consumer(self._client(f"reader-{number}")))
+                consumer = self._reader(f"reader-{number}")
                 readers += [
                     reading.create_task(self._keep_asking(consumer, first_reader + number, partition))
                     for partition in self._partitions
@@ -151,11 +163,15 @@ class AppendWorkload:
             await user.close()
         for client in self._clients:
             await client.close()
+        if self._library is not None:
+            await self._library.close()
 
     # producers
 
-    def _producer(self, name: str) -> BatchingProducer:
+    def _producer(self, name: str) -> AppendingClient:
         settings = self._settings
+        if self._library is not None:
+            return self._closed_later(self._library.producer(name))
         producer = Producer(
             self._client(name),
             settings.topic,
@@ -167,7 +183,7 @@ class AppendWorkload:
         )
         return self._closed_later(BatchingProducer(producer, settings.batch_records, settings.linger_ms / 1000))
 
-    async def _append(self, process: int, producer: BatchingProducer, partition: int) -> None:
+    async def _append(self, process: int, producer: AppendingClient, partition: int) -> None:
         """Append the next value of the run as one operation."""
         value = self._next_value
         self._next_value += 1
@@ -194,7 +210,7 @@ class AppendWorkload:
                 name = f"producer-{number}/{process}"
 
     async def _append_until(
-        self, ends_s: float, process: int, producer: BatchingProducer, random: Random, appends: asyncio.TaskGroup
+        self, ends_s: float, process: int, producer: AppendingClient, random: Random, appends: asyncio.TaskGroup
     ) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         open_appends = [0] * settings.partitions
@@ -237,7 +253,7 @@ class AppendWorkload:
         client_name = name
         while True:
             ends_s = end_of_life_s(lives, settings.consumer_life_ms / 1000)
-            consumer = self._consumer(process, client_name, "main")
+            consumer = self._tailing_consumer(process, client_name)
             if not await self._poll_until(ends_s, consumer, random):
                 return
             await consumer.close()
@@ -246,7 +262,7 @@ class AppendWorkload:
             process = self._later_process()
             client_name = f"{name}/{process}"
 
-    async def _poll_until(self, ends_s: float, consumer: Consumer, random: Random) -> bool:
+    async def _poll_until(self, ends_s: float, consumer: ReadingClient, random: Random) -> bool:
         """Whether the consumer may be followed by another one; False when its application ended."""
         loop = asyncio.get_running_loop()
         while loop.time() < ends_s:
@@ -267,16 +283,12 @@ class AppendWorkload:
     def _consumer(self, process: int, name: str, phase: Phase, partitions: Sequence[int] | None = None) -> Consumer:
         """A consumer of every partition, or of some, from the start, whose fetches are poll operations of `process`."""
         settings = self._settings
-
-        def invoke(topic: str, partition: int, position: int) -> int:
-            return self._recorder.invoke(process, "poll", topic, partition, phase=phase, offset=position)
-
         consumer = self._closed_later(
             Consumer(
                 self._client(name),
                 fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
                 fetch_bytes_max=self._fetch_bytes_max(phase),
-                on_fetch=invoke,
+                on_fetch=self._fetch_recorder(process, phase),
                 reset="earliest" if phase == "final" else settings.auto_offset_reset,
                 read_committed=settings.read_committed,
                 rules=ConsumerRules().without(settings.consumer_rules_off),
@@ -285,6 +297,29 @@ class AppendWorkload:
         )
         consumer.assign([(settings.topic, partition) for partition in partitions or self._partitions])
         return consumer
+
+    def _tailing_consumer(self, process: int, name: str) -> ReadingClient:
+        """As `_consumer`, of the library."""
+        if self._library is None:
+            return self._consumer(process, name, "main")
+        recorders = self._fetch_recorder(process, "main"), self._truncation_recorder(process, "main")
+        consumer = self._closed_later(self._library.consumer(name, *recorders))
+        consumer.assign([(self._settings.topic, partition) for partition in self._partitions])
+        return consumer
+
+    def _reader(self, name: str) -> ReadingClient:
+        """A consumer that is asked for ends of logs alone."""
+        if self._library is not None:
+            return self._closed_later(self._library.consumer(name))
+        return self._closed_later(Consumer(self._client(name)))
+
+    def _fetch_recorder(self, process: int, phase: Phase) -> Callable[[str, int, int], int]:
+        """Records that `process` polls a partition."""
+
+        def invoke(topic: str, partition: int, position: int) -> int:
+            return self._recorder.invoke(process, "poll", topic, partition, phase=phase, offset=position)
+
+        return invoke
 
     def _fetch_bytes_max(self, phase: Phase) -> int:
         """Final reads have a limited time for all logs, however small the fetches of clients are."""
@@ -300,7 +335,7 @@ class AppendWorkload:
 
         return record
 
-    async def _polled(self, consumer: Consumer, fetched: CompletedFetch) -> None:
+    async def _polled(self, consumer: ReadingClient, fetched: CompletedFetch) -> None:
         """Record one answer, and leave an offset that is out of range."""
         if fetched.error is not None:
             self._recorder.complete(fetched.token, "fail", error=fetched.error)
@@ -322,7 +357,7 @@ class AppendWorkload:
     def _scripted_client(self) -> ScriptedClient:
         settings = self._settings
         process = settings.producers + settings.consumers + settings.end_offset_readers + 1
-        producers: dict[str | None, tuple[int, BatchingProducer]] = {None: (process, self._producer("script"))}
+        producers: dict[str | None, tuple[int, AppendingClient]] = {None: (process, self._producer("script"))}
 
         async def append(partition: int, name: str | None) -> None:
             if name not in producers:
@@ -341,7 +376,7 @@ class AppendWorkload:
 
     # end offsets
 
-    async def _keep_asking(self, consumer: Consumer, process: int, partition: int) -> None:
+    async def _keep_asking(self, consumer: ReadingClient, process: int, partition: int) -> None:
         random = consumer.client.random
         interval_s = self._settings.end_offset_interval_s
         await asyncio.sleep(random.uniform(0, interval_s))
@@ -349,7 +384,7 @@ class AppendWorkload:
             await self._end(consumer, process, "main", partition)
             await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))
 
-    async def _end(self, consumer: Consumer, process: int, phase: Phase, partition: int) -> int:
+    async def _end(self, consumer: ReadingClient, process: int, phase: Phase, partition: int) -> int:
         """Query the end of a partition until it is answered, each query an operation."""
         topic = self._settings.topic
         backoff = Backoff(consumer.client.timeouts, consumer.client.random)

@@ -26,6 +26,7 @@ from typing import Final
 
 from workloads.append import AppendWorkload
 from workloads.clients.consumer_rules import ConsumerRules
+from workloads.clients.library import ClientLibrary
 from workloads.clients.membership import Assignment, GroupMember, GroupSettings
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
@@ -70,8 +71,14 @@ class _MemberLifetime:
 class GroupsWorkload(AppendWorkload):
     """See the module's docstring; the calls are those of `Workload`."""
 
-    def __init__(self, settings: WorkloadSettings, recorder: Recorder, stream: Callable[[str], Random]) -> None:
-        super().__init__(settings, recorder, stream)
+    def __init__(
+        self,
+        settings: WorkloadSettings,
+        recorder: Recorder,
+        stream: Callable[[str], Random],
+        library: ClientLibrary | None = None,
+    ) -> None:
+        super().__init__(settings, recorder, stream, library)
         session_s = settings.session_timeout_ms / 1000
         self._session = GroupSettings(
             session_timeout_s=session_s, rebalance_timeout_s=session_s, heartbeat_interval_s=session_s / 6
@@ -130,7 +137,7 @@ class GroupsWorkload(AppendWorkload):
                 started = await self._start(life, assignment)
                 if started is None:
                     continue
-                consumer = self._reader(life)
+                consumer = self._member_consumer(life)
                 try:
                     consumer.assign(assignment.partitions)
                     for (topic, partition), position in started.items():
@@ -216,17 +223,14 @@ class GroupsWorkload(AppendWorkload):
             if result.outcome == "ok":
                 life.committed[key] = offsets[key].offset
 
-    def _reader(self, life: _MemberLifetime) -> Consumer:
+    def _member_consumer(self, life: _MemberLifetime) -> Consumer:
         settings = self._settings
-
-        def invoke(topic: str, partition: int, position: int) -> int:
-            return self._recorder.invoke(life.process, "poll", topic, partition, phase=life.phase, offset=position)
 
         return Consumer(
             life.client,
             fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
             fetch_bytes_max=self._fetch_bytes_max(life.phase),
-            on_fetch=invoke,
+            on_fetch=self._fetch_recorder(life.process, life.phase),
             reset="earliest",
             read_committed=settings.read_committed,
             rules=ConsumerRules().without(settings.consumer_rules_off),

@@ -23,6 +23,7 @@ from random import Random
 from typing import Literal, Protocol
 
 from images.wire.batch import Compression
+from workloads.clients.library import ClientLibrary
 from workloads.history import Recorder
 from workloads.operations import ClientOperation
 
@@ -149,5 +150,14 @@ class Workload(Protocol):
         """End every task and connection. May be called twice."""
 
 
-WorkloadFactory = Callable[[WorkloadSettings, Recorder, Callable[[str], Random]], Workload]
-"""Makes a workload from its settings, the recorder of its history, and the seeded random stream of each purpose."""
+class WorkloadFactory(Protocol):
+    """Makes a workload from its settings, the recorder of its history, the seeded random stream of each purpose, and
+    the library of its clients, where that is not the native one."""
+
+    def __call__(
+        self,
+        settings: WorkloadSettings,
+        recorder: Recorder,
+        stream: Callable[[str], Random],
+        library: ClientLibrary | None = None,
+    ) -> Workload: ...

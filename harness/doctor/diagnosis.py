@@ -8,6 +8,7 @@ prerequisite of the requested environment is missing:
 - with a spec for SSH: the prerequisites of its hosts, and no Docker;
 - with a spec for the simulation: disk space;
 - with a spec for a system of Java archives (Apache Kafka): these, or Maven to fetch them, and memory for its nodes;
+- with a spec whose clients are of another library than the native one: that library, and for Java's a JDK;
 - netem too when the spec's script asks for links that are slow, since only netem delays packets.
 
 Every other missing prerequisite is listed with the runs that need it. Nothing stays changed, and no privilege is
@@ -56,6 +57,7 @@ class Purpose(StrEnum):
     DELAYS = "faults that delay packets on real nodes"
     SPARK = "suites"
     ARCHIVES = "nodes of Java, whose archives Maven fetches"
+    CLIENTS = "runs whose clients are of that library"
     BOOTSTRAP = "images built without a registry"
     MOUNTS = "lossy file systems mounted on this machine"
 
@@ -91,7 +93,7 @@ def needed_purposes(spec: Spec | None) -> frozenset[Purpose]:
     if environment == "ssh":
         parts.add(Purpose.HOSTS)
     if spec is not None and environment != "sim":
-        parts.add(Purpose.ARCHIVES)
+        parts |= {Purpose.ARCHIVES, Purpose.CLIENTS}
     if spec is not None and environment != "sim" and _asks_for_delays(spec):
         parts.add(Purpose.DELAYS)
     return frozenset(parts)

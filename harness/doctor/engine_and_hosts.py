@@ -22,6 +22,7 @@ from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ImageState, build_command, states
 from harness.node_images.jars import are_kept
 from harness.node_images.recipes import packages
+from harness.runner.client_processes import programs
 from harness.spec import Spec
 from images.system import System
 
@@ -38,22 +39,49 @@ def diagnosis(probes: Probes, store: Path, spec: Spec | None) -> Diagnosis:
     system = spec.deployed_system if spec is not None else SYSTEMS["broker"]
 
     def of_system() -> Sequence[Prerequisite]:
-        return [*archive_prerequisites(system, probes), *memory_prerequisites(spec, probes)] if spec is not None else ()
+        if spec is None:
+            return ()
+        return [
+            *archive_prerequisites(system, probes),
+            *memory_prerequisites(spec, probes),
+            *client_prerequisites(spec, probes),
+        ]
 
     return Diagnosis(probes, store, lambda: image_prerequisites(system), container_lacks, hosts, of_system)
 
 
 def archive_prerequisites(system: System, probes: Probes) -> list[Prerequisite]:
     """Whether the Java archives of a system are here, or can be fetched; empty for a system without any."""
-    if not system.shipment.jars:
-        return []
-    subject = f"archives of {system.name} {system.version}"
-    if are_kept(system.shipment.jars):
-        return [Prerequisite(subject, True, "kept here", purpose=Purpose.ARCHIVES)]
+    jars, subject = system.shipment.jars, f"archives of {system.name} {system.version}"
+    return _archives(subject, jars, probes, Purpose.ARCHIVES, f"; then: {build_command(system)}") if jars else []
+
+
+def _archives(
+    subject: str, jars: Sequence[str], probes: Probes, purpose: Purpose, then: str = ""
+) -> list[Prerequisite]:
+    if are_kept(jars):
+        return [Prerequisite(subject, True, "kept here", purpose=purpose)]
     if probes.program("mvn"):
-        return [Prerequisite(subject, True, "Maven will fetch them", purpose=Purpose.ARCHIVES)]
-    remedy = f"on Debian: apt-get install maven; then: {build_command(system)}"
-    return [Prerequisite(subject, False, "not here, and Maven is not installed", remedy, Purpose.ARCHIVES)]
+        return [Prerequisite(subject, True, "Maven will fetch them", purpose=purpose)]
+    remedy = f"on Debian: apt-get install maven{then}"
+    return [Prerequisite(subject, False, "not here, and Maven is not installed", remedy, purpose)]
+
+
+def client_prerequisites(spec: Spec, probes: Probes) -> list[Prerequisite]:
+    """The library of the clients of a run, and for Java's a JDK; empty for the native one."""
+    purpose = Purpose.CLIENTS
+    match spec.clients.library:
+        case "librdkafka":
+            there = programs.has_librdkafka()
+            state = "installed" if there else programs.MISSING_LIBRDKAFKA
+            return [Prerequisite("librdkafka", there, state, programs.INSTALL_LIBRDKAFKA, purpose)]
+        case "java":
+            tools = programs.jdk()
+            state = f"{tools}" if tools is not None else programs.MISSING_JDK
+            jdk = Prerequisite("JDK", tools is not None, state, programs.INSTALL_JDK, purpose)
+            archives = programs.java_archives(spec.deployed_system)
+            return [jdk, *_archives("archives of Java's clients", archives, probes, purpose)]
+    return []
 
 
 def memory_prerequisites(spec: Spec, probes: Probes) -> list[Prerequisite]:

@@ -27,6 +27,7 @@ from tempfile import TemporaryDirectory
 from traceback import format_exception
 from typing import Any, cast
 
+from harness.client_spec import NATIVE
 from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import configured
 from harness.drawn_spec import with_drawn_world
@@ -34,6 +35,8 @@ from harness.environments.base import Deployment, Listener
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
 from harness.runner.checking import check_and_save, explain_and_save
+from harness.runner.client_processes import programs as client_programs
+from harness.runner.client_processes.driven_clients import DrivenLibrary
 from harness.runner.observation import MetadataSource, TraceSource, WholenessSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
@@ -148,6 +151,7 @@ class RunSession:
         self._trace_sources: list[TraceSource | WholenessSource] = []
         self._recovery: dict[str, Any] = {}
         self._scripted: list[dict[str, Any]] = []
+        self._client_command: tuple[str, ...] = ()
 
     def carry_out(self) -> Outcome:
         """Run everything that happens inside the environment."""
@@ -156,6 +160,8 @@ class RunSession:
         failure, refused = "", False
         began = time.process_time()
         try:
+            if spec.clients.library != NATIVE:
+                self._client_command = client_programs.command(spec.clients.library, spec.deployed_system)
             environment = environment_named(spec.environment, spec.hosts)
             self._injection_s, self._step_s = environment.injection_s, environment.step_s
             layout = configured(
@@ -227,7 +233,9 @@ class RunSession:
         metadata_source = self._situation_source(deployment)
         recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns, self._acknowledged)
         ticking = loop.create_task(self._tick())
-        workload = WORKLOADS[spec.workload](_workload_settings(spec, deployment), recorder, deployment.stream)
+        settings = _workload_settings(spec, deployment)
+        library = self._library(settings, deployment)
+        workload = WORKLOADS[spec.workload](settings, recorder, deployment.stream, library)
         watch = ReadinessProbe(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
         collected = False
         try:
@@ -347,6 +355,13 @@ class RunSession:
             self._situation,
             self._step_s,
         )
+
+    def _library(self, settings: WorkloadSettings, deployment: Deployment) -> DrivenLibrary | None:
+        """The library of the clients, unless they are native ones."""
+        clients = self._spec.clients
+        if clients.library == NATIVE:
+            return None
+        return DrivenLibrary(clients.library, self._client_command, settings, deployment.stream, clients.processes)
 
     def _situation_source(self, deployment: Deployment) -> MetadataSource | None:
         """Make the sources that keep the situation up to date: the trace, where it comes at once, else metadata if

@@ -20,6 +20,7 @@ from harness.doctor.probes import Engine, Kernel, ThisMachine, package_lists_age
 from harness.environments.docker.engine import EngineUnreachable
 from harness.errors import EnvironmentUnavailable
 from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT, VALID
+from harness.runner.client_processes import programs
 from harness.spec import Spec, loads
 
 FULL = dict.fromkeys(("NF_TABLES", "NF_TABLES_INET", "NFT_NUMGEN", "NET_SCH_NETEM", "FUSE_FS"), "y")
@@ -330,3 +331,27 @@ def test_a_spec_for_kafka_needs_its_archives_or_maven_and_memory(
     assert "memory" not in found(Machine(memory=None))
     assert archives not in found(Machine(), loads("environment: docker\n"))
     assert not {archives, "memory"} & found(Machine(), None).keys()
+
+
+def test_a_spec_whose_clients_are_of_a_library_needs_that_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(programs, "jdk", lambda: None)
+    monkeypatch.setattr(programs, "has_librdkafka", lambda: False)
+
+    def unmet(library: str) -> list[tuple[str, str]]:
+        spec = loads(f"environment: docker\nclients: {{library: {library}}}\n")
+        ours = replace(diagnosis(Machine(), Path("runs"), spec), images=tuple, node=lambda: None)
+        clients = [finding for finding in diagnose(ours, spec) if finding.purpose is Purpose.CLIENTS]
+        assert all(finding.needed for finding in clients)
+        return [(finding.subject, finding.text()) for finding in clients if not finding.ok]
+
+    assert unmet("native") == []
+    assert unmet("librdkafka") == [
+        ("librdkafka", "the Python package confluent-kafka is not installed; pip install confluent-kafka")
+    ]
+    jdk, archives = unmet("java")
+    assert jdk[0] == "JDK"
+    assert "apt-get install openjdk-17-jdk-headless" in jdk[1]
+    assert archives[1] == "not here, and Maven is not installed; on Debian: apt-get install maven"
