@@ -31,6 +31,7 @@ A spec is YAML, every field optional:
     node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
       b1: {faultline.protocol: kip279}
     without: [maximal_isr]      # rules switched off: a mutant; consumer.validate_position: a rule of the native client
+    mistakes: [fenced_member_elected]       # patches of the broker, in simulation (harness/environments/mistakes.yaml)
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
@@ -63,6 +64,7 @@ from harness.client_spec import (
 from harness.cluster.hosts import Host, check_hosts
 from harness.cluster.run_limits import LIMITS, check_limits
 from harness.cluster.systems import system_named
+from harness.environments.mistakes import mistakes
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
@@ -132,6 +134,8 @@ class Spec:
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    mistakes: tuple[str, ...] = ()
+    """Patches of the broker (`harness.environments.mistakes`)."""
     vary: tuple[str, ...] = ()
     """The dimensions of its world that are still to be drawn (`harness.drawn_spec`)."""
     drawn: Mapping[str, str] = field(default_factory=dict)
@@ -219,6 +223,11 @@ class Spec:
         for name in self.system_rules_off:
             if name not in rules:
                 raise ValueError(f"without: {name!r} is not a rule; `faultline rules` lists them")
+        if self.mistakes and self.environment != "sim":
+            raise ValueError(f"mistakes: only brokers in the simulation are patched, not those of {self.environment}")
+        for name in self.mistakes:
+            if name not in mistakes():
+                raise ValueError(f"mistakes: {name!r} is not one of {', '.join(mistakes())}")
 
     def _check_library(self, library: str) -> None:
         """Raise ValueError for a field that clients of another library than the native one cannot carry."""
@@ -375,9 +384,9 @@ class Spec:
             elif item.name in ("version", "features"):
                 if value:
                     values[item.name] = value if item.name == "version" else dict(value)
-            elif item.name in ("vary", "drawn"):
+            elif item.name in ("vary", "drawn", "mistakes"):
                 if value:
-                    values[item.name] = list(value) if item.name == "vary" else dict(value)
+                    values[item.name] = dict(value) if item.name == "drawn" else list(value)
             elif item.name == "hosts":
                 if self.hosts:
                     values["hosts"] = {node: host.to_mapping() for node, host in self.hosts.items()}

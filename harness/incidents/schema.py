@@ -24,6 +24,7 @@ from harness.client_spec import COMPRESSIONS, ISOLATIONS, LIBRARIES, RESETS, Cli
 from harness.cluster.hosts import Host
 from harness.cluster.run_limits import LIMITS
 from harness.cluster.systems import SYSTEMS
+from harness.environments.mistakes import mistakes
 from harness.environments.registry import ENVIRONMENTS
 from harness.incidents.expectation import COMPARISON
 from harness.incidents.incident import TRIES_MAX
@@ -116,6 +117,7 @@ def _spec_properties() -> dict[str, Any]:
         "settings": _reference("settings"),
         "node_settings": {"type": "object", "additionalProperties": _reference("settings")},
         "without": _list_of({"enum": _rules()}),
+        "mistakes": _list_of({"enum": list(mistakes())}),
         "vary": {"anyOf": [{"type": "boolean"}, _list_of({"enum": [dimension.name for dimension in DIMENSIONS]})]},
         "hosts": {"type": "object", "additionalProperties": _mapping(_properties(Host), required=("address",))},
     }

@@ -32,6 +32,7 @@ from harness.cluster.readiness import Expected, ReadinessProbe
 from harness.cluster.systems import configured
 from harness.drawn_spec import with_drawn_world
 from harness.environments.base import Deployment, Listener
+from harness.environments.mistakes import applied
 from harness.environments.registry import environment_named
 from harness.errors import EnvironmentUnavailable
 from harness.runner.checking import check_and_save, explain_and_save
@@ -171,7 +172,8 @@ class RunSession:
                 spec.system_rules_off,
                 spec.node_settings,
             )
-            environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
+            with applied(spec.mistakes):
+                environment.execute(layout, self._scenario, seed=spec.seed, listener=listener)
         except (NotCarriedOut, SetUpError, EnvironmentUnavailable) as error:
             failure = str(error)
             refused = isinstance(error, EnvironmentUnavailable) and self._nothing_was_deployed()

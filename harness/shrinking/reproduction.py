@@ -25,6 +25,7 @@ def without_flaw(spec: Spec) -> Spec | None:
     repaired = replace(
         spec,
         without=(),
+        mistakes=(),
         settings=_without_generation(spec.settings),
         node_settings={
             node: kept for node, settings in spec.node_settings.items() if (kept := _without_generation(settings))

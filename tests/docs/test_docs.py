@@ -16,6 +16,7 @@ from checkers.evidence import EvidencePart
 from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
 from harness.cluster.systems import SYSTEMS
+from harness.environments.mistakes import mistakes
 from harness.incidents.incident import library, load_incident
 from harness.incidents.measurements import Measurement, read_measurements
 from harness.incidents.schema import first_sentence
@@ -100,6 +101,10 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "incidents"): _incidents,
     ("docs/shrinking.md", "shrinking"): lambda: campaign.table(campaign.read_rows(SHRINKING)) + "\n",
     ("docs/explanations.md", "flaws"): flaws.passages,
+    ("docs/mutants.md", "mistakes"): lambda: _table(
+        ("mistake", "how the broker is wrong", "patched"),
+        [(f"`{name}`", each.says, f"`{each.target}`") for name, each in mistakes().items()],
+    ),
     ("docs/mutants.md", "mutants-state"): mutant_tables.state,
     ("docs/mutants.md", "mutants-found"): lambda: _table(mutant_tables.FOUND, mutant_tables.found()),
     ("docs/mutants.md", "mutants-figures"): lambda: _table(mutant_tables.FIGURES, mutant_tables.medians()),

@@ -31,8 +31,9 @@ class ScopeOfMutant(NamedTuple):
     mutant: str
     """FULL_PROTOCOL for that without one."""
     scope: str
-    protocol: str
-    without: tuple[str, ...]
+    protocol: str = ""
+    without: tuple[str, ...] = ()
+    mistakes: tuple[str, ...] = ()
 
 
 def explore_missing(spark: SparkSession, night: CampaignNight) -> None:
@@ -51,10 +52,12 @@ def explore_missing(spark: SparkSession, night: CampaignNight) -> None:
 
 def explored(task: ScopeOfMutant) -> Exploration:
     """Make one exploration, in this process."""
+    from harness.environments.mistakes import applied
     from harness.search.exploration.breadth_first import explore
     from harness.search.exploration.scope_file import load
 
-    result = explore(load(task.scope, task.protocol or None, task.without)[1], 1)
+    with applied(task.mistakes):
+        result = explore(load(task.scope, task.protocol or None, task.without)[1], 1)
     broken = result.violation.promise if result.violation is not None else ""
     return Exploration(result.states, result.steps, result.depth, round(result.cpu_seconds, 3), broken, "")
 
@@ -63,8 +66,8 @@ def _missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> Iterator[Scop
     """Scope by scope, each first without a mutant; no larger scope once a promise was broken."""
     mutants = list(mutants)
     for scope in SCOPES:
-        tasks = [ScopeOfMutant(FULL_PROTOCOL, scope, "", ())]
-        tasks += [ScopeOfMutant(each.name, scope, each.protocol, each.without) for each in mutants]
+        tasks = [ScopeOfMutant(FULL_PROTOCOL, scope)]
+        tasks += [ScopeOfMutant(each.name, scope, each.protocol, each.without, each.mistakes) for each in mutants]
         for task in tasks:
             if scope not in record.explorations.get(task.mutant, {}) and not _is_broken(record, task.mutant):
                 yield task

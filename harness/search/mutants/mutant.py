@@ -1,6 +1,7 @@
 """The mutants: brokers that are wrong in one way each, and how each is searched for.
 
-A mutant lacks a safety rule or speaks an older generation of the truncation protocol. It is searched for by
+A mutant lacks a safety rule, speaks an older generation of the truncation protocol, or has a mistake that is no rule.
+It is searched for by
 `random` runs in drawn worlds under all fair faults but the scripted ones (the *stories*), by the same runs with
 `stories`, by a `hunt` over the worlds and faults of `random`, and by an exhaustive exploration of small scopes
 (`explore`).
@@ -16,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from harness.cluster.systems import SYSTEMS
+from harness.environments.mistakes import mistakes
 from harness.spec import Spec, parse
 from nemesis.registry import FAIR_FAMILIES
 
@@ -42,6 +44,7 @@ class MutantKind(StrEnum):
 
     RULE = "rule"
     GENERATION = "generation"
+    MISTAKE = "mistake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,8 @@ class Mutant:
     """The rule that is off."""
     protocol: str = ""
     """The truncation protocol of all brokers; empty for today's."""
+    mistakes: tuple[str, ...] = ()
+    """The patch of its brokers (`harness.environments.mistakes`)."""
     workload: str = "append"
     ranges: int = RANGES
     """Ranges of seeds on which its figures are to rest."""
@@ -68,6 +73,8 @@ class Mutant:
         }
         if self.without:
             values["without"] = list(self.without)
+        if self.mistakes:
+            values["mistakes"] = list(self.mistakes)
         if self.protocol:
             values["settings"] = {"faultline.protocol": self.protocol}
         return parse(values)
@@ -80,9 +87,10 @@ _OF_GROUPS: Final = frozenset(
         "coordinator_waits_for_high_watermark",
         "generation_fences_commits",
         "generation_stored_before_join",
+        "coordinator_loads_below_high_watermark",
     }
 )
-"""Rules of the group coordinator: without a group nothing asks them."""
+"""Rules and a mistake of the group coordinator: without a group nothing asks them."""
 _IN_MANY_RANGES: Final = frozenset(
     {
         # the two ways of losing acknowledged records that were found by reading
@@ -117,7 +125,7 @@ instant between a session's end and the moment it is noticed (tests/broker/contr
 
 
 def all_mutants() -> dict[str, Mutant]:
-    """By name: every rule of the broker, then every flawed generation."""
+    """By name: every rule of the broker, then every flawed generation, then every mistake."""
     rules = [
         Mutant(
             rule.name,
@@ -129,4 +137,8 @@ def all_mutants() -> dict[str, Mutant]:
         for rule in SYSTEMS["broker"].rules
     ]
     generations = [Mutant(name, MutantKind.GENERATION, protocol=name) for name in _OLD_PROTOCOLS]
-    return {mutant.name: mutant for mutant in (*rules, *generations)}
+    patched = [
+        Mutant(name, MutantKind.MISTAKE, mistakes=(name,), workload="groups" if name in _OF_GROUPS else "append")
+        for name in mistakes()
+    ]
+    return {mutant.name: mutant for mutant in (*rules, *generations, *patched)}

@@ -118,7 +118,7 @@ def test_a_record_is_read_back_and_a_damaged_one_is_refused_in_a_line(
 ) -> None:
     path = tmp_path / "record.json"
     seeds = SeedRange(0, 3, 1.5, None, Detection(2, 1.0, "raft: x", "night/run"), None, ["commit"])
-    exploration = explored(ScopeOfMutant(FULL_PROTOCOL, "two-replicas", "", ("maximal_isr",)))
+    exploration = explored(ScopeOfMutant(FULL_PROTOCOL, "two-replicas", without=("maximal_isr",)))
     assert "Leader Candidate Completeness" in exploration.broken
     record = CampaignRecord(path, {"m": {"random": [seeds]}}, {"m": {"two-replicas": exploration}})
     record.save()
@@ -173,4 +173,4 @@ def test_every_mutant_differs_from_the_full_protocol_and_only_stories_have_stori
         for method in Method:
             spec = mutant.base(method)
             assert ("scripted" in spec.families) == (method is Method.STORIES)
-            assert spec.without or spec.settings.get("faultline.protocol")
+            assert spec.without or spec.mistakes or spec.settings.get("faultline.protocol")
