@@ -1,4 +1,4 @@
-"""`faultline compare`: a matrix of settings under paired schedules, in the simulation.
+"""`faultline compare`: a matrix of settings, systems and versions under paired schedules.
 
     reference: acks=all, min.isr 2      # the cell whose settings the faults are drawn for
     seeds: 40                           # 0, 1, 2 … so many runs a cell
@@ -9,7 +9,8 @@
 
 It is a suite (`harness.suites.job`): made on Spark, stored, and resumed like any other. For each seed the schedule
 of faults is drawn once, from the reference's spec, and used for every cell, so that two cells differ in their settings
-and in nothing else; their runs are compared seed by seed.
+and in nothing else; their runs are compared seed by seed. Cells of several systems (`system`, `version`) get a schedule
+that each of them can carry.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ import pyarrow.compute as pc
 
 from harness.suites.job import RunResult
 from harness.suites.plan import Suite
-from harness.suites.reading import check_distinct, count_of_seeds, known, layered, mapping, one_of, read
+from harness.suites.reading import (
+    check_distinct,
+    check_nodes,
+    check_places,
+    count_of_seeds,
+    known,
+    layered,
+    mapping,
+    one_of,
+    read,
+)
 from harness.suites.record import SuiteRecord
 from harness.yaml_document import SpecError
 from results import measures
@@ -61,6 +72,8 @@ def _suite(name: str, values: object, seeds: int | None) -> Suite:
     if not specs:
         raise SpecError("cells: there is none")
     check_distinct("cells", specs)
+    check_places("cells", specs)
+    check_nodes("cells", specs)
     reference = one_of(specs, fields.get("reference", next(iter(specs))))
     count = count_of_seeds("seeds", fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
     return Suite(name, count, 0, specs, reference)

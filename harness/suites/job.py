@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow.compute as pc
 
 from checkers.verdict import checker_name
-from harness.suites.plan import PlannedRun
+from harness.suites.plan import PlannedRun, Suite
 from harness.suites.record import SuiteRecord
 from harness.suites.spark_task import maker
 from results.errors import StoreError
@@ -133,8 +133,7 @@ class _SparkJob:
         self._context = spark.sparkContext
         self._error: Exception | None = None
         self._make_each = maker(suite.path, json.dumps(suite.plan.to_json()), runs)
-        slots = max(1, self._context.defaultParallelism)
-        tasks = max(-(-len(runs) // RUNS_PER_TASK), min(len(runs), TASKS_PER_SLOT * slots))
+        tasks = tasks_of(suite.plan, len(runs), max(1, self._context.defaultParallelism))
         # Spark hands this environment to the Python processes of the jobs that are made from now on.
         self._context.environment["PYTHONHASHSEED"] = hash_seed(repeated=runs[0].repeated)
         # An RDD of numbers needs nothing of Spark SQL, whose Python processes come from a daemon of their own.
@@ -167,6 +166,11 @@ class _SparkJob:
         if self._error is None:
             return
         raise StoreError(f"the suite was cut short: {cause_in(str(self._error))}")
+
+
+def tasks_of(plan: Suite, runs: int, slots: int) -> int:
+    """The number of tasks for so many runs of a suite on so many slots."""
+    return 1 if plan.in_docker else max(-(-runs // RUNS_PER_TASK), min(runs, TASKS_PER_SLOT * slots))
 
 
 def cause_in(message: str) -> str:

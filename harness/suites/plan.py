@@ -25,7 +25,8 @@ A suite can also test the checkers, and the simulation itself:
     repeats: 50                    # so many seeds of each spec are run once more and must end in the same digest
 
 A *cell* is a spec with settings, named `append, min.isr 2`, or `append` where there are no settings. Every cell is run
-with every seed, in the simulation. A run is named for its cell and seed, the same whenever it is made.
+with every seed: in the simulation, or with `environment: docker` in Docker, one run at a time on this machine. A run
+is named for its cell and seed, the same whenever it is made.
 
 The cell of a mutant is named `without RULE`, and one of its runs must be `invalid`. Its seeds are run in batches, each
 twice as long as the one before, so that few runs are made after the first find; which runs are made does not depend on
@@ -35,7 +36,7 @@ PYTHONHASHSEED.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib.resources import files
@@ -43,10 +44,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from harness.cluster.layout import cluster_layout
+from harness.cluster.systems import configured
 from harness.drawn_spec import with_drawn_world
+from harness.environments.machines.system_capabilities import unsupported_anywhere
+from harness.environments.registry import environment_named
 from harness.spec import SEEDS, Spec, loads, parse
 from harness.suites.reading import (
     check_distinct,
+    check_nodes,
+    check_places,
     count_of_seeds,
     is_whole,
     known,
@@ -58,6 +65,7 @@ from harness.suites.reading import (
 )
 from harness.worlds import possible_values
 from harness.yaml_document import SpecError
+from nemesis.ports import EnvironmentCapability
 from nemesis.schedule import Schedule
 
 SHIPPED = Path(str(files("harness"))) / "suites"
@@ -161,7 +169,16 @@ class Suite:
     def _schedule(self, seed: int) -> Schedule:
         reference = with_drawn_world(replace(self.cells[self.reference], seed=seed))
         random = Random(blake2b(f"{seed}/comparison".encode(), digest_size=8).digest())
-        return reference.schedule(reference.broker_names, reference.controller_names, random)
+        nodes = reference.broker_names, reference.controller_names
+        if not self.in_docker:
+            return reference.schedule(*nodes, random)
+        injection_s = environment_named("docker", {}).injection_s
+        return reference.schedule(*nodes, random, _unsupported(self.cells.values()), injection_s)
+
+    @property
+    def in_docker(self) -> bool:
+        """Whether its runs take place in Docker: one at a time, since a machine has room for one cluster."""
+        return any(spec.environment == "docker" for spec in self.cells.values())
 
     @property
     def runs_at_most(self) -> int:
@@ -204,6 +221,17 @@ class Suite:
             mutant_seeds=values["mutant_seeds"],
             repeats=values["repeats"],
         )
+
+
+def _unsupported(specs: Iterable[Spec]) -> frozenset[EnvironmentCapability]:
+    """The capabilities that some of these specs cannot rely on, on machines."""
+    lacks = (
+        unsupported_anywhere(
+            configured(spec.deployed_system, cluster_layout(spec.brokers, spec.controllers), spec.settings, ())
+        )
+        for spec in specs
+    )
+    return frozenset[EnvironmentCapability]().union(*lacks)
 
 
 def repeated(cell: str) -> str:
@@ -254,6 +282,13 @@ def _suite(name: str, values: object, seeds: int | None, first_seed: int | None)
         if first + number > SEEDS:
             raise SpecError(f"{name_of_field}: {number} seeds from {first} on exceed 2³²")
     reference = fields.get("reference") or ""
+    check_places("specs", cells)
+    if reference:
+        check_nodes("specs", cells)
+    if repeats or mutants:
+        for cell, planned in {**cells, **mutants}.items():
+            if planned.environment != "sim":
+                raise SpecError(f"specs: {cell}: mutants and repeats are of the simulation, not {planned.environment}")
     return Suite(
         name=name,
         seeds=count,

@@ -15,6 +15,8 @@ from harness.yaml_document import SpecError, YamlDocument, read_document
 
 RUNS_MAX: Final = 1_000_000
 """The plan and the results of all runs are held in memory."""
+PLACES: Final = ("sim", "docker")
+"""The environments of suites."""
 
 
 def read(named: str, shipped: Path) -> tuple[str, YamlDocument]:
@@ -60,9 +62,10 @@ def layered(layers: Mapping[str, Mapping[str, Any]]) -> Spec:
         settings |= {key: str(value) for key, value in layer_settings.items()}
     try:
         spec = parse({**merged, "settings": settings})
-        if spec.environment != "sim":
+        if spec.environment not in PLACES:
             raise SpecError(
-                "environment: suites and comparisons run in the simulation; add other runs with `faultline store add`"
+                f"environment: suites and comparisons run in {' or '.join(PLACES)}; add other runs with `faultline "
+                "store add`"
             )
     except SpecError as error:
         raise SpecError(_in_layer(layers, str(error))) from None
@@ -77,6 +80,23 @@ def _in_layer(layers: Mapping[str, Mapping[str, Any]], message: str) -> str:
         quoting = [field for field in holding if any(str(key) in message for key in layers[field]["settings"])]
         holding = quoting or holding
     return f"{holding[-1]}.{message}" if holding else f"{list(layers)[-1]}: {message}"
+
+
+def check_places(field: str, cells: Mapping[str, Spec]) -> None:
+    """Raises SpecError when cells have different environments: their runs take turns in one, and their times would not
+    compare."""
+    places = {spec.environment for spec in cells.values()}
+    if len(places) > 1:
+        raise SpecError(f"{field}: cells have several environments: {', '.join(sorted(places))}; give all of them one")
+
+
+def check_nodes(field: str, cells: Mapping[str, Spec]) -> None:
+    """Raises SpecError when cells that share their faults have other nodes: faults name nodes."""
+    for item in ("brokers", "controllers"):
+        counts = {getattr(spec, item) for spec in cells.values()}
+        if len(counts) > 1:
+            numbers = ", ".join(str(count) for count in sorted(counts))
+            raise SpecError(f"{field}: cells have {numbers} {item}, but share their faults; give all of them as many")
 
 
 def check_distinct(field: str, cells: Collection[str]) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
+from harness.cluster.layout import cluster_layout
+from harness.cluster.systems import configured
+from harness.environments.machines.system_capabilities import unsupported_anywhere
 from harness.exit_codes import BAD_USAGE, VALID
 from harness.suites.comparison import SHIPPED, load
 from harness.yaml_document import SpecError
@@ -76,7 +79,8 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
     [
         ("cells: {}", "small.yaml:1: cells: there is none"),
         ("cells: {a: {sede: 1}}", "small.yaml:1: cells.a.sede: unknown field"),
-        ("cells: {a: {environment: docker}}", "comparisons run in the simulation"),
+        ("cells: {a: {environment: docker}, b: {}}", "cells: cells have several environments: docker, sim"),
+        ("cells: {a: {}, b: {controllers: 1}}", "cells: cells have 1, 3 controllers, but share their faults"),
         ("reference: b\ncells: {a: {}}", "reference: 'b' is not one of the cells: a"),
         ("seeds: 1\ncells: {a: {}}", "seeds: 1 is not a number of at least 2"),
         ("base: {settings: 3}\ncells: {a: {}}", "base.settings: 3 is not a mapping"),
@@ -101,6 +105,26 @@ def test_a_comparison_that_cannot_be_made_is_one_line(
 
 def test_shipped_comparisons_can_be_read() -> None:
     assert [load(path.stem).name for path in SHIPPED.glob("*.yaml")] == [path.stem for path in SHIPPED.glob("*.yaml")]
+
+
+SYSTEMS = """
+base: {environment: docker, faults: all}
+cells:
+  prototype: {}
+  Kafka: {system: kafka, version: 4.1.1}
+"""
+
+
+def test_cells_of_several_systems_share_faults_that_each_of_them_can_carry(small: Path) -> None:
+    small.write_text(SYSTEMS)
+    suite = load(str(small), seeds=12)
+    specs = {(run.cell, run.seed): suite.spec(run) for run in suite.runs()}
+    assert {(spec.system, spec.version) for spec in specs.values()} == {("broker", ""), ("kafka", "4.1.1")}
+    for seed in range(12):
+        ours, kafkas = specs["prototype", seed], specs["Kafka", seed]
+        assert ours.script == kafkas.script
+        layout = configured(kafkas.deployed_system, cluster_layout(kafkas.brokers, kafkas.controllers), {}, ())
+        assert kafkas.script.unmet(dict.fromkeys(unsupported_anywhere(layout), "lacking")) == ""
 
 
 AXES = {

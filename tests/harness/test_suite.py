@@ -16,7 +16,7 @@ import pytest
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
-from harness.suites.job import RunResult, cause_in
+from harness.suites.job import RunResult, cause_in, tasks_of
 from harness.suites.plan import SHIPPED, Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import by_signature, exit_code, failures, junit
@@ -400,7 +400,13 @@ def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:
     [
         ("specs: {}", "specs: there is none"),
         ("specs: {a: {sede: 1}}", ":1: specs.a.sede: unknown field"),
-        ("specs: {a: {environment: docker}}", ":1: specs.a.environment: suites and comparisons run in the simulation"),
+        (
+            "specs: {a: {environment: ssh, brokers: 1, controllers: 0, system: kafka, hosts: {b1: {address: lab}}}}",
+            ":1: specs.a.environment: suites and comparisons run in sim or docker",
+        ),
+        ("specs: {a: {environment: docker}, b: {}}", ":1: specs: cells have several environments: docker, sim"),
+        ("repeats: 1\nspecs: {a: {environment: docker}}", "a: mutants and repeats are of the simulation, not docker"),
+        ("reference: a\nspecs: {a: {}, b: {brokers: 4}}", "specs: cells have 3, 4 brokers, but share their faults"),
         ("specs: {a: {}}\nseeds: 0", ":2: seeds: 0 is not a number of at least 1"),
         ("spec: {}", "spec: unknown field; one of: seeds, first_seed, base, specs, settings"),
         ("specs: {a: 3}", "specs.a: 3 is not a mapping"),
@@ -428,12 +434,18 @@ def test_a_suite_that_cannot_be_run_is_one_line(
 
 def test_shipped_suites_can_be_read() -> None:
     assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == [
+        "kafka",
         "nightly",
         "smoke",
         "soak",
         "torture",
         "varied",
     ]
+
+
+def test_runs_in_docker_take_turns_and_others_fill_every_slot() -> None:
+    assert tasks_of(load("kafka"), runs=18, slots=2) == 1
+    assert tasks_of(load("smoke"), runs=18, slots=2) == 8
 
 
 def test_a_suite_that_is_cut_short_says_the_line_of_its_cause() -> None:

@@ -31,7 +31,7 @@ from harness.environments.machines.agent_session import AGENT
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import COMMAND_LIMIT_S, NodeHandle, on_all
-from harness.environments.machines.system_capabilities import decisions, lacks_of
+from harness.environments.machines.system_capabilities import MACHINES_LACK, decisions, lacks_of
 from harness.environments.machines.traces import merged
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
@@ -70,8 +70,7 @@ class MachineDeployment:
         self._crashes: list[Crash] = []
         self._vanished: dict[str, VanishedNode] = {}
         self._unsupported: dict[EnvironmentCapability, str] = {
-            EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
-            EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
+            **MACHINES_LACK,
             **lacks_of(layout),
         }
         self._link_faults, self._baseline = LinkFaults({}), CounterBaseline({})

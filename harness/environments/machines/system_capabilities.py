@@ -1,13 +1,26 @@
-"""What the capabilities of the system under test mean on machines: faults it cannot carry, decisions it can tell of."""
+"""Capabilities on machines: faults that they, or the system under test on them, cannot carry; decisions that the system
+can tell of."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from harness.cluster.layout import Layout
 from images.system import Capability
 from images.trace import TraceEvent
 from nemesis.ports import EnvironmentCapability
+
+MACHINES_LACK: Final[Mapping[EnvironmentCapability, str]] = {
+    EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
+    EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
+}
+
+
+def unsupported_anywhere(layout: Layout) -> frozenset[EnvironmentCapability]:
+    """Capabilities that a schedule must not need which is to suit machines with any kernel: some have no netem."""
+    return frozenset({EnvironmentCapability.DELAY, *MACHINES_LACK, *lacks_of(layout)})
 
 
 def lacks_of(layout: Layout) -> dict[EnvironmentCapability, str]:
