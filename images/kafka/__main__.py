@@ -35,6 +35,9 @@ _LOGGING = (
     "-Dorg.slf4j.simpleLogger.showThreadName=false",
 )
 
+_OTHER_LOGGING = "slf4j-reload4j-"
+"""Releases before 4.0 come with a second library for logs, which takes the place of slf4j-simple and writes none."""
+
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Format if needed, then run Kafka in place of this process. Raises SystemExit when that cannot be."""
@@ -61,7 +64,8 @@ def java_command(main_class: str, *arguments: str, options: Sequence[str] = ()) 
     if java is None:
         sys.exit("java is not installed; on Debian: apt-get install openjdk-17-jre-headless")
     shared = [f"-XX:SharedArchiveFile={CLASSES}"] if CLASSES.exists() else []
-    path = ":".join(str(jar) for jar in sorted(JARS.glob("*.jar")))  # as the archive was written with
+    jars = [jar for jar in sorted(JARS.glob("*.jar")) if not jar.name.startswith(_OTHER_LOGGING)]
+    path = ":".join(str(jar) for jar in jars)  # as the archive was written with
     return [java, *_QUIET, *_LOGGING, *shared, *options, "-cp", path, main_class, *arguments]
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from images.kafka.__main__ import CLASSES, CLUSTER_ID, java_command
 
 _STARTED = "Kafka Server started"
+_START_LIMIT_S = 300.0
+"""Of the whole life of the node, on a busy machine."""
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -39,10 +42,13 @@ def main() -> None:
         command = java_command("kafka.Kafka", str(config), options=[f"-XX:ArchiveClassesAtExit={CLASSES}"])
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as kafka:
             output: list[str] = []
+            silence = threading.Timer(_START_LIMIT_S, kafka.kill)
+            silence.start()
             for line in kafka.stdout or ():
                 output.append(line)
                 if _STARTED in line:
                     kafka.terminate()
+            silence.cancel()
     if not CLASSES.exists():
         sys.exit("".join(output[-20:]))
 

@@ -64,3 +64,12 @@ def test_a_node_that_cannot_be_formatted_ends_with_the_status_of_the_tool(machin
     (machine / "bin" / "java.refuses").touch()
     assert launched(machine) == 3
     assert "kafka.Kafka" not in (machine / "bin" / "java.log").read_text()
+
+
+def test_a_release_that_comes_with_another_library_for_logs_writes_them_all_the_same(machine: Path) -> None:
+    for jar in ("slf4j-reload4j-1.7.36.jar", "slf4j-simple-1.7.36.jar"):
+        (machine / "kafka" / "jars" / jar).touch()
+    assert launched(machine) == 0
+    for call in (machine / "bin" / "java.log").read_text().splitlines():
+        assert "slf4j-simple-1.7.36.jar" in call
+        assert "slf4j-reload4j" not in call
