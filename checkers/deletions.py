@@ -46,7 +46,7 @@ class DeletionRequest:
 def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
     """By partition number, the deletions that administrators requested."""
     requests: dict[int, DeletionRequest] = {}
-    for row in evidence.faults.filter(pc.field("fault") == DELETE_RECORDS).to_pylist():
+    for row in evidence.faults.filter(pc.equal(evidence.faults["fault"], DELETE_RECORDS)).to_pylist():
         partition = int(json.loads(row["detail"] or "{}").get("partition", 0))
         numbers = json.loads(row["evidence"] or "{}")
         before = requests.get(partition, DeletionRequest())
@@ -81,7 +81,7 @@ def _greatest_log_starts(evidence: RunEvidence) -> dict[tuple[str, int], int]:
     """
     starts: dict[tuple[str, int], int] = {}
     if evidence.settings.has_trace and evidence.trace.num_rows:
-        moves = evidence.trace.filter(pc.field("kind") == "log_start").select(
+        moves = evidence.trace.filter(pc.equal(evidence.trace["kind"], "log_start")).select(
             ["topic", "partition", "offset", "detail"]
         )
         log_starts = [

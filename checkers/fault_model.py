@@ -351,5 +351,5 @@ def check_partitions(checker: str, evidence: RunEvidence, check: Callable[..., V
 
 def lied_to(faults: pa.Table) -> frozenset[str]:
     """The nodes whose disk lied about fsync at some time."""
-    lies = faults.filter(pc.field("family") == "fsync-lies")
+    lies = faults.filter(pc.equal(faults["family"], "fsync-lies"))
     return frozenset(pc.list_flatten(lies.column("nodes")).to_pylist())

@@ -176,4 +176,4 @@ def trace_rows(trace: pa.Table) -> Iterator[TraceRow]:
 
 def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
     """The rows of one partition."""
-    return table.filter((pc.field("topic") == topic) & (pc.field("partition") == partition))
+    return table.filter(pc.and_(pc.equal(table["topic"], topic), pc.equal(table["partition"], partition)))

@@ -180,7 +180,7 @@ def partitions(history: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     history = of_records(history)
     names = named_partitions(history)
     for topic, number in names:
-        own = (pc.field("topic") == topic) & (pc.field("partition") == number)
+        own = pc.and_(pc.equal(history["topic"], topic), pc.equal(history["partition"], number))
         yield topic, number, history.filter(own) if len(names) > 1 else history
 
 

@@ -14,6 +14,7 @@ import io
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import NoReturn
 
 from harness.cli import (
@@ -97,6 +98,7 @@ def _flush() -> None:
         raise OSError(error.errno, error.strerror, "standard output") from None
 
 
+@cache
 def _parser() -> _Parser:
     parser = _Parser(
         prog="faultline",

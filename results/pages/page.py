@@ -54,6 +54,7 @@ def served(title: str, current: str, body: Markup) -> str:
     return str(render("served.html", title=title, current=current, body=body, has_plots='class="plot"' in body))
 
 
+@cache
 def asset(name: str) -> str:
     """The text of one of ASSETS. Raises KeyError."""
     package, path = ASSETS[name]

@@ -39,6 +39,7 @@ from results.number_format import counted
 from results.pages import page
 from results.run.deviations import deviations
 from results.run.directory import RunDirectory, Status
+from results.run.stored_yaml import parse
 
 PARTITIONS_MAX = 12
 """Partitions drawn; the others are named in a line."""
@@ -283,7 +284,7 @@ def _measured(evidence: str) -> dict[str, Any]:
 def _spec_facts(text: str) -> dict[str, Any]:
     """The top-level values of the spec, without nested ones."""
     try:
-        values = yaml.safe_load(text) if text else {}
+        values = parse(text) if text else {}
     except yaml.YAMLError:
         return {}
     if not isinstance(values, dict):

@@ -10,8 +10,8 @@ from hashlib import blake2b
 
 import yaml
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, where it is there: every run that drew its world has a spec of its own."""
+from results.run.stored_yaml import parse
+
 _SEED = re.compile(r"(?m)^seed:.*$")
 _NAME = re.compile(r"(?m)^name:.*$")
 
@@ -43,7 +43,7 @@ def _facts(spec: str) -> SpecFacts:
     """Of a spec without its seed, so that all seeds of a cell share one entry of the cache."""
     digest = blake2b(_NAME.sub("", spec).encode(errors="replace"), digest_size=8).hexdigest()
     try:
-        values = yaml.load(spec, Loader=_LOADER)
+        values = parse(spec)
         drawn = {str(name): str(value) for name, value in (values.get("drawn") or {}).items()}
         return SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest, drawn)
     except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
