@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from harness.cli.usage import Commands, Usage, add_store, terminal
@@ -33,13 +35,26 @@ def add(commands: Commands) -> None:
     running.add_argument("incidents", nargs="*", metavar="NAME|FILE.yaml")
     running.add_argument("--all", action="store_true", help="all shipped incidents")
     running.add_argument("--variant", metavar="NAME", help="only this variant")
-    running.add_argument("--environment", default="sim", metavar="NAME", help="sim or docker (default: sim)")
+    running.add_argument(
+        "--environment", metavar="NAME", help="sim or docker (default: sim; for incidents of Kafka alone docker)"
+    )
+    running.add_argument("--system", metavar="NAME", help="another system; variants that it cannot be are left out")
+    running.add_argument("--version", metavar="X.Y.Z", help="another release of the system")
+    running.add_argument(
+        "--tries",
+        type=int,
+        metavar="N",
+        help="make N tries of each variant, and count them",
+    )
     running.add_argument("--json", action="store_true", help="print one JSON summary and nothing else")
     running.add_argument(
         "--record",
         type=Path,
         metavar="FILE.json",
         help="enter the CPU seconds of each incident (docker: tries) in a file",
+    )
+    running.add_argument(
+        "--outcomes", type=Path, metavar="FILE.json", help="add the outcome of every try, by release, to a file"
     )
     add_store(running)
     running.set_defaults(command=_run)
@@ -54,12 +69,12 @@ def add(commands: Commands) -> None:
 def _list(options: argparse.Namespace) -> int:
     from rich.table import Table
 
-    from harness.incidents.incident import library, load_incident
+    from harness.incidents.incident import kafka_library, library, load_incident
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("incident", "what", "source", "variants"):
         table.add_column(heading)
-    for name in library():
+    for name in (*library(), *kafka_library()):
         incident = load_incident(name)
         table.add_row(name, incident.title, incident.source, ", ".join(each.name for each in incident.variants))
     terminal().print(table)
@@ -67,7 +82,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from harness.incidents.incident import LIBRARY
+    from harness.incidents.incident import path_of
 
     incident = _load(options.incident)
     console = terminal()
@@ -77,8 +92,7 @@ def _show(options: argparse.Namespace) -> int:
     console.print(incident.story.strip(), highlight=False, soft_wrap=True)
     for variant in incident.variants:
         console.print(f"  {variant.name}: {variant.expect.describe()}", highlight=False, soft_wrap=True)
-    path = Path(options.incident)
-    path = path if path.exists() else LIBRARY / f"{incident.name}.yaml"
+    path = path_of(options.incident)
     console.print(f"file: {path}", highlight=False, soft_wrap=True)
     print(path.read_text(encoding="utf-8"), end="")
     return VALID
@@ -86,27 +100,36 @@ def _show(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress
-    from harness.incidents.incident import library
+    from harness.incidents.incident import TRIES_MAX, library
     from harness.incidents.measurements import record_measurements
     from harness.incidents.telling import tell
+    from harness.incidents.tried import record_outcomes
     from results.errors import StoreError
     from results.run.paths import store_path
 
     if bool(options.incidents) == options.all:
         raise Usage("faultline incident run: name incidents, or give --all")
-    if options.environment not in ("sim", "docker"):
+    if options.environment not in (None, "sim", "docker"):
         raise Usage(f"faultline incident run: --environment: {options.environment!r} is not one of sim, docker")
-    incidents = [_load(name) for name in (library() if options.all else options.incidents)]
+    if options.record and (options.system or options.version):
+        raise Usage("faultline incident run: --record measures incidents as they are; with --system take --outcomes")
+    if options.tries is not None and not 1 <= options.tries <= TRIES_MAX:
+        raise Usage(f"faultline incident run: --tries: {options.tries} is not between 1 and {TRIES_MAX}")
+    given = {name: getattr(options, name) for name in ("environment", "system", "version")}
+    changes = {name: value for name, value in given.items() if value is not None}
+    incidents = [_load(name, changes) for name in (library() if options.all else options.incidents)]
     if options.environment == "docker" and options.all:
         incidents = [incident for incident in incidents if incident.docker_tries]
     tellings: list[Telling] = []
     try:
         store = store_path(options.store)
         for incident in incidents:
+            if not options.json:
+                _print_left_out(incident)
             for variant in incident.variants:
                 if options.variant in (None, variant.name):
                     with LiveProgress(terminal(stderr=True), variant.spec) as on_progress:
-                        told = tell(incident, variant, store, environment=options.environment, on_progress=on_progress)
+                        told = tell(incident, variant, store, tries=options.tries, on_progress=on_progress)
                     tellings.append(told)
                     if not options.json:
                         _print(told)
@@ -117,9 +140,12 @@ def _run(options: argparse.Namespace) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     if not tellings:
-        raise Usage(f"faultline incident run: no variant is called {options.variant!r}")
+        named = f" is called {options.variant!r}" if options.variant is not None else " is possible there"
+        raise Usage(f"faultline incident run: no variant{named}")
     if options.record:
-        record_measurements(options.record, tellings, options.environment)
+        record_measurements(options.record, tellings)
+    if options.outcomes:
+        record_outcomes(options.outcomes, tellings)
     met = sum(telling.met for telling in tellings)
     if options.json:
         print(json.dumps({"met": met == len(tellings), "variants": [_to_json(telling) for telling in tellings]}))
@@ -130,10 +156,17 @@ def _run(options: argparse.Namespace) -> int:
     return VALID if met == len(tellings) else INVALID
 
 
+def _print_left_out(incident: Incident) -> None:
+    for variant, reason in incident.left_out.items():
+        line = f"– {incident.name}, {variant}: left out: {reason}"
+        terminal().print(line, style="dim", soft_wrap=True, highlight=False)
+
+
 def _print(telling: Telling) -> None:
     console = terminal()
     mark, style = ("✓", "green") if telling.met else ("✗", "red")
-    tries = f", {telling.tries} tries" if telling.tries > 1 else ""
+    as_expected = sum(result.met for result in telling.results)
+    tries = f", {as_expected} of {telling.tries} tries as expected" if telling.tries > 1 else ""
     line = f"{mark} {telling.incident.name}, {telling.variant.name}: {telling.variant.expect.describe()}"
     console.print(f"{line} ({telling.seconds:.1f} s{tries})", style=style, soft_wrap=True, highlight=False)
     for reason in telling.unmet:
@@ -183,11 +216,11 @@ def _schema(options: argparse.Namespace) -> int:
     return VALID
 
 
-def _load(named: str) -> Incident:
+def _load(named: str, changes: Mapping[str, str] = MappingProxyType({})) -> Incident:
     from harness.incidents.incident import load_incident
     from harness.yaml_document import SpecError
 
     try:
-        return load_incident(named)
+        return load_incident(named, changes)
     except SpecError as error:
         raise Usage(f"faultline incident: {error}") from None

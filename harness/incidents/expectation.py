@@ -104,7 +104,7 @@ class Expectation:
             if not any((check, finding.kind) in asked and self.about.matches(finding) for check, finding in findings):
                 yield f"no finding {self._wanted()}; there are: {self._listed(signatures)}"
         for name, text in self.figures.items():
-            value = _figure(name, verdicts)
+            value = figure_of(name, verdicts)
             match = re.fullmatch(COMPARISON, text)
             assert match is not None
             if value is None or not _COMPARISONS[match[1]](value, float(match[2])):
@@ -159,9 +159,10 @@ def parse_expectation(value: object, where: str) -> Expectation:
     return replace(read(Expectation, values, where), about=about)
 
 
-def _figure(name: str, verdicts: Sequence[Verdict]) -> float | None:
+def figure_of(name: str, verdicts: Sequence[Verdict]) -> float | None:
+    """A figure as an expectation names it; None where no verdict has it."""
     if name == ACKNOWLEDGED_LOST:
-        parts = [_figure(part, verdicts) for part in _LOST]
+        parts = [figure_of(part, verdicts) for part in _LOST]
         return sum(part for part in parts if part is not None) if any(part is not None for part in parts) else None
     checker, _, figure = name.partition(".")
     return next((verdict.figures.get(figure) for verdict in verdicts if verdict.checker == checker), None)

@@ -17,13 +17,17 @@
     docker: {tries: 5}              # also told in Docker; without it in simulation alone
 
 `faultline run` refuses such a file, since it would run the shared fields alone and compare nothing.
+
+The library is told in simulation; incidents in `kafka/` are about Apache Kafka alone, in Docker. Another system may be
+asked for, or another release: variants that it cannot be are left out, for the reason for which a spec is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from harness.incidents.expectation import Expectation, parse_expectation
@@ -32,6 +36,7 @@ from harness.yaml_document import SpecError, YamlDocument, read_document
 from nemesis.fields import FieldError
 
 LIBRARY: Final = Path(__file__).parent / "library"
+KAFKA: Final = Path(__file__).parent / "kafka"
 TRIES_MAX: Final = 100
 _MERGED: Final = ("settings", "clients", "node_settings")
 
@@ -56,35 +61,47 @@ class Incident:
     variants: tuple[Variant, ...]
     docker_tries: int = 0
     """How many seeds a variant may take in Docker to be as expected; 0 where it is told in simulation alone."""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Variant → why the system that was asked for cannot be it."""
 
 
 def library() -> tuple[str, ...]:
-    """The names of the shipped incidents."""
+    """The names of the shipped incidents that are told in simulation."""
     return tuple(sorted(path.stem for path in LIBRARY.glob("*.yaml")))
 
 
-def load_incident(named: str) -> Incident:
-    """The incident in the file `named`, or the shipped one of that name. Raises SpecError."""
-    path = Path(named)
-    if not path.exists():
-        if named not in library():
-            raise SpecError(
-                f"{named}: there is no such file, and no shipped incident of that name; shipped are: "
-                f"{', '.join(library())}"
-            )
-        path = LIBRARY / f"{named}.yaml"
-    return read_incident(read_document(path), path.stem)
+def kafka_library() -> tuple[str, ...]:
+    """The names of the shipped incidents of Apache Kafka alone."""
+    return tuple(sorted(path.stem for path in KAFKA.glob("*.yaml")))
 
 
-def read_incident(document: YamlDocument, name: str) -> Incident:
-    """The incident that a document holds. Raises SpecError with file and line."""
+def path_of(named: str) -> Path:
+    """The file `named`, or that of the shipped incident of that name. Raises SpecError."""
+    for path in (Path(named), LIBRARY / f"{named}.yaml", KAFKA / f"{named}.yaml"):
+        if path.exists():
+            return path
+    raise SpecError(
+        f"{named}: there is no such file, and no shipped incident of that name; shipped are: "
+        f"{', '.join((*library(), *kafka_library()))}"
+    )
+
+
+def load_incident(named: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Incident:
+    """The incident in the file `named`, or the shipped one of that name, with fields of all its specs changed: the
+    environment, or the system and its version. Raises SpecError."""
+    path = path_of(named)
+    return read_incident(read_document(path), path.stem, changes)
+
+
+def read_incident(document: YamlDocument, name: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Incident:
+    """The incident that a document holds, with fields changed. Raises SpecError with file and line."""
     try:
-        return _incident(document.values, name)
+        return _incident(document.values, name, changes)
     except (FieldError, SpecError) as error:
         raise SpecError(document.located(str(error))) from None
 
 
-def _incident(values: object, name: str) -> Incident:
+def _incident(values: object, name: str, changes: Mapping[str, Any]) -> Incident:
     if not isinstance(values, Mapping):
         raise FieldError(f"an incident is a mapping of names to values, not {values!r}")
     shared = {field: value for field, value in values.items() if field not in (*PROSE, *INCIDENT_FIELDS)}
@@ -95,17 +112,28 @@ def _incident(values: object, name: str) -> Incident:
     tries = docker.get("tries") if isinstance(docker, Mapping) and set(docker) <= {"tries"} else None
     if not isinstance(tries, int) or not 0 <= tries <= TRIES_MAX:
         raise FieldError(f"docker: {docker!r} is not {{tries: N}} with at most {TRIES_MAX}")
+    told, left_out = [], {}
+    for each, fields in variants.items():
+        try:
+            told.append(_variant(str(each), shared, fields, values.get("expect"), changes))
+        except SpecError as error:
+            if "system" not in changes and "version" not in changes:
+                raise
+            left_out[str(each)] = str(error).removeprefix(f"variants.{each}.")
     return Incident(
         name=name,
         title=_text(values, "title"),
         source=_text(values, "source"),
         story=_text(values, "story"),
-        variants=tuple(_variant(str(each), shared, fields, values.get("expect")) for each, fields in variants.items()),
+        variants=tuple(told),
         docker_tries=tries,
+        left_out=left_out,
     )
 
 
-def _variant(name: str, shared: Mapping[str, Any], fields: object, expect: object) -> Variant:
+def _variant(
+    name: str, shared: Mapping[str, Any], fields: object, expect: object, changes: Mapping[str, Any]
+) -> Variant:
     where = f"variants.{name}"
     if fields is None:
         fields = {}
@@ -116,11 +144,11 @@ def _variant(name: str, shared: Mapping[str, Any], fields: object, expect: objec
     if wanted is None:
         raise FieldError(f"{where}.expect: missing; the incident has none for all variants either")
     merged = {**shared, **own}
-    for field in _MERGED:
-        if isinstance(shared.get(field), Mapping) and isinstance(own.get(field), Mapping):
-            merged[field] = {**shared[field], **own[field]}
+    for each in _MERGED:
+        if isinstance(shared.get(each), Mapping) and isinstance(own.get(each), Mapping):
+            merged[each] = {**shared[each], **own[each]}
     try:
-        spec = parse({"name": plain(name), **merged})
+        spec = parse({"name": plain(name), **merged, **changes})
     except SpecError as error:
         blamed = str(error).partition(":")[0].partition(".")[0].partition("[")[0]
         raise SpecError(f"{where}.{error}" if blamed in own else str(error)) from None

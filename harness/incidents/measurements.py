@@ -39,7 +39,7 @@ def read_measurements(path: Path) -> dict[str, Measurement]:
     return {name: Measurement(**entry) for name, entry in values.items()}
 
 
-def record_measurements(path: Path, tellings: Iterable[Telling], environment: str) -> None:
+def record_measurements(path: Path, tellings: Iterable[Telling]) -> None:
     """Enter what these tellings measure; other entries of the file stay."""
     of_incident = defaultdict(list)
     for telling in tellings:
@@ -48,7 +48,7 @@ def record_measurements(path: Path, tellings: Iterable[Telling], environment: st
     for name, told in of_incident.items():
         if len(told) == len(told[0].incident.variants) and all(telling.met for telling in told):
             entry = entries.get(name, Measurement())
-            if environment == "sim":
+            if told[0].variant.spec.environment == "sim":
                 entry = replace(entry, cpu_seconds=round(sum(telling.cpu_seconds for telling in told), 1))
             else:
                 entry = replace(entry, docker_tries={telling.variant.name: telling.tries for telling in told})

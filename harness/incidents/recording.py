@@ -10,6 +10,7 @@ import yaml
 from harness.incidents.expectation import Expectation
 from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
+from images.system import Capability
 from results.explanation.signature import Signature, shown_signatures
 from results.explanation.story import told_signature
 from results.run.directory import RunDirectory
@@ -40,7 +41,9 @@ def _of_stories(directory: RunDirectory) -> Iterator[Signature]:
 
 def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "", source: str = "") -> str:
     """An incident with one variant, as YAML."""
-    fields = yaml.safe_load(replace(spec, environment="sim").to_yaml())
+    if Capability.SIMULATION in spec.deployed_system.capabilities:
+        spec = replace(spec, environment="sim")
+    fields = yaml.safe_load(spec.to_yaml())
     values = {"title": title, "source": source, "story": story, **fields, "expect": expect.to_mapping()}
     del values["name"]
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)

@@ -2,7 +2,7 @@
 
 In simulation a seed is one run, and one try is all there is. In Docker the machine has its say, too: a variant may take
 some tries, each with the next seed, until a run is as expected. A run that breaks a promise where none is to be broken
-ends them: no later run takes that back.
+ends them: no later run takes that back. Where a number of tries is asked for, all of them are made, and counted.
 """
 
 from __future__ import annotations
@@ -12,10 +12,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from checkers.verdict import Validity
+from harness.incidents.expectation import ACKNOWLEDGED_LOST, figure_of
 from harness.incidents.incident import Incident, Variant
 from harness.runner.outcome import Outcome, ProgressListener
 from harness.runner.run import run
 from results.run.directory import RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class TryResult:
+    """One run of a variant."""
+
+    validity: str
+    """Its verdict, or `failed` when it could not be carried out."""
+    acknowledged_lost: int
+    """Acknowledged records that it lost."""
+    met: bool
+    """Whether it shows what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +40,19 @@ class Telling:
     outcome: Outcome
     unmet: tuple[str, ...]
     """What its last run does not show, a line each."""
-    tries: int
+    results: tuple[TryResult, ...]
     seconds: float
     cpu_seconds: float
     """Of this process: all of it in simulation."""
 
     @property
+    def tries(self) -> int:
+        """The number of its runs."""
+        return len(self.results)
+
+    @property
     def met(self) -> bool:
-        """Whether the run could be carried out and shows what is expected."""
+        """Whether the last run could be carried out and shows what is expected."""
         return not self.unmet
 
 
@@ -43,16 +61,19 @@ def tell(
     variant: Variant,
     store: Path,
     *,
-    environment: str = "sim",
+    tries: int | None = None,
     on_progress: ProgressListener | None = None,
     report: bool = True,
 ) -> Telling:
-    """Run a variant until a run is as expected, or the tries are used up. Raises StoreError."""
+    """Run a variant until a run is as expected, or as often as the incident allows; or so many `tries`. Raises
+    StoreError."""
     began_s, began_cpu_s = time.monotonic(), time.process_time()
-    tries = 1 if environment == "sim" else max(1, incident.docker_tries)
+    in_simulation = variant.spec.environment == "sim"
+    tries_max = tries or (1 if in_simulation else max(1, incident.docker_tries))
     name = f"{incident.name}-{variant.spec.name}"
-    for number in range(tries):
-        spec = replace(variant.spec, name=name, environment=environment, seed=variant.spec.seed + number)
+    results: list[TryResult] = []
+    for number in range(tries_max):
+        spec = replace(variant.spec, name=name, seed=variant.spec.seed + number)
         directory = RunDirectory.create(store, spec.name, spec.seed)
         outcome = run(spec, directory, on_progress=on_progress, report=report)
         unmet = (
@@ -60,7 +81,11 @@ def tell(
             if outcome.failure
             else variant.expect.unmet(outcome.verdicts, outcome.signatures)
         )
-        if not unmet or (outcome.validity is Validity.INVALID and variant.expect.verdict is not Validity.INVALID):
+        lost = figure_of(ACKNOWLEDGED_LOST, outcome.verdicts)
+        validity = "failed" if outcome.failure else str(outcome.validity)
+        results.append(TryResult(validity, round(lost or 0), not unmet))
+        broken = outcome.validity is Validity.INVALID and variant.expect.verdict is not Validity.INVALID
+        if tries is None and (not unmet or broken):
             break
     seconds, cpu_seconds = time.monotonic() - began_s, time.process_time() - began_cpu_s
-    return Telling(incident, variant, outcome, unmet, number + 1, seconds, cpu_seconds)
+    return Telling(incident, variant, outcome, unmet, tuple(results), seconds, cpu_seconds)

@@ -17,6 +17,7 @@ from checkers.registry import CHECKERS, RESTS_ON
 from harness import exit_codes
 from harness.cluster.systems import SYSTEMS
 from harness.environments.mistakes import mistakes
+from harness.incidents import tried
 from harness.incidents.incident import library, load_incident
 from harness.incidents.measurements import Measurement, read_measurements
 from harness.incidents.schema import first_sentence
@@ -83,6 +84,12 @@ def _incidents() -> str:
     return _table(("what happened", "variants", "command", "CPU seconds", "tries in Docker"), rows)
 
 
+def _kafka_incidents() -> str:
+    outcomes = tried.read_outcomes(ROOT / "docs" / "kafka-incidents.json")
+    head = ("incident", "variant", "release", "verdicts", "as expected", "acknowledged records lost, by try")
+    return _table(head, [(f"`{name}`", *rest) for name, *rest in tried.rows(outcomes)])
+
+
 def _letters() -> str:
     words = {"partition": PARTITION_WORD, "replica": REPLICA_WORD}
     rows = [
@@ -110,6 +117,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/mutants.md", "mutants-figures"): lambda: _table(mutant_tables.FIGURES, mutant_tables.medians()),
     ("docs/rules.md", "rules"): _rules,
     ("docs/kafka.md", "faults-by-system"): lambda: _table(fault_table.HEAD, fault_table.rows()),
+    ("docs/kafka.md", "kafka-incidents"): _kafka_incidents,
     ("docs/situations.md", "letters"): _letters,
     ("docs/evidence.md", "rests-on"): _rests_on,
     ("docs/specs.md", "spec-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.spec_fields()),

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from harness.incidents.incident import LIBRARY, read_incident
+from harness.incidents.incident import KAFKA, LIBRARY, read_incident
 from harness.incidents.schema import incident_schema
 from harness.spec import loads
 from harness.yaml_document import SpecError, parse_document
@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "docs" / "spec.schema.json"
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/specs.md").read_text(encoding="utf-8"), re.DOTALL)
 SHIPPED = sorted(
-    [*ROOT.glob("examples/specs/*.yaml"), *ROOT.glob("examples/incidents/*.yaml"), *LIBRARY.glob("*.yaml")]
+    path
+    for folder in (ROOT / "examples/specs", ROOT / "examples/incidents", LIBRARY, KAFKA)
+    for path in folder.glob("*.yaml")
 )
 VALIDATOR = jsonschema.Draft202012Validator(incident_schema())
 

@@ -10,11 +10,16 @@ import pytest
 
 from checkers.verdict import Validity, Verdict
 from harness.cli.main import main
+from harness.cluster.layout import cluster_layout
+from harness.cluster.systems import configured
+from harness.environments.machines.system_capabilities import unsupported_anywhere
 from harness.incidents import telling
 from harness.incidents.expectation import Expectation
-from harness.incidents.incident import Variant, library, load_incident
+from harness.incidents.incident import kafka_library, library, load_incident
 from harness.incidents.measurements import Measurement, read_measurements, record_measurements
-from harness.incidents.telling import Telling
+from harness.incidents.recording import incident_text
+from harness.incidents.telling import Telling, TryResult
+from harness.incidents.tried import read_outcomes, record_outcomes, rows
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec
@@ -75,18 +80,20 @@ def test_only_an_incident_told_in_all_its_variants_is_entered_with_its_seconds(t
 
 
 def test_the_tries_of_an_incident_stand_beside_its_seconds(tmp_path: Path) -> None:
-    incident = load_incident("isr-of-one")
     entries = tmp_path / "entries.json"
 
-    def told(variant: Variant, tries: int, *unmet: str) -> Telling:
-        return Telling(incident, variant, Outcome(variant.spec), unmet, tries, seconds=60.0, cpu_seconds=1.2)
+    def told(environment: str, *tries: int, unmet: tuple[str, ...] = ()) -> list[Telling]:
+        incident = load_incident("isr-of-one", {"environment": environment})
+        return [
+            Telling(incident, each, Outcome(each.spec), unmet, (TryResult("valid", 0, not unmet),) * count, 60.0, 1.2)
+            for each, count in zip(incident.variants, tries, strict=True)
+        ]
 
-    one, two = incident.variants
-    record_measurements(entries, [told(one, 1), told(two, 1)], "sim")
-    record_measurements(entries, [told(one, 1), told(two, 3)], "docker")
-    expected = {incident.name: Measurement(2.4, {one.name: 1, two.name: 3})}
+    record_measurements(entries, told("sim", 1, 1))
+    record_measurements(entries, told("docker", 1, 3))
+    expected = {"isr-of-one": Measurement(2.4, {"min.insync.replicas 1": 1, "min.insync.replicas 2": 3})}
     assert read_measurements(entries) == expected
-    record_measurements(entries, [told(one, 2), told(two, 5, "the verdict is unknown, not valid")], "docker")
+    record_measurements(entries, told("docker", 2, 5, unmet=("the verdict is unknown, not valid",)))
     assert read_measurements(entries) == expected
 
 
@@ -104,7 +111,76 @@ def test_the_tries_of_a_sound_variant_end_with_a_broken_promise(
         return Outcome(spec, (Verdict("loss", Validity(next(outcomes)), ()),))
 
     monkeypatch.setattr(telling, "run", run)
-    incident = load_incident("acks-1-behind-an-isolated-leader")
+    incident = load_incident("acks-1-behind-an-isolated-leader", {"environment": "docker"})
     variant = replace(incident.variants[1], expect=Expectation(verdict=Validity.VALID))
-    telling_result = telling.tell(incident, variant, tmp_path, environment="docker")
+    telling_result = telling.tell(incident, variant, tmp_path)
     assert (telling_result.tries, telling_result.met) == (tries, validities[tries - 1] == "valid")
+
+
+ON_KAFKA = {"system": "kafka", "version": "4.1.1", "environment": "docker"}
+
+
+def test_every_incident_of_kafka_can_be_told_by_machines_with_any_kernel() -> None:
+    assert set(kafka_library()).isdisjoint(library())
+    for name in kafka_library():
+        incident = load_incident(name)
+        assert incident.docker_tries
+        for variant in incident.variants:
+            spec = variant.spec
+            assert (spec.system, spec.environment) == ("kafka", "docker")
+            layout = configured(spec.deployed_system, cluster_layout(spec.brokers, spec.controllers), spec.settings, ())
+            assert spec.script.unmet(dict.fromkeys(unsupported_anywhere(layout), "lacking")) == "", name
+
+
+def test_variants_that_another_system_cannot_be_are_left_out_with_the_reason() -> None:
+    incident = load_incident("acks-1-behind-an-isolated-leader", ON_KAFKA)
+    assert [(each.name, each.spec.system, each.spec.acks) for each in incident.variants] == [
+        ("acks=1", "kafka", "1"),
+        ("acks=all", "kafka", "all"),
+    ]
+    incident = load_incident("kip-903-stale-broker-epoch", ON_KAFKA)
+    assert [variant.name for variant in incident.variants] == ["broker epoch compared"]
+    assert incident.left_out == {"broker epoch not compared": "without: system kafka has no rule switches"}
+
+
+def test_an_incident_that_the_system_cannot_be_in_any_variant_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--system", "kafka", "--environment", "docker"]
+    assert main(["incident", "run", "isr-of-one", *asked]) == 64
+    output = capsys.readouterr()
+    assert "isr-of-one, min.insync.replicas 1: left out: settings: Kafka has no setting" in output.out
+    assert "no variant is possible there" in output.err
+    assert main(["incident", "run", "isr-of-one", *asked, "--record", "measured.json"]) == 64
+    assert "with --system take --outcomes" in capsys.readouterr().err
+    assert main(["incident", "run", "isr-of-one", "--tries", "0"]) == 64
+
+
+def test_every_try_that_is_asked_for_is_made_and_its_outcome_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = iter([("valid", 0.0), ("invalid", 3.0), ("valid", 0.0), ("unknown", 1.0)])
+    seeds = []
+
+    def run(spec: Spec, *rest: object, **options: object) -> Outcome:
+        seeds.append(spec.seed)
+        validity, lost = next(outcomes)
+        return Outcome(spec, (Verdict("loss", Validity(validity), (), {"lost": lost}),))
+
+    monkeypatch.setattr(telling, "run", run)
+    incident = load_incident("acks-1-behind-an-isolated-leader", ON_KAFKA)
+    variant = replace(incident.variants[0], expect=Expectation(verdict=Validity.VALID))
+    first = telling.tell(incident, variant, tmp_path, tries=3)
+    second = telling.tell(incident, variant, tmp_path, tries=1)
+    assert seeds == [1, 2, 3, 1]
+    record_outcomes(tmp_path / "outcomes.json", [first])
+    record_outcomes(tmp_path / "outcomes.json", [second])
+    assert list(rows(read_outcomes(tmp_path / "outcomes.json"))) == [
+        (incident.name, "acks=1", "kafka 4.1.1", "2 valid, 1 invalid, 1 unknown", "2 of 4", "0, 3, 0, 1")
+    ]
+
+
+def test_an_incident_made_from_a_run_of_kafka_stays_in_its_environment(tmp_path: Path) -> None:
+    spec = load_incident("power-loss-of-all").variants[0].spec
+    path = tmp_path / "made.yaml"
+    path.write_text(incident_text(spec, Expectation(verdict=Validity.VALID), title="made"))
+    (variant,) = load_incident(str(path)).variants
+    assert (variant.spec.system, variant.spec.environment) == ("kafka", "docker")
