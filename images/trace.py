@@ -27,7 +27,8 @@ high_watermark            leader      high_watermark after, offset=before, membe
 follower_high_watermark   follower    high_watermark after, offset=before
 isr_proposed              leader      members=proposed ISR, partition_epoch it was proposed from, offset=LESO, log_end,
                                       high_watermark at that moment; detail: reason, positions {replica that joins: LEO
-                                      the leader held for it, -1 before its first fetch}
+                                      the leader held for it, -1 before its first fetch}, epochs {member: broker
+                                      epoch}, lag_ms {member that leaves: time since it was caught up}, lag_max_ms
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of
@@ -35,7 +36,11 @@ fetch_accepted            leader      offset=position of a follower, log_end; de
                                       follower in a leader epoch, and for each one that gives another leader epoch
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch; fetched, the
                                       [last epoch, offset] of the fetch
-request_fenced            leader      leader_epoch held; detail: api, requested epoch, error
+request_fenced            leader      leader_epoch held; detail: api, requested epoch, error; of a follower's fetch
+                                      offset=position in it, log_end; detail: replica, broker_epoch, last_epoch
+append_refused            leader      log_end; detail: producer_id, sequence of the batch, error, last=sequence that the
+                                      producer state has, -1 for none
+records_refused           follower    offset=base of the batch in the leader's answer, log_end, which it does not follow
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
                                       [producer id, sequence] of a batch that was taken for a duplicate
 latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=followers that have
@@ -44,6 +49,11 @@ coordinator_loaded        leader      of __consumer_offsets: offset=log start, l
                                       high_watermark; detail: {group: {partition: committed offset}}
 generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
                                       members
+group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
+                                      generation, storing=a record that is not committed yet, members {id: the answer
+                                      that it waits for}
+group_stored              leader      … offset=base of such a record, log_end, high_watermark, when it is taken for
+                                      committed, or given up; detail: group, generation, error
 offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
                                       detail: group, member, generation it gave, current=of the group, offsets
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer
@@ -63,15 +73,24 @@ metadata_restored         controller  offset=start and end: the leader's snapsho
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:
                                       positions {voter: log end the leader held for it, -1 for none}
 broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation, previous=broker epoch that it
-                                      presents, known=that of its last registration
-broker_fenced             controller  broker=id, broker_epoch; detail: reason
-broker_unfenced           controller  broker=id, broker_epoch
+                                      presents, known=that of its last registration; silent_ms, session_timeout_ms of
+                                      the session that it ends
+broker_fenced             controller  broker=id, broker_epoch; detail: reason; after a session: silent_ms, since the
+                                      last contact, session_timeout_ms
+broker_unfenced           controller  broker=id, broker_epoch; detail: metadata_offset that its heartbeat gave
+broker_stays_fenced       controller  a heartbeat does not unfence its broker; detail: metadata_offset, shutting_down
+broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR
+registration_refused      controller  broker=id, broker_epoch registered; detail: incarnation, contact_ms=time of the
+                                      last contact with the registered one, on the controller's clock
+heartbeat_refused         controller  broker=id, broker_epoch that it gave; detail: known
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,
                                       last_known_leader, …), unclean;
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
-alter_partition_refused   controller  broker=sender, members=proposed ISR; detail: error
+alter_partition_refused   controller  broker=sender, members=proposed ISR, leader_epoch, partition_epoch of the
+                                      proposal; detail: error, known=[leader, leader epoch, partition epoch] of the
+                                      controller, epochs {member: broker epoch}
 
 The offset of a broker_, producer_ids_ or partition_changed event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out
@@ -104,10 +123,14 @@ KINDS: Final = frozenset(
         "fetch_accepted",
         "diverging",
         "request_fenced",
+        "append_refused",
+        "records_refused",
         "acknowledged",
         "latest_told",
         "coordinator_loaded",
         "generation_begun",
+        "group_changed",
+        "group_stored",
         "offsets_committed",
         "offsets_told",
         "metadata_applied",
@@ -126,6 +149,10 @@ KINDS: Final = frozenset(
         "broker_registered",
         "broker_fenced",
         "broker_unfenced",
+        "broker_stays_fenced",
+        "broker_shutting_down",
+        "registration_refused",
+        "heartbeat_refused",
         "partition_changed",
         "producer_ids_allocated",
         "alter_partition_refused",

@@ -187,6 +187,8 @@ class _ActiveController:
         image = self._replay_committed()
         self._controller = Controller(_settings(config), config.rules).activate(image, _now_ms())
         self._decision_lock = asyncio.Lock()
+        self._last_refusals: dict[tuple[str, int], TraceEvent] = {}
+        """By kind and broker, the last answer that a broker gets again and again, as it is traced once."""
         timeouts = RecoveryTimeouts(
             request_timeout_s=config.seconds("replica.socket.timeout.ms"),
             interval_s=config.seconds("replica.fetch.backoff.ms"),
@@ -246,8 +248,12 @@ class _ActiveController:
     def _publish(self, result: ControllerResult[Any]) -> None:
         self._controller = result.state
         for event in result.trace:
+            if event.kind in _REPEATED:
+                if self._last_refusals.get((event.kind, event.broker)) == event:
+                    continue
+                self._last_refusals[event.kind, event.broker] = event
             self._node_ports.trace(event._replace(offset=result.state.image.offset) if result.records else event)
-            if event.kind.startswith("broker_"):
+            if event.kind.startswith("broker_") and event.kind not in _REPEATED:
                 self._node_ports.log(_line(event))
 
     async def fence_expired_sessions(self) -> None:
@@ -382,6 +388,9 @@ class _ActiveController:
         return admin_messages.elect_leaders_response(request.body, results)
 
 
+_REPEATED = frozenset({"registration_refused", "heartbeat_refused", "broker_stays_fenced"})
+"""Events of answers that a broker gets until something changes."""
+
 _Method = Callable[[_ActiveController, Request[Any]], Awaitable[Any]]
 
 _ACTIVE_HANDLERS: Mapping[Api, _Method] = {
@@ -416,6 +425,6 @@ def _now_ms() -> int:
 
 def _line(event: TraceEvent) -> str:
     """A broker event in one line: `broker 2 fenced, broker epoch 7 (session_timeout)`."""
-    _, _, change = event.kind.partition("_")
+    change = event.kind.removeprefix("broker_").replace("_", " ")
     why = event.detail.get("reason") or ("clean" if event.detail.get("clean") else "")
     return f"broker {event.broker} {change}, broker epoch {event.broker_epoch}" + (f" ({why})" if why else "")

@@ -110,8 +110,8 @@ class Controller:
         ]
         if not expired:
             return ControllerResult(self, None)
-        change = self._begin()
-        change.fence(self.image.brokers[min(expired)[1]], "session_timeout")
+        change, broker_id = self._begin(), min(expired)[1]
+        change.fence(self.image.brokers[broker_id], "session_timeout", **self._session(broker_id, now_ms))
         return self._result(change, None)
 
     def register(self, request: Registration, now_ms: int) -> ControllerResult[RegistrationAnswer]:
@@ -123,9 +123,10 @@ class Controller:
             return self._result(change, RegistrationAnswer(ErrorCode.none, known.epoch))
         alive = request.id in self.last_contact_ms and now_ms < self._session_end_ms(request.id)
         if known is not None and alive and self.rules.registration_waits_for_fencing:
-            return ControllerResult(self, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
+            change.refuse_registration(request, known)
+            return self._result(change, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
         clean = known is None or request.previous_epoch == known.epoch
-        change.register(request, known, clean)
+        change.register(request, known, clean, **self._session(request.id, now_ms))
         change.renew_session(request.id, now_ms)
         return self._result(change, RegistrationAnswer(ErrorCode.none, change.image.brokers[request.id].epoch))
 
@@ -138,7 +139,10 @@ class Controller:
         if broker is None:
             return ControllerResult(self, HeartbeatAnswer(ErrorCode.broker_id_not_registered))
         if broker.epoch != request.epoch and self.rules.stale_heartbeat_refused:
-            return ControllerResult(self, HeartbeatAnswer(ErrorCode.stale_broker_epoch))
+            refused = TraceEvent(
+                "heartbeat_refused", broker=broker.id, broker_epoch=request.epoch, detail={"known": broker.epoch}
+            )
+            return ControllerResult(self, HeartbeatAnswer(ErrorCode.stale_broker_epoch), trace=(refused,))
         change = self._begin()
         change.renew_session(broker.id, now_ms)
         caught_up = request.metadata_offset >= broker.epoch
@@ -153,7 +157,9 @@ class Controller:
         elif request.want_fence:
             change.fence(broker, "requested")
         elif broker.fenced and caught_up and not broker.shutting_down:
-            change.unfence(broker)
+            change.unfence(broker, request.metadata_offset)
+        elif broker.fenced:
+            change.keep_fenced(broker, request.metadata_offset)
         if leaves:
             change.end_session(broker.id)
         fenced = change.image.brokers[broker.id].fenced
@@ -320,6 +326,15 @@ class Controller:
     def _result(self, change: MetadataChange, answer: A) -> ControllerResult[A]:
         state = replace(self, image=change.image, last_contact_ms=change.last_contact_ms)
         return ControllerResult(state, answer, tuple(change.records), tuple(change.trace))
+
+    def _session(self, broker_id: int, now_ms: int) -> dict[str, int]:
+        """The facts by which a session lasts or is over, for the trace; none without a session."""
+        if broker_id not in self.last_contact_ms:
+            return {}
+        return {
+            "silent_ms": now_ms - self.last_contact_ms[broker_id],
+            "session_timeout_ms": self.settings.session_timeout_ms,
+        }
 
     def _session_end_ms(self, broker_id: int) -> int:
         return self.last_contact_ms[broker_id] + self.settings.session_timeout_ms

@@ -57,7 +57,8 @@ class MetadataChange:
     def end_session(self, broker_id: int) -> None:
         self.last_contact_ms = self.last_contact_ms.remove(broker_id)
 
-    def register(self, request: Registration, known: BrokerImage | None, clean: bool) -> None:
+    def register(self, request: Registration, known: BrokerImage | None, clean: bool, **session: int) -> None:
+        """Register a broker; `session` has the trace's facts about that of its earlier incarnation."""
         if known is not None and not known.fenced:
             self._trace_broker("broker_fenced", known, reason="registered")
         leaves_isr = self._rules.unclean_leaves_isr
@@ -71,24 +72,36 @@ class MetadataChange:
         self.append(RegisterBroker(request.id, request.incarnation, request.host, request.port))
         registered = self.image.brokers[request.id]
         previous = {"previous": request.previous_epoch, "known": known.epoch if known is not None else -1}
-        self._trace_broker("broker_registered", registered, clean=clean, incarnation=request.incarnation, **previous)
+        self._trace_broker(
+            "broker_registered", registered, clean=clean, incarnation=request.incarnation, **previous, **session
+        )
 
-    def fence(self, broker: BrokerImage, reason: str) -> None:
+    def refuse_registration(self, request: Registration, known: BrokerImage) -> None:
+        detail = {"incarnation": request.incarnation, "contact_ms": self.last_contact_ms[known.id]}
+        self.trace.append(TraceEvent("registration_refused", broker=known.id, broker_epoch=known.epoch, detail=detail))
+
+    def fence(self, broker: BrokerImage, reason: str, **session: int) -> None:
         if broker.fenced:
             return
         leaving = reason == "controlled_shutdown"
         self._leave(broker, reason if leaving else "fenced")
         self.append(ChangeBroker(broker.id, broker.epoch, fenced=True, shutting_down=broker.shutting_down or leaving))
-        self._trace_broker("broker_fenced", broker, reason=reason)
+        self._trace_broker("broker_fenced", broker, reason=reason, **session)
         self.end_session(broker.id)
 
-    def unfence(self, broker: BrokerImage) -> None:
+    def unfence(self, broker: BrokerImage, metadata_offset: int) -> None:
         self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=False))
-        self._trace_broker("broker_unfenced", broker)
+        self._trace_broker("broker_unfenced", broker, metadata_offset=metadata_offset)
         self._change_partitions(lambda partition: not self.image.is_active(partition.leader), "elected")
+
+    def keep_fenced(self, broker: BrokerImage, metadata_offset: int) -> None:
+        """No record: a heartbeat does not unfence its broker, for which the trace has the reason."""
+        detail = {"metadata_offset": metadata_offset, "shutting_down": broker.shutting_down}
+        self._trace_broker("broker_stays_fenced", broker, **detail)
 
     def shut_down(self, broker: BrokerImage) -> None:
         self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=True))
+        self._trace_broker("broker_shutting_down", broker)
         self._leave(broker, "controlled_shutdown")
 
     def _leave(self, broker: BrokerImage, reason: str) -> None:
@@ -141,6 +154,9 @@ class MetadataChange:
 
     def refuse(self, request: AlterPartition, proposal: IsrProposal, error: ErrorCode) -> IsrResult:
         topic = self.image.topic_by_id(proposal.topic_id)
+        known = self.image.partition(topic.name, proposal.index) if topic is not None else None
+        facts = [known.leader, known.leader_epoch, known.partition_epoch] if known is not None else None
+        epochs = {str(member): epoch for member, epoch in proposal.members}
         self.trace.append(
             TraceEvent(
                 "alter_partition_refused",
@@ -151,7 +167,7 @@ class MetadataChange:
                 broker=request.id,
                 broker_epoch=request.epoch,
                 members=proposal.isr,
-                detail={"error": error.name},
+                detail={"error": error.name, "known": facts, "epochs": epochs},
             )
         )
         return IsrResult(proposal, error)

@@ -37,7 +37,8 @@ def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEv
         broker = after.brokers[record.id]
         return TraceEvent("broker_registered", broker=broker.id, broker_epoch=broker.epoch, detail={"taken_over": True})
     if isinstance(record, ChangeBroker):
-        kind = "broker_fenced" if record.fenced else "broker_unfenced"
+        kind = "broker_shutting_down" if record.shutting_down else "broker_unfenced"
+        kind = "broker_fenced" if record.fenced else kind
         reason = {"taken_over": True, "reason": "taken_over"}
         return TraceEvent(kind, broker=record.id, broker_epoch=record.epoch, detail=reason)
     if isinstance(record, PartitionImage):

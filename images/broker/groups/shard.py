@@ -189,7 +189,8 @@ class Shard:
         kept."""
         if name not in self.groups and step.group == Group(name):
             return
-        self.groups[name] = step.group
+        before, self.groups[name] = self.groups.get(name), step.group
+        self._trace_group(before, step.group)
         if any(isinstance(one, JoinAnswer) and one.error is ErrorCode.none for one in step.decisions):
             self._trace_generation(name, step.group)
         for decision in step.decisions:
@@ -202,6 +203,17 @@ class Shard:
             else:
                 _resolve(self._syncing.pop((name, decision.member_id), None), decision)
         self._changed.notify_all()
+
+    def _trace_group(self, before: Group | None, group: Group) -> None:
+        """Trace a group that waits for something else than before."""
+        detail = _waiting_for(group)
+        if before is None or _waiting_for(before) != detail:
+            end = self._replica.state.log_end
+            self._replica.coordinated("group_changed", end, end, {"group": group.id, **detail})
+
+    def _trace_stored(self, name: str, generation: int, append_result: AppendResult, error: ErrorCode) -> None:
+        detail = {"group": name, "generation": generation, "error": error.name}
+        self._replica.coordinated("group_stored", append_result.base_offset, append_result.end, detail)
 
     def _trace_generation(self, name: str, group: Group) -> None:
         end = self._replica.state.log_end
@@ -269,6 +281,7 @@ class Shard:
         error = await self._wait_until_committed(append_result)
         group = self.groups.get(name)
         if group is not None and self.leads:
+            self._trace_stored(name, generation, append_result, error)
             self.apply(name, generation_stored(group, generation, error, self.now_ms()))
 
     async def _report_stored(self, name: str, generation: int, append_result: AppendResult) -> None:
@@ -277,6 +290,7 @@ class Shard:
         if group is not None and self.leads:
             if error is ErrorCode.coordinator_not_available:
                 error = ErrorCode.rebalance_in_progress  # members only need to join again
+            self._trace_stored(name, generation, append_result, error)
             self.apply(name, stored(group, generation, error, self.now_ms()))
 
     def close(self) -> None:
@@ -392,3 +406,9 @@ _SUPERSEDED = ErrorCode.rebalance_in_progress
 def _resolve(future: asyncio.Future[Answer] | None, answer: Answer) -> None:
     if future is not None and not future.done():
         future.set_result(answer)
+
+
+def _waiting_for(group: Group) -> dict[str, object]:
+    """For the trace: the state of a group, and the answers that its members wait for."""
+    waits = {member.id: "join" if member.joining else "sync" if member.syncing else "" for member in group.members}
+    return {"state": str(group.state), "generation": group.generation, "storing": group.storing, "members": waits}

@@ -178,6 +178,7 @@ class Replica:
                 epoch = self.state.leader_epoch
                 return AppendResult(ErrorCode.none, verdict.base_offset, end, epoch, self.log.start, retry)
             if isinstance(verdict, Refuse):
+                self._trace.append_refused(self.state, header, verdict.error, self.log)
                 return self._refuse_append(verdict.error)
         base = self.log.end
         self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
@@ -217,7 +218,7 @@ class Replica:
         if self._latest_reads or self._deletions:
             self.changed.notify_all()
         if answer.error is not ErrorCode.none:
-            self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch.replica)
+            self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch)
             return FetchResult(answer.error)
         if answer.diverging is not None:
             self._trace.diverging(self.state, fetch, answer.diverging)
@@ -278,7 +279,7 @@ class Replica:
         """The error for a request of `leader_epoch` that only the leader answers; a refusal is traced."""
         error = leader.check_leader(self.state, leader_epoch, self.limits)
         if error is not ErrorCode.none:
-            self._trace.fenced(self.state, api, leader_epoch, error, -1)
+            self._trace.fenced(self.state, api, leader_epoch, error)
         return error
 
     async def latest_offset(self, until: float) -> tuple[ErrorCode, int]:
@@ -424,6 +425,7 @@ class Replica:
                     self._apply(log_start.truncate_fully_and_start_at(self.state, header.base_offset))
                 if header.base_offset != self.log.end:
                     problem = f"{self.name}: batch at {header.base_offset} does not follow {self.log.end}"
+                    self._trace.records_refused(self.state, header, self.log)
                     break
                 self.log.append(batch)
                 self._trace.appended(self.state, header.base_offset, header.leader_epoch, header, self.log.end)
@@ -482,7 +484,7 @@ class Replica:
         elif isinstance(decision, Resigned):
             self._trace.event(state, "resigned", log_end=state.log_end)
         elif isinstance(decision, ProposeIsr):
-            self._trace.isr_proposed(state, decision, before_step.high_watermark)
+            self._trace.isr_proposed(state, decision, before_step.high_watermark, self._now_ms(), self.limits)
             self._propose(self, decision)
         else:
             self._trace.isr_resolved(state, decision)

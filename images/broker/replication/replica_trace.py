@@ -10,6 +10,7 @@ from images.broker.log.log import Log
 from images.broker.replication.partition import (
     HighWatermarkMoved,
     IsrResolved,
+    Limits,
     LogStartAdvanced,
     Partition,
     ProposeIsr,
@@ -109,10 +110,23 @@ class ReplicaTrace:
             state, "became_leader", offset=start, log_end=state.log_end, members=state.isr, detail=log_detail(log)
         )
 
-    def fenced(self, state: Partition, api: str, requested: int, error: ErrorCode, replica: int) -> None:
-        """A request of leader epoch `requested` was refused."""
-        detail = {"api": api, "requested": requested, "error": error.name, "replica": replica}
-        self.event(state, "request_fenced", detail=detail)
+    def fenced(
+        self, state: Partition, api: str, requested: int, error: ErrorCode, fetch: ReplicaFetch | None = None
+    ) -> None:
+        """A request of leader epoch `requested` was refused; `fetch` is that of a follower."""
+        detail: dict[str, object] = {"api": api, "requested": requested, "error": error.name}
+        if fetch is None:
+            self.event(state, "request_fenced", detail={**detail, "replica": -1})
+            return
+        detail |= {"replica": fetch.replica, "broker_epoch": fetch.broker_epoch, "last_epoch": fetch.last_fetched_epoch}
+        self.event(state, "request_fenced", offset=fetch.offset, log_end=state.log_end, detail=detail)
+
+    def append_refused(self, state: Partition, header: Header, error: ErrorCode, log: Log) -> None:
+        """A batch was refused by its sequence number."""
+        known = log.producers.get(header.producer_id)
+        last = known.batches[-1].last_sequence if known is not None else -1
+        detail = {"producer_id": header.producer_id, "sequence": header.base_sequence, "error": error.name}
+        self.event(state, "append_refused", log_end=state.log_end, detail={**detail, "last": last})
 
     def high_watermark(self, state: Partition, moved: HighWatermarkMoved) -> None:
         """The high watermark changed; an event of a leader has the positions that allowed it."""
@@ -160,7 +174,13 @@ class ReplicaTrace:
             detail={"before": moved.before, "reason": str(moved.reason)},
         )
 
-    def isr_proposed(self, state: Partition, proposal: ProposeIsr, high_watermark: int) -> None:
+    def records_refused(self, state: Partition, header: Header, log: Log) -> None:
+        """A batch in the leader's answer does not follow this log."""
+        self.event(state, "records_refused", offset=header.base_offset, log_end=log.end)
+
+    def isr_proposed(
+        self, state: Partition, proposal: ProposeIsr, high_watermark: int, now_ms: int, limits: Limits
+    ) -> None:
         """An ISR change is proposed by a leader whose high watermark is `high_watermark` at that moment."""
         leadership = state.leader_state
         positions = {
@@ -175,7 +195,19 @@ class ReplicaTrace:
             log_end=state.log_end,
             high_watermark=high_watermark,
             members=proposal.members,
-            detail={"reason": proposal.reason, "positions": positions},
+            detail={
+                "reason": proposal.reason,
+                "positions": positions,
+                "epochs": {
+                    str(member): epoch for member, epoch in zip(proposal.members, proposal.broker_epochs, strict=True)
+                },
+                "lag_ms": {
+                    str(follower.id): now_ms - follower.caught_up_ms
+                    for follower in leadership.followers
+                    if follower.id in state.isr and follower.id not in proposal.members
+                },
+                "lag_max_ms": limits.replica_lag_time_max_ms,
+            },
         )
 
     def isr_resolved(self, state: Partition, change: IsrResolved) -> None:
@@ -192,4 +224,5 @@ def log_detail(log: Log) -> dict[str, object]:
     return {
         "epochs": [list(entry) for entry in log.epochs.entries],
         "producers": {str(producer): state.batches[-1].last_sequence for producer, state in log.producers.items()},
+        "producer_expiration_ms": log.config.producer_expiration_ms,
     }

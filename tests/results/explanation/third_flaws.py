@@ -53,17 +53,9 @@ THIRD: Final = (
         (
             Edit(
                 "images/broker/controller/controller.py",
-                "        if known is not None and alive and self.rules.registration_waits_for_fencing:\n"
-                "            return ControllerResult(self, "
-                "RegistrationAnswer(ErrorCode.duplicate_broker_registration))\n"
-                "        clean = known is None or request.previous_epoch == known.epoch\n"
-                "        change.register(request, known, clean)\n"
-                "        change.renew_session(request.id, now_ms)\n",
+                "        if known is not None and alive and self.rules.registration_waits_for_fencing:\n",
                 "        change.renew_session(request.id, now_ms)\n"
-                "        if known is not None and alive and self.rules.registration_waits_for_fencing:\n"
-                "            return self._result(change, RegistrationAnswer(ErrorCode.duplicate_broker_registration))\n"
-                "        clean = known is None or request.previous_epoch == known.epoch\n"
-                "        change.register(request, known, clean)\n",
+                "        if known is not None and alive and self.rules.registration_waits_for_fencing:\n",
             ),
         ),
         HALF_A_MINUTE_S,
