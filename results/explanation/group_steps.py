@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.story import Step, StepKind
 
-_KINDS: Final = ("coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told")
+_KINDS: Final = (
+    "coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told", "group_changed", "group_stored"
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -23,6 +25,8 @@ class _GroupAnswers:
     generations: dict[int, TraceRow] = field(default_factory=dict)
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
     """By partition, the offsets whose commit was answered, in order."""
+    unassigned: tuple[int, int] | None = None
+    """Leader epoch of the coordinator, and generation, whose members wait for their partitions to be committed."""
 
 
 def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
@@ -45,6 +49,11 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
         group = groups.setdefault(detail["group"], _GroupAnswers())
         if event.kind == "generation_begun":
             yield from _begun(group, event, detail)
+        elif event.kind == "group_changed":
+            yield from _changed(group, event, detail)
+        elif event.kind == "group_stored":
+            group.unassigned = None
+            yield from _stored(event, detail)
         elif event.kind == "offsets_told":
             yield from _outdated(group, event, place, detail["offsets"], "told a member")
         elif place in detail["offsets"]:
@@ -71,6 +80,40 @@ def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Ite
             f"{begun.at}: members of both have a valid number",
         )
     group.generations.setdefault(number, event)
+
+
+def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
+    """A rebalance that writes waits for a generation, which begins when all members have joined."""
+    absent = [member[:12] for member, answer in detail["members"].items() if answer != "join"]
+    generation = detail["generation"]
+    if detail["state"] == "PreparingRebalance" and detail["storing"] and absent:
+        yield _step(
+            StepKind.GROUP_WAITS_FOR_NO_WRITE,
+            event,
+            f"began a rebalance of the group {detail['group']} after generation {generation} and waits for a write "
+            f"(storing), although {', '.join(absent)} has not joined yet, so that no generation is being written: the "
+            "mark of an earlier write was kept, and no write ends it, so the rebalance never completes",
+        )
+    if detail["state"] == "CompletingRebalance":
+        group.unassigned = event.leader_epoch, generation
+    if detail["state"] == "Stable" and group.unassigned == (event.leader_epoch, generation):
+        yield _step(
+            StepKind.GROUP_RECORD_NOT_COMMITTED,
+            event,
+            f"handed out the partitions of generation {generation} of the group {detail['group']} before the record "
+            "with them was committed",
+        )
+
+
+def _stored(event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
+    if detail["error"] == "none" and event.log_end > event.high_watermark:
+        yield _step(
+            StepKind.GROUP_RECORD_NOT_COMMITTED,
+            event,
+            f"took the record of generation {detail['generation']} of the group {detail['group']} for committed, which "
+            f"ends at {event.log_end} of {_log(event)}, and its high watermark was {event.high_watermark}: members act "
+            "on a generation, or an assignment, that the next coordinator may not have",
+        )
 
 
 def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], place: str) -> Iterator[Step]:

@@ -14,6 +14,8 @@ from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView, batch_of
 from results.explanation.story import Step, StepKind, span
 
+_NEVER_EXPIRES_MS: Final = 600_000
+"""A log that forgets idle producers no sooner than this forgets none during a run."""
 Epochs = list[tuple[int, int]]
 """(epoch, offset of its first record), oldest first."""
 
@@ -67,7 +69,8 @@ def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             "its answers to them name the wrong epochs from now on",
             wrong,
         )
-    yield from _producers(replica, event, end, did, detail["producers"])
+    if detail.get("producer_expiration_ms", _NEVER_EXPIRES_MS) >= _NEVER_EXPIRES_MS:
+        yield from _producers(replica, event, end, did, detail["producers"])
 
 
 def _cache(entries: Epochs) -> str:
@@ -290,6 +293,47 @@ def _latest_told(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+def _led(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A leader's epoch starts at the end of its log."""
+    if 0 <= event.offset != event.log_end >= 0:
+        yield Step(
+            StepKind.LED_FROM_WRONG_START,
+            event.time_ns,
+            event.node,
+            f"{event.node} became leader in epoch {event.leader_epoch} and takes {event.offset} for the start of its "
+            f"epoch, and its log ends at {event.log_end}",
+            min(event.offset, event.log_end),
+        )
+
+
+def _follower_high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    replica, after = state.replica(event.node), event.high_watermark
+    leader = state.replicas.get(f"b{event.leader}")
+    passed = max(len(state.committed), leader.high_watermark if leader is not None else 0)
+    if after > passed and leader is not None:
+        yield Step(
+            StepKind.FOLLOWER_HIGH_WATERMARK_ABOVE_LEADER,
+            event.time_ns,
+            event.node,
+            f"{event.node} took {after} for the high watermark as follower of {leader.node}, its log ending at "
+            f"{len(replica.log)}, and no leader had moved its high watermark above {passed}",
+            passed,
+        )
+
+
+def _recovered_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """The log start survives a restart once it was in force: an event of the replica followed it."""
+    replica = state.replica(event.node)
+    if 0 <= event.offset < replica.settled_start and not replica.removed:
+        yield Step(
+            StepKind.LOG_START_FELL,
+            event.time_ns,
+            event.node,
+            f"the log of {event.node} started at {replica.settled_start} and came back starting at {event.offset}: "
+            "deleted records are back",
+        )
+
+
 def _log_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail: dict[str, Any] = event.details()
     committed = len(state.committed)
@@ -306,8 +350,9 @@ def _log_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 
 LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
-    "log_recovered": (_knowledge,),
-    "became_leader": (_knowledge,),
+    "log_recovered": (_knowledge, _recovered_start),
+    "became_leader": (_knowledge, _led),
+    "follower_high_watermark": (_follower_high_watermark,),
     "truncated": (_truncated, _knowledge),
     "fetch_accepted": (_fetch_accepted,),
     "diverging": (_diverging,),

@@ -20,7 +20,7 @@ from results.explanation.story import Step, StepKind, span
 
 _KINDS: Final = (
     "quorum_recovered", "quorum_voted", "quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned",
-    "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed",
+    "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed", "metadata_applied",
 )  # fmt: skip
 
 
@@ -35,6 +35,8 @@ class _Quorum:
     """Id of a voter → its node."""
     votes: dict[int, dict[str, int]] = field(default_factory=dict)
     """Controller epoch → node → the voter for which it voted last."""
+    led: dict[int, str] = field(default_factory=dict)
+    """Controller epoch → the node that led it first."""
     committed: list[int] = field(default_factory=list)
     """Epoch by offset of what leaders committed."""
     counted: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -54,6 +56,9 @@ def metadata_steps(trace: pa.Table) -> Iterator[Step]:
     """The broken steps of the metadata log, in the order of its events."""
     quorum = _Quorum()
     for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
+        if event.kind == "metadata_applied":
+            yield from _applied(quorum, event)
+            continue
         controller = quorum.controller(event.node)
         yield from _look(quorum, controller, event)
         _apply(quorum, controller, event)
@@ -91,7 +96,26 @@ def _end(controller: ReplicaView) -> tuple[int, int]:
     return (controller.log[-1] if controller.log else 0), len(controller.log)
 
 
+def _applied(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
+    """A broker applies metadata: only what is below the high watermark of the quorum."""
+    committed = len(quorum.committed)
+    if committed < event.log_end:
+        yield _step(
+            StepKind.METADATA_APPLIED_BEFORE_COMMIT,
+            event,
+            f"{event.node} applied the metadata up to {event.log_end}, and the controllers had committed it up to "
+            f"{committed} only: a controller answered the fetch of a broker with records above the high watermark of "
+            "the quorum, which another leader may replace",
+        )
+
+
 def _voted(quorum: _Quorum, voter: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    earlier = quorum.votes.get(event.leader_epoch, {}).get(event.node, event.broker)
+    if earlier != event.broker:
+        names = quorum.nodes.get(earlier, f"voter {earlier}"), quorum.nodes.get(event.broker, f"voter {event.broker}")
+        text = f"{voter.node} voted for {names[1]} in controller epoch {event.leader_epoch}, and had voted for "
+        text += f"{names[0]} in the same epoch: its vote was not kept"
+        yield _step(StepKind.VOTED_TWICE_IN_EPOCH, event, text)
     candidate = quorum.controllers.get(quorum.nodes.get(event.broker, ""))
     if candidate is None or candidate is voter or UNKNOWN in (_end(candidate)[0], _end(voter)[0]):
         return
@@ -106,6 +130,10 @@ def _voted(quorum: _Quorum, voter: ReplicaView, event: TraceRow) -> Iterator[Ste
 
 
 def _elected(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
+    led = quorum.led.setdefault(event.leader_epoch, event.node)
+    if led != event.node:
+        text = f"{event.node} became the leader of controller epoch {event.leader_epoch}, which {led} had led already"
+        yield _step(StepKind.TWO_CONTROLLERS_IN_ONE_EPOCH, event, text)
     votes = quorum.votes.get(event.leader_epoch, {})
     voters = sorted(node for node, voted in votes.items() if quorum.nodes.get(voted) == event.node)
     known = len(quorum.controllers)

@@ -18,7 +18,11 @@ from results.explanation.story import Belief, brokers
 
 UNKNOWN: Final = -1
 """The leader epoch of a record that the trace does not have; it equals every other."""
-NODE_KINDS: Final = ("node_started", "broker_registered", "broker_fenced", "broker_unfenced")
+BROKER_KINDS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
+"""Changes of a broker that controllers decide."""
+NODE_KINDS: Final = (
+    "node_started", "metadata_applied", "registered", "registration_refused", "broker_stays_fenced", *BROKER_KINDS
+)  # fmt: skip
 """Events of a whole node that matter to each of its partitions."""
 
 
@@ -67,6 +71,8 @@ class ReplicaView:
     log: list[int] = field(default_factory=list)
     """Leader epoch by offset."""
     log_start: int = 0
+    settled_start: int = 0
+    """The log start that was in force at a later event of the replica."""
     shortened: TraceRow | None = None
     """The last event that cut its log."""
     removed: bool = False
@@ -77,6 +83,8 @@ class ReplicaView:
     """The `became_follower` after which its log was not compared with its leader's yet."""
     batches: dict[tuple[int, int, int], BatchCopy] = field(default_factory=dict)
     """By producer id, sequence and checksum, the batches in its log."""
+    divergences: dict[tuple[int, ...], int] = field(default_factory=dict)
+    """Leader epoch, last epoch and offset of its fetches that diverged → how often."""
 
     def belief(self) -> Belief:
         """Its view as a value."""
@@ -112,6 +120,9 @@ class Decision:
     min_isr: int
     replicas: frozenset[int] = frozenset()
     adding: frozenset[int] = frozenset()
+    removing: frozenset[int] = frozenset()
+    offset: int = -1
+    """The end of the metadata log with it."""
 
     @classmethod
     def of(cls, event: TraceRow) -> Decision:
@@ -128,6 +139,8 @@ class Decision:
             min(minimum, len(replicas) or minimum),
             frozenset(replicas),
             frozenset(detail.get("adding") or ()),
+            frozenset(detail.get("removing") or ()),
+            event.offset,
         )
 
     def __str__(self) -> str:
@@ -161,12 +174,31 @@ class PartitionReplay:
     fenced: set[int] = field(default_factory=set)
     leaving: dict[int, int] = field(default_factory=dict)
     """Broker → when it was fenced, until the instant after that is seen."""
+    shutting_down: set[int] = field(default_factory=set)
+    broker_epochs: dict[int, int] = field(default_factory=dict)
+    """Broker → the broker epoch that the controllers gave it last."""
+    leaderless: Decision | None = None
+    """The last decision without a leader that was told as a step."""
+    last_change_ns: int = -1
+    """When the controllers last decided something about a broker or the partition."""
+    applied: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Broker's node → when it last took over metadata, and up to which offset."""
+    refusals: dict[tuple[str, int, str], int] = field(default_factory=dict)
+    """Controller, broker, incarnation of a refused registration → the last contact that the controller gave for it."""
     broker_offsets: dict[int, int] = field(default_factory=dict)
     """Broker → the metadata offset of its newest change."""
 
     def replica(self, node: str) -> ReplicaView:
         """The view of `node`."""
         return self.replicas.setdefault(node, ReplicaView(node))
+
+    def has_read(self, node: str, decision: Decision) -> bool:
+        """Whether a broker has applied the metadata with a decision, as far as its events say."""
+        return node not in self.applied or decision.offset <= self.applied[node][1]
+
+    def is_active(self, broker: int) -> bool:
+        """Whether a broker may lead, and be in an ISR, as far as the controllers have decided."""
+        return broker in self.broker_epochs and broker not in self.fenced | self.shutting_down
 
     def beliefs(self) -> tuple[Belief, ...]:
         """Every node's view, by name."""
@@ -183,23 +215,36 @@ class PartitionReplay:
         if event.kind == "node_started":
             if event.number >= 0:
                 self.started_ns[event.number] = event.time_ns
-        elif event.kind in NODE_KINDS:
+        elif event.kind in BROKER_KINDS:
             self._change_broker(event)
+        elif event.kind == "metadata_applied":
+            self.applied[event.node] = event.time_ns, event.log_end
+        elif event.kind == "registration_refused":
+            detail = event.details()
+            self.refusals[event.node, event.broker, detail["incarnation"]] = detail["contact_ms"]
         elif event.kind == "partition_changed":
             self._decide(event)
         elif event.kind in _APPLY and event.number >= 0:
-            _APPLY[event.kind](self, self.replica(event.node), event)
+            replica = self.replica(event.node)
+            if event.kind != "log_recovered":
+                replica.settled_start = replica.log_start
+            _APPLY[event.kind](self, replica, event)
 
     def _decide(self, event: TraceRow) -> None:
         if event.offset < self.metadata_offset:
             return  # a deposed controller traced it late
         self.metadata_offset = event.offset
+        self.last_change_ns = event.time_ns
         self.decision = self.decisions[event.partition_epoch] = Decision.of(event)
 
     def _change_broker(self, event: TraceRow) -> None:
         if event.offset < self.broker_offsets.get(event.broker, -1):
             return  # a deposed controller traced it late
         self.broker_offsets[event.broker] = event.offset
+        self.last_change_ns = event.time_ns
+        if event.kind == "broker_shutting_down":
+            self.shutting_down.add(event.broker)
+            return
         if event.kind == "broker_unfenced":
             self.fenced.discard(event.broker)
             self.leaving.pop(event.broker, None)
@@ -207,7 +252,10 @@ class PartitionReplay:
         self.fenced.add(event.broker)
         if event.kind == "broker_fenced":
             self.leaving[event.broker] = event.time_ns
-        elif event.details().get("clean") is False:
+            return
+        self.shutting_down.discard(event.broker)
+        self.broker_epochs[event.broker] = event.broker_epoch
+        if event.details().get("clean") is False:
             self.unclean[event.broker] = event.time_ns
 
 
@@ -273,6 +321,13 @@ def _recovered(state: PartitionReplay, replica: ReplicaView, event: TraceRow) ->
     replica.role, replica.proposal, replica.removed = "", None, False
 
 
+def _diverged(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    detail = event.details()
+    fetch = (event.leader_epoch, *detail.get("fetched", ()))
+    follower = state.replica(f"b{detail['replica']}")
+    follower.divergences[fetch] = follower.divergences.get(fetch, 0) + 1
+
+
 def _log_start(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.log_start = max(event.offset, 0)
 
@@ -303,6 +358,7 @@ _APPLY: Final = {
     "truncated": _truncated,
     "log_recovered": _recovered,
     "log_start": _log_start,
+    "diverging": _diverged,
     "high_watermark": _high_watermark,
     "follower_high_watermark": _high_watermark,
     "isr_proposed": _proposed,

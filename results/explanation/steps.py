@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation import decision_steps, log_steps
+from results.explanation import belief_steps, decision_steps, election_steps, log_steps, refusal_steps
 from results.explanation.replay import (
     Decision,
     PartitionReplay,
@@ -37,14 +37,8 @@ def broken_steps(events: Iterable[TraceRow]) -> list[Step]:
     state, steps = PartitionReplay(), []
     for event in events:
         fresh = [
-            *_kept_unclean(state, event),
-            *decision_steps.ALWAYS(state, event),
-            *(
-                step
-                for looks in (log_steps.LOOKS, decision_steps.LOOKS, _LOOKS)
-                for look in looks.get(event.kind, ())
-                for step in look(state, event)
-            ),
+            *(step for look in _ALWAYS for step in look(state, event)),
+            *(step for looks in _ALL_LOOKS for look in looks.get(event.kind, ()) for step in look(state, event)),
         ]
         state.apply(event)
         decided = str(state.decision) if state.decision is not None else ""
@@ -89,7 +83,7 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             f"{moved}, {why}",
             before=((decision.time_ns, f"the controllers decided the ISR {brokers(decision.isr)}"),),
         )
-    if len(quorum) < decision.min_isr:
+    if len(quorum) < decision.min_isr and state.has_read(event.node, decision):
         yield step(StepKind.HIGH_WATERMARK_WITH_SMALL_QUORUM, f"{moved}: min.insync.replicas is {decision.min_isr}")
 
 
@@ -456,6 +450,8 @@ def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+_ALWAYS: Final = (_kept_unclean, decision_steps.ALWAYS, election_steps.ALWAYS, belief_steps.not_taken_over)
+"""Looks at every event."""
 _LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
     "high_watermark": (_high_watermark,),
     "acknowledged": (_acknowledged,),
@@ -467,3 +463,6 @@ _LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[
     "log_recovered": (_recovered,),
     "became_leader": (_became_leader,),
 }
+_ALL_LOOKS: Final = (
+    belief_steps.LOOKS, log_steps.LOOKS, decision_steps.LOOKS, election_steps.LOOKS, refusal_steps.LOOKS, _LOOKS
+)  # fmt: skip

@@ -128,11 +128,13 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
     if topic:
         events = list(events_of(evidence.trace, topic, partition))
         steps += (*broken_steps(events), *read_steps(events, evidence.history, topic, partition))
+        steps += metadata_steps(evidence.trace)
         if OF_GROUPS & set(checks):
             steps += group_steps(evidence.trace, topic, partition)
     else:
         steps += metadata_steps(evidence.trace)
         if not {"raft"} & set(checks):
+            steps += group_steps(evidence.trace, topic, partition)
             for name, number in _partitions(evidence.trace):
                 named = broken_steps(events_of(evidence.trace, name, number))
                 steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
