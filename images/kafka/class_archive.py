@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from images.kafka.__main__ import CLASSES, CLUSTER_ID, java_command
 
 _STARTED = "Kafka Server started"
-_START_LIMIT_S = 300.0
+_START_LIMIT_S = 1800.0
 """Of the whole life of the node, on a busy machine."""
 _PROPERTIES = """\
 process.roles=broker,controller
