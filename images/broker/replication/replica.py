@@ -94,8 +94,7 @@ class Replica:
         self.changed = Condition()
         """Notified of every change."""
         self.changed_for_followers = Condition()
-        """Notified of every change for which the waiting fetch of a follower is read again: as in Kafka, of every
-        change except of the high watermark alone."""
+        """Notified of every change but of the high watermark alone: the waiting fetch of a follower is read again."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
         self._fetched_in: dict[int, tuple[int, int]] = {}
@@ -470,9 +469,8 @@ class Replica:
             self.log.advance_start(decision.after)
             self.state = state._replace(epochs=self.log.epochs)
         elif isinstance(decision, Converged):
-            self._trace.event(
-                state, "converged", log_end=state.log_end, detail={"exchanges": decision.truncation_rounds}
-            )
+            rounds = {"exchanges": decision.truncation_rounds}
+            self._trace.event(state, "converged", log_end=state.log_end, detail=rounds)
         elif isinstance(decision, BecameLeader):
             self._last_answers.clear()
             if self.limits.rules.enter_leader_epoch_start:
