@@ -25,6 +25,7 @@ A spec is YAML, every field optional:
     clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
+    channels: 0                 # share of the drawn faults of links that concern the connections of one name
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
@@ -130,6 +131,7 @@ class Spec:
     families: tuple[str, ...] = FAIR_FAMILIES
     """Fault families to draw from; empty with a script."""
     triggers: float = 0.0
+    channels: float = 0.0
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -311,7 +313,7 @@ class Spec:
         if not self.families:
             return self.script
         cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
-        return draw(random, cluster, self.time_limit_s, self.families, self.triggers)
+        return draw(random, cluster, self.time_limit_s, self.families, self.triggers, self.channels)
 
     def cluster_shape(
         self,

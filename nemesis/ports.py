@@ -8,12 +8,35 @@ numbers that show whether the fault took effect, measured by the environment and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 Evidence = Mapping[str, float]
 """Measurements: messages held, bytes lost, seconds frozen … A fault declares which of them must be positive."""
+
+
+CLIENTS: Final = "clients"
+"""Everything outside of the cluster that sends it requests, as one end of a link."""
+
+
+class ChannelName(StrEnum):
+    """The connections of a cluster, by their purpose: the first request on each says what it is for."""
+
+    FETCH = "fetch"
+    """A follower's, to the leader that it fetches from."""
+    METADATA = "metadata"
+    """A broker's, on which it reads the metadata log from a controller."""
+    HEARTBEAT = "heartbeat"
+    """A broker's, for its registration and its heartbeats."""
+    ALTER_PARTITION = "alter-partition"
+    """A leader's, for changes of an ISR."""
+    FORWARDING = "forwarding"
+    """A broker's, for what it passes on from clients to the controller."""
+    QUORUM = "quorum"
+    """A controller's, to another controller."""
+    CLIENT = "client"
+    """A client's, to any node."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,6 +45,8 @@ class Link:
 
     source: str
     target: str
+    channel: str = ""
+    """A ChannelName: only what is sent on connections of that name. Empty: everything."""
 
 
 def both_ways(ones: Iterable[str], others: Iterable[str]) -> tuple[Link, ...]:
@@ -34,6 +59,11 @@ def one_way(sources: Iterable[str], targets: Iterable[str]) -> tuple[Link, ...]:
     """Every link from one of `sources` to one of `targets`."""
     targets = tuple(targets)
     return tuple(Link(a, b) for a in sources for b in targets if a != b)
+
+
+def on_channel(links: Iterable[Link], channel: ChannelName | None) -> tuple[Link, ...]:
+    """The links, of the connections of one name only if one is given."""
+    return tuple(links) if channel is None else tuple(replace(link, channel=channel.value) for link in links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +133,8 @@ class EnvironmentCapability(StrEnum):
     """Slow links: `LinkQuality.delay_ms` and `jitter_ms`."""
     MESSAGES = "messages"
     """Telling one message from another on its way: `ClusterUnderTest.intercept`."""
+    CHANNELS = "channels"
+    """Telling connections between two nodes apart: links with a channel."""
     CLOCKS = "clocks"
     """Clocks that can be changed: `ClusterUnderTest.set_clock`."""
     FROZEN_CLOCKS = "frozen-clocks"
@@ -200,7 +232,8 @@ class ClusterUnderTest(Protocol):
         """The active controller, as far as the cluster reports; None when no node reports one."""
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
-        """Stop delivery on each link. Open connections hang (`reset=False`) or break."""
+        """Stop delivery on each link. Open connections hang (`reset=False`) or break. With a channel new connections
+        are still made, and stop at their first request."""
 
     async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again, held data first. Evidence: `held` (messages that were stopped), `refused` (connections)."""

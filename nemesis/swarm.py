@@ -10,7 +10,8 @@ first, and the faults from that profile:
 - whether scripted faults run one after the other and undisturbed, or among all other faults.
 
 A share of the faults may wait for a condition of the protocol instead of a time alone (`nemesis.triggers`). The first
-that has an effect by itself keeps its time, so that there is something to wait for.
+that has an effect by itself keeps its time, so that there is something to wait for. A share of the partitions and of
+the slow and lossy links may concern the connections of one name alone (`Fault.limited`).
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
@@ -44,7 +45,7 @@ from random import Random
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile, some
 from nemesis.faults.fault import Family, Fault
-from nemesis.ports import KeepUnsynced
+from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.triggers import with_trigger
@@ -89,9 +90,10 @@ def draw(
     time_limit_s: float,
     families: Sequence[str] = FAIR_FAMILIES,
     triggers: float = 0.0,
+    channels: float = 0.0,
 ) -> Schedule:
     """A schedule for a run of `time_limit_s`, with some or all of `families`; a share of its faults, `triggers`, waits
-    for conditions."""
+    for conditions, and a share of those of links, `channels`, concerns the connections of one name."""
     possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
     if not possible or time_limit_s <= 0:
         return Schedule()
@@ -132,16 +134,20 @@ def draw(
     if of_slots and of_slots[-1].at_s < earliest_s < end_s:
         last = of_slots.pop()
         of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
-    return Schedule((*scheduled, *_with_triggers(of_slots, triggers, streams, cluster)))
+    return Schedule((*scheduled, *_changed(of_slots, triggers, channels, streams, cluster)))
 
 
-def _with_triggers(
-    of_slots: Sequence[ScheduledFault], share: float, streams: _Streams, cluster: ClusterShape
+def _changed(
+    of_slots: Sequence[ScheduledFault], triggers: float, channels: float, streams: _Streams, cluster: ClusterShape
 ) -> Iterator[ScheduledFault]:
-    timed = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone()), 0)
+    """The faults with triggers, and limited to channels; the first that has an effect by itself stays as it is."""
+    kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone()), 0)
     for number, scheduled in enumerate(of_slots):
+        random = streams.of("channel", number)
+        if number != kept and EnvironmentCapability.CHANNELS not in cluster.unsupported and random.random() < channels:
+            scheduled = replace(scheduled, fault=scheduled.fault.limited(random, cluster))
         random = streams.of("trigger", number)
-        triggered = number != timed and random.random() < share
+        triggered = number != kept and random.random() < triggers
         yield with_trigger(scheduled, random, cluster) if triggered else scheduled
 
 

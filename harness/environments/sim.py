@@ -36,7 +36,16 @@ from images.broker.config import NodeConfig
 from images.broker.node import run_node
 from images.broker.ports import NodePorts
 from images.trace import TraceEvent
-from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
+from nemesis.ports import (
+    CLIENTS,
+    ClockChange,
+    EnvironmentCapability,
+    Evidence,
+    KeepUnsynced,
+    Link,
+    LinkQuality,
+    MessageRule,
+)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -221,13 +230,13 @@ class SimDeployment:
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         """Stop delivery; with `reset`, connections over the links break at both ends."""
         for link in links:
-            self._world.network.cut(link.source, link.target, reset=reset)
+            self._world.network.cut(*_ends(link), channel=link.channel, reset=reset)
 
     async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again. Evidence: `held`, `refused` (connection attempts stopped), `reset` (ends broken)."""
         held = refused = reset = 0
         for link in links:
-            counters = self._world.network.heal_link(link.source, link.target)
+            counters = self._world.network.heal_link(*_ends(link), channel=link.channel)
             held += counters.held
             refused += counters.refused
             reset += counters.reset
@@ -236,13 +245,13 @@ class SimDeployment:
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         """Make links slow or lossy."""
         for link in links:
-            self._world.network.degrade(link.source, link.target, quality)
+            self._world.network.degrade(*_ends(link), quality, channel=link.channel)
 
     async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`."""
         delayed = lost = delay_ns = 0
         for link in links:
-            counters = self._world.network.clear_degradation(link.source, link.target)
+            counters = self._world.network.clear_degradation(*_ends(link), channel=link.channel)
             delayed += counters.delayed
             delay_ns += counters.delay_ns
             lost += counters.lost
@@ -470,6 +479,14 @@ class SimDeployment:
                 listen(*what)
         except Exception as error:
             self._world.fail(error)
+
+
+def _ends(link: Link) -> tuple[str, str]:
+    """The nodes of a link: all clients run on one of the harness."""
+    return (
+        HARNESS if link.source == CLIENTS else link.source,
+        HARNESS if link.target == CLIENTS else link.target,
+    )
 
 
 def _failure(exit: Exit) -> str:

@@ -114,6 +114,11 @@ class Fault:
         changes: dict[str, Any] = {"nodes": nodes}
         return replace(self, **changes)
 
+    def limited(self, random: Random, cluster: ClusterShape) -> Self:
+        """The same fault limited to the connections of one name, where it is about links and the cluster has such
+        connections between the nodes that it concerns."""
+        return self
+
     def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
         """The targets that lose data, or restart uncleanly, which only victims of a run may (`nemesis.swarm`). Where
         `unclean_recovery` finds what a killed process has kept, any may be killed."""
@@ -125,7 +130,8 @@ class Fault:
 
     def to_mapping(self) -> dict[str, Any]:
         """The fault as YAML or JSON values, read back by `nemesis.schedule`."""
-        return {"fault": self.name} | {name: _plain(value) for name, value in asdict(self).items()}
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return {"fault": self.name} | {name: _plain(value) for name, value in given.items()}
 
 
 def _plain(value: object) -> object:

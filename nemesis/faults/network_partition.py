@@ -20,19 +20,24 @@ leader-only              `nodes` from the other brokers, but not from the       
                          controllers: it stays leader and cannot replicate
 controller-from-brokers  the controllers from `nodes`, which see each other           brokers
 controllers-apart        `nodes` from the other controllers; all brokers see them     controller
+
+With a `channel` only the connections of that name are cut. `client` cuts `nodes` from the clients, both ways (isolate)
+or in what the nodes send (one-way), and takes no other shape.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, Self
+from random import Random
+from typing import ClassVar, Final, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import Link, both_ways, one_way
+from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, Link, both_ways, on_channel, one_way
 
 
 class PartitionShape(StrEnum):
@@ -69,6 +74,27 @@ DEFAULT_NODES = {
 }
 
 
+_TO_CONTROLLERS: Final = (
+    ChannelName.METADATA,
+    ChannelName.HEARTBEAT,
+    ChannelName.ALTER_PARTITION,
+    ChannelName.FORWARDING,
+)
+_OF_BROKERS: Final = (ChannelName.FETCH, *_TO_CONTROLLERS)
+_OF_CLIENTS: Final = (PartitionShape.ISOLATE, PartitionShape.ONE_WAY)
+_CHANNELS: Final = {
+    PartitionShape.ISOLATE: (*_OF_BROKERS, ChannelName.CLIENT),
+    PartitionShape.MINORITY: _OF_BROKERS,
+    PartitionShape.HALVES: _OF_BROKERS,
+    PartitionShape.BRIDGE: (ChannelName.FETCH,),
+    PartitionShape.RING: (ChannelName.FETCH,),
+    PartitionShape.ONE_WAY: _OF_BROKERS,
+    PartitionShape.LEADER_ONLY: (ChannelName.FETCH,),
+    PartitionShape.CONTROLLER_FROM_BROKERS: _TO_CONTROLLERS,
+    PartitionShape.CONTROLLERS_APART: (ChannelName.QUORUM,),
+}
+"""The channels that are drawn for a shape: those between its nodes."""
+
 _FAMILY = Family(number=1, name="partition", colour="#d1495b")
 
 
@@ -86,8 +112,11 @@ class NetworkPartition(Fault):
     against: tuple[str, ...] = ()
     """Nodes that do not hear `nodes`; for `one-way` alone, and `all` when empty."""
     flavour: ConnectionFate = ConnectionFate.HELD
+    channel: ChannelName | None = None
 
     def __post_init__(self) -> None:
+        if self.channel is ChannelName.CLIENT and (self.shape not in _OF_CLIENTS or self.against):
+            raise ValueError(f"channel: client takes shape isolate or one-way, without against, not {self.shape}")
         if self.against and self.shape is not PartitionShape.ONE_WAY:
             raise ValueError(f"against: only shape one-way takes it, not {self.shape}")
 
@@ -138,15 +167,31 @@ class NetworkPartition(Fault):
             handle.add_targets(nodes)
         is_one_way = self.shape is PartitionShape.ONE_WAY
         against = await handle.resolve_peers(self.against or ("all",)) if is_one_way else ()
-        await handle.cut(
-            links(self.shape, nodes, brokers, controllers, against), reset=self.flavour is ConnectionFate.RESET
-        )
+        if self.channel is ChannelName.CLIENT:
+            cut = one_way(nodes, (CLIENTS,)) if is_one_way else both_ways(nodes, (CLIENTS,))
+        else:
+            cut = links(self.shape, nodes, brokers, controllers, against)
+        await handle.cut(on_channel(cut, self.channel), reset=self.flavour is ConnectionFate.RESET)
+
+    def effective_alone(self) -> bool:
+        """A connection of one name may have nothing to carry."""
+        return self.channel is None
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Connections that can be told apart, if it is limited to some."""
+        return frozenset({EnvironmentCapability.CHANNELS} if self.channel is not None else ())
+
+    def limited(self, random: Random, cluster: ClusterShape) -> Self:
+        """One of the channels between the nodes of the shape."""
+        return replace(self, channel=random.choice(_CHANNELS[self.shape])) if cluster.controllers else self
 
     def describe(self) -> str:
         """PartitionShape, targets and flavour."""
         words = [str(self.shape), *self.nodes]
         if self.against:
             words += ["→", *self.against]
+        if self.channel is not None:
+            words.append(f"on {self.channel}")
         return " ".join([*words, f"({self.flavour})"])
 
 

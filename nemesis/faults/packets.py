@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import EnvironmentCapability, LinkQuality, both_ways, one_way
+from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, LinkQuality, both_ways, on_channel, one_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Packets(Fault):
     loss: float = 0.0
     one_way: bool = False
     """Only what `nodes` send."""
+    channel: ChannelName | None = None
+    """Only the connections of this name; `client` has the clients in place of `against`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.loss < 1:
@@ -64,23 +67,38 @@ class Packets(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Degrade every link."""
         nodes = await handle.resolve(self.nodes)
-        against = await handle.resolve_peers(self.against)
+        of_clients = self.channel is ChannelName.CLIENT
+        against = (CLIENTS,) if of_clients else await handle.resolve_peers(self.against)
         links = one_way(nodes, against) if self.one_way else both_ways(nodes, against)
         await handle.degrade(
-            tuple(dict.fromkeys(links)), LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss)
+            on_channel(dict.fromkeys(links), self.channel),
+            LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss),
         )
 
     def effective_alone(self) -> bool:
-        """A leader may be the very broker that it is to be cut from, and two brokers may share no partition."""
-        return self.against == ("all",)
+        """A leader may be the very broker that it is to be cut from, and two brokers may share no partition; a
+        connection of one name may have nothing to carry."""
+        return self.against == ("all",) and self.channel is None
 
     def needs(self) -> frozenset[EnvironmentCapability]:
-        """Loss alone needs nothing."""
-        return frozenset({EnvironmentCapability.DELAY} if self.delay_ms or self.jitter_ms else ())
+        """Loss alone needs nothing, on links that are not limited to some connections."""
+        needs = {EnvironmentCapability.DELAY} if self.delay_ms or self.jitter_ms else set()
+        return frozenset(needs | ({EnvironmentCapability.CHANNELS} if self.channel is not None else set()))
+
+    def limited(self, random: Random, cluster: ClusterShape) -> Self:
+        """Any channel that a broker has; between brokers that of fetches."""
+        if not cluster.controllers:
+            return self
+        between_brokers = self.against == ("brokers",) or set(self.against) <= set(cluster.brokers)
+        names = [name for name in ChannelName if name is not ChannelName.QUORUM]
+        return replace(self, channel=ChannelName.FETCH if between_brokers else random.choice(names))
 
     def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
         """Loss alone where links cannot be slowed."""
-        if not self.needs() & frozenset(unsupported):
+        missing = self.needs() & frozenset(unsupported)
+        if EnvironmentCapability.CHANNELS in missing:
+            return None
+        if not missing:
             return self
         return replace(self, delay_ms=0.0, jitter_ms=0.0, loss=self.loss or _loss(random))
 
@@ -89,6 +107,7 @@ class Packets(Fault):
         arrow = "→" if self.one_way else "↔"
         bad = [f"+{self.delay_ms:.0f}±{self.jitter_ms:.0f} ms"] if self.delay_ms or self.jitter_ms else []
         bad += [f"{self.loss:.0%} lost"] if self.loss else []
+        bad += [f"on {self.channel}"] if self.channel is not None else []
         return f"packets {' '.join(self.nodes)} {arrow} {' '.join(self.against)} {' '.join(bad)}"
 
 

@@ -47,7 +47,10 @@ def fault_fields() -> Rows:
     return [
         (
             f"`{name}`",
-            ", ".join(f"`{item.name}` {_default(item) or 'needed'}" for item in fields(kind)),
+            ", ".join(
+                f"`{item.name}` {_default(item) or ('any' if item.default is None else 'needed')}"
+                for item in fields(kind)
+            ),
             "yes" if kind.ends_by_itself else "",
         )
         for name, kind in STEPS.items()

@@ -169,7 +169,11 @@ def test_faults_that_kafka_cannot_carry_are_known_before_anything_runs() -> None
         listener = Listener(on_trace=lambda time_ns, node, event: None, on_log=lambda node, line: None)
         return set(MachineDeployment(layout, nothing, seed=1, listener=listener, facts={}).unsupported)
 
-    of_machines = {EnvironmentCapability.LIVE_TRACE, EnvironmentCapability.MESSAGES}
+    of_machines = {
+        EnvironmentCapability.LIVE_TRACE,
+        EnvironmentCapability.MESSAGES,
+        EnvironmentCapability.CHANNELS,
+    }
     of_kafka = {EnvironmentCapability.FROZEN_CLOCKS, EnvironmentCapability.RESIGNATION}
     assert lacks(3) == of_machines | of_kafka
     assert lacks(0) == of_machines | of_kafka | {EnvironmentCapability.EMPTY_DISKS}

@@ -15,6 +15,7 @@ from nemesis.ports import EnvironmentCapability
 MACHINES_LACK: Final[Mapping[EnvironmentCapability, str]] = {
     EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
     EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
+    EnvironmentCapability.CHANNELS: "all connections to a node lead to one port there",
 }
 
 

@@ -35,6 +35,7 @@ from harness.cluster.random_streams import run_stream
 from harness.drawn_spec import with_drawn_world
 from harness.environments.registry import environment_named
 from harness.spec import SEEDS, Spec
+from harness.worlds import DIMENSIONS
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.fault import Fault
 from nemesis.schedule import Schedule, ScheduledFault
@@ -48,6 +49,8 @@ _ATTEMPTS: Final = 8
 _SAME_SEED_SHARE: Final = 0.5
 _NEAR: Final = 1.0
 """Mean distance of a fault that is added to another, in multiples of the cluster's patience."""
+_OF_FAULTS: Final = tuple(dimension.name for dimension in DIMENSIONS if dimension.of_faults)
+"""Dimensions that are shares of drawn faults."""
 _DIMENSIONS_MOST: Final = 4
 """Of a world, drawn anew at once."""
 
@@ -118,12 +121,13 @@ def new_faults(parents: Parents, random: Random) -> Spec | None:
     if not parents.base.families:
         return None
     drawn = replace(parents.spec, seed=random.randrange(SEEDS), families=parents.base.families, script=Schedule())
-    return _scripted(replace(drawn, triggers=float(parents.spec.drawn.get("triggers", 0))))
+    shares = {name: float(parents.spec.drawn.get(name, 0)) for name in _OF_FAULTS}
+    return _scripted(replace(drawn, triggers=shares["triggers"], channels=shares["channels"]))
 
 
 def new_world(parents: Parents, random: Random) -> Spec | None:
     """A few dimensions of the world drawn anew, under the same schedule where it fits the new cluster."""
-    names = [name for name in parents.base.vary if name != "triggers"]
+    names = [name for name in parents.base.vary if name not in _OF_FAULTS]
     if not names:
         return None
     chosen = random.sample(names, min(len(names), random.randint(1, _DIMENSIONS_MOST)))
@@ -271,7 +275,7 @@ def _scripted(spec: Spec) -> Spec:
     injection_s = environment_named("sim", {}).injection_s
     stream = run_stream(spec.seed, "schedule")
     schedule = spec.schedule(spec.broker_names, spec.controller_names, stream, injection_s=injection_s)
-    return replace(spec, families=(), triggers=0.0, script=schedule)
+    return replace(spec, families=(), triggers=0.0, channels=0.0, script=schedule)
 
 
 def _cluster(spec: Spec) -> ClusterShape:

@@ -9,6 +9,7 @@ from struct import Struct
 from typing import Any, Protocol
 
 from harness.simulation.digest import SENT
+from harness.simulation.network.channel_names import name_of
 from harness.simulation.network.interception import Interception
 from harness.simulation.network.packets import RST
 from harness.simulation.views import NodeView, WorldView
@@ -44,6 +45,10 @@ class LinkState:
     interceptions: tuple[Interception, ...] = ()
     """Those that look at the messages of this link."""
     counters: LinkCounters = field(default_factory=LinkCounters)
+    cut_channels: dict[str, LinkCounters] = field(default_factory=dict)
+    """Names of connections that are cut alone, with what was stopped."""
+    degraded_channels: dict[str, tuple[LinkQuality, LinkCounters]] = field(default_factory=dict)
+    """Names of connections that are degraded alone."""
     holding: dict[Channel, None] = field(default_factory=dict)
     """Channels with packets that were stopped here, in the order they were first stopped."""
 
@@ -54,6 +59,10 @@ class Receiver(Protocol):
     @property
     def gone(self) -> bool:
         """Whether the kernel has let go of this end."""
+
+    @property
+    def outgoing(self) -> Channel:
+        """The direction this end sends in."""
 
     def arrive(self, kind: int, data: bytes) -> None:
         """Take one packet."""
@@ -84,8 +93,8 @@ class Medium(Protocol):
     def connections(self) -> dict[Any, None]:
         """Every end of a connection that some kernel still knows."""
 
-    def extra_ns(self, link: LinkState) -> int:
-        """Latency that a degraded link adds to one packet."""
+    def extra_ns(self, quality: LinkQuality, counters: LinkCounters) -> int:
+        """Latency that a degraded link adds to one packet, which is counted."""
 
 
 class Channel:
@@ -100,6 +109,7 @@ class Channel:
         "channel_id",
         "connection",
         "link",
+        "name",
         "receiver",
         "stranded",
         "unread_bytes",
@@ -115,6 +125,8 @@ class Channel:
         self.connection = connection
         self.carries_requests = carries_requests
         self.receiver: Receiver
+        self.name = ""
+        """Of its connection, once the first request is sent (`channel_names`)."""
         self.unread_bytes = 0
         """Data taken by the sender's kernel that the receiving process has not read."""
         self.stranded = False
@@ -133,6 +145,9 @@ class Channel:
         """Put a packet on its way."""
         network = self._network
         if data:
+            if not self.name and self.carries_requests:
+                self.name = name_of(self.link.source.name, self.link.target.name, data)
+                self.receiver.outgoing.name = self.name
             size = len(data)
             self.unread_bytes += size
             buffer = network.digest_buffer
@@ -169,7 +184,9 @@ class Channel:
         link = self.link
         due_ns = self._world.now_ns + link.low_ns + int(self._network.random() * link.span_ns)
         if link.quality is not None:
-            due_ns += self._network.extra_ns(link)
+            due_ns += self._network.extra_ns(link.quality, link.counters)
+        if link.degraded_channels and self.name in link.degraded_channels:
+            due_ns += self._network.extra_ns(*link.degraded_channels[self.name])
         if due_ns < self._last_ns:
             due_ns = self._last_ns
         self._last_ns = due_ns
@@ -185,11 +202,13 @@ class Channel:
 
     def _arrive(self, packet: tuple[int, bytes]) -> None:
         link = self.link
-        if link.cut or self._held:
+        if link.cut or self._held or (link.cut_channels and self.name in link.cut_channels):
             self._held.append((None, packet))
             link.holding[self] = None
             if link.cut:
                 link.counters.held += 1
+            elif self.name in link.cut_channels:
+                link.cut_channels[self.name].held += 1
             return
         if not link.target.powered:
             self.stranded = True
@@ -202,7 +221,7 @@ class Channel:
         self._world.at(self._last_ns, self._release, None)
 
     def _release(self, _: None) -> None:
-        if self.link.cut:
+        if self.link.cut or self.name in self.link.cut_channels:
             return
         held = self._held
         while held:

@@ -10,6 +10,8 @@ observe of it:
 - *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
   healing it comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks
   connections instead.
+- *A cut or a degradation of one channel* concerns the connections of that name, which their first request gives them:
+  they are still made, and what they carry is stopped or slow.
 - *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
 - *A paused process* misses nothing: its kernel accepts connections and keeps data until it resumes.
 - *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are
@@ -108,40 +110,50 @@ class Network:
             self._links[source, target] = state
         return state
 
-    def cut(self, source: str, target: str, *, reset: bool = False) -> None:
-        """Stop delivery; with `reset`, break the connections that use this direction at both ends."""
+    def cut(self, source: str, target: str, *, channel: str = "", reset: bool = False) -> None:
+        """Stop delivery; with `reset`, break the connections that use this direction at both ends. With a `channel`
+        only the connections of that name."""
         link = self.link(source, target)
         if source == target:
             return
-        if not link.cut:
+        counters = link.cut_channels.setdefault(channel, LinkCounters()) if channel else link.counters
+        if not channel and not link.cut:
             link.cut = True
             link.counters.held = link.counters.refused = link.counters.reset = 0
         if reset:
             for transport in list(self.connections):
-                if transport.crosses(link):
-                    link.counters.reset += 1
+                if transport.crosses(link) and channel in ("", transport.outgoing.name):
+                    counters.reset += 1
                     transport.break_connection()
 
-    def heal_link(self, source: str, target: str) -> LinkCounters:
+    def heal_link(self, source: str, target: str, *, channel: str = "") -> LinkCounters:
         """Deliver again. Returns what was stopped since the cut (nothing when it was not cut)."""
         link = self.link(source, target)
-        if not link.cut:
+        if not (channel in link.cut_channels if channel else link.cut):
             return LinkCounters()
-        link.cut = False
-        for channel in list(link.holding):
-            channel.release_after(int(self.random() * RETRANSMISSION_NS))
-        return link.counters
+        counters = link.cut_channels.pop(channel) if channel else link.counters
+        link.cut = link.cut and bool(channel)
+        for held in list(link.holding):
+            if channel in ("", held.name):
+                held.release_after(int(self.random() * RETRANSMISSION_NS))
+        return counters
 
-    def degrade(self, source: str, target: str, quality: LinkQuality) -> None:
-        """Make a link slow or lossy from now on."""
+    def degrade(self, source: str, target: str, quality: LinkQuality, *, channel: str = "") -> None:
+        """Make a link slow or lossy from now on; with a `channel` the connections of that name only."""
         link = self.link(source, target)
+        if channel:
+            _, counters = link.degraded_channels.get(channel, (quality, LinkCounters()))
+            link.degraded_channels[channel] = (quality, counters)
+            return
         if link.quality is None:
             link.counters.delayed = link.counters.delay_ns = link.counters.lost = 0
         link.quality = quality
 
-    def clear_degradation(self, source: str, target: str) -> LinkCounters:
+    def clear_degradation(self, source: str, target: str, *, channel: str = "") -> LinkCounters:
         """Undo `degrade`. Returns what it did (nothing when the link was not degraded)."""
         link = self.link(source, target)
+        if channel:
+            return link.degraded_channels.pop(channel, (None, LinkCounters()))[1]
         if link.quality is None:
             return LinkCounters()
         link.quality = None
@@ -168,10 +180,8 @@ class Network:
         ends = [ends for link in links for ends in ((link.source, link.target), (link.target, link.source))]
         return [self.link(*pair) for pair in dict.fromkeys(ends)]
 
-    def extra_ns(self, link: LinkState) -> int:
-        """Latency that a degraded link adds to one packet."""
-        quality = link.quality
-        assert quality is not None
+    def extra_ns(self, quality: LinkQuality, counters: LinkCounters) -> int:
+        """Latency that a degraded link adds to one packet, which is counted."""
         extra = quality.delay_ms * 1e6
         if quality.jitter_ms > 0.0:
             extra += self.random() * quality.jitter_ms * 1e6
@@ -180,18 +190,18 @@ class Network:
             for _ in range(RETRANSMISSIONS_MAX):
                 if self.random() >= quality.loss:
                     break
-                link.counters.lost += 1
+                counters.lost += 1
                 extra += again_ns
                 again_ns *= 2
         if extra > 0.0:
-            link.counters.delayed += 1
-            link.counters.delay_ns += int(extra)
+            counters.delayed += 1
+            counters.delay_ns += int(extra)
         return int(extra)
 
     def packet_ns(self, link: LinkState) -> int:
         """Latency of one packet over a link."""
         base = link.low_ns + int(self.random() * link.span_ns)
-        return base + (self.extra_ns(link) if link.quality is not None else 0)
+        return base + (self.extra_ns(link.quality, link.counters) if link.quality is not None else 0)
 
     # Nodes going down and coming back
 
