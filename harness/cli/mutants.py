@@ -67,6 +67,7 @@ def _mutants(options: argparse.Namespace) -> int:
     try:
         with CampaignRecord.locked(options.record.absolute()) as campaign:
             night = CampaignNight(tuple(mutants), campaign, store, 3600 * options.budget)
+            progress = CampaignProgress(terminal(stderr=True), night)
 
             def opened(store: Path) -> SuiteRecord:
                 record = begin(store, MutantCampaign.of(night))
@@ -88,8 +89,8 @@ def _mutants(options: argparse.Namespace) -> int:
                 opened,
                 again,
                 finish,
-                lambda console, _: CampaignProgress(console, night),
-                lambda spark: explore_missing(spark, night),
+                lambda *_: progress,
+                lambda spark: explore_missing(spark, night, progress.explored),
             )
             night.take_in()  # of an interrupted round as much as has ended
             return code
@@ -142,16 +143,25 @@ class CampaignProgress:
             self._found.add(run.cell)
             line = f"found: {run.cell}: {run.run}: {'; '.join(run.causes)}"
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
-        self._bar.update(self._task, completed=self._night.spent_s, words=self._words())
+        self._show(self._words())
+
+    def explored(self, left: int) -> None:
+        """Say how many explorations are left."""
+        self._show(f"{self._spent()}; {left} explorations to go")
+
+    def _show(self, words: str) -> None:
+        self._bar.update(self._task, completed=self._night.spent_s, words=words)
         now_s = monotonic()
         if not self._console.is_terminal and now_s - self._printed_s >= _LINE_S:
             self._printed_s = now_s
-            self._console.print(self._words(), highlight=False)
+            self._console.print(words, highlight=False)
+
+    def _spent(self) -> str:
+        return f"{self._night.spent_s / 3600:.2f} of {self._night.budget_s / 3600:g} CPU hours"
 
     def _words(self) -> str:
-        spent, budget = self._night.spent_s / 3600, self._night.budget_s / 3600
         runs = f"{self._runs.total()} runs of {len(self._runs)} searches, {len(self._found)} with a find"
-        return f"{spent:.2f} of {budget:g} CPU hours taken in; {runs}"
+        return f"{self._spent()} taken in; {runs}"
 
 
 def _show(console: Console, campaign: Any, mutants: Sequence[Mutant]) -> None:

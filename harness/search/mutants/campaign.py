@@ -78,8 +78,8 @@ class CampaignNight:
         self.record.save()
 
     def _by_evidence(self) -> Iterable[tuple[Mutant, Method]]:
-        """Every search, those with the fewest runs first."""
-        searches = [(mutant, method) for mutant in self.mutants for method in Method]
+        """Every search, those with the fewest runs first; of as many, those of one method after the other."""
+        searches = [(mutant, method) for method in Method for mutant in self.mutants]
         return sorted(searches, key=lambda it: self.record.runs(it[0].name, it[1]))
 
     def _search(self, mutant: Mutant, method: Method) -> MutantSearch | None:

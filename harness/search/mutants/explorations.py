@@ -6,7 +6,7 @@ that the mutant does differently can happen in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,8 +36,9 @@ class ScopeOfMutant(NamedTuple):
     mistakes: tuple[str, ...] = ()
 
 
-def explore_missing(spark: SparkSession, night: CampaignNight) -> None:
-    """Make the explorations that the record lacks, as far as the budget lasts. Raises StoreError."""
+def explore_missing(spark: SparkSession, night: CampaignNight, on_step: Callable[[int], None]) -> None:
+    """Make the explorations that the record lacks, as far as their part of the budget lasts; `on_step` is told how many
+    are left. Raises StoreError."""
     missing = list(_missing(night.record, night.mutants))
     together = _TASKS_PER_SLOT * max(1, spark.sparkContext.defaultParallelism)
     while missing and night.spent_s < BUDGET_SHARE * night.budget_s:
@@ -48,6 +49,7 @@ def explore_missing(spark: SparkSession, night: CampaignNight) -> None:
             night.spent_s += result.cpu_s
         night.record.save()
         missing = [task for task in missing if not _is_broken(night.record, task.mutant)]
+        on_step(len(missing))
 
 
 def explored(task: ScopeOfMutant) -> Exploration:

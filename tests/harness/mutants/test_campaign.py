@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import pytest
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE
 from harness.search.ended_runs import EndedRun
+from harness.search.hunt.folder import CorpusFolder
 from harness.search.mutants import campaign, searches
 from harness.search.mutants.campaign import CampaignNight, MutantCampaign
 from harness.search.mutants.explorations import ScopeOfMutant, explored
 from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant, MutantKind, all_mutants
 from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Detection, SeedRange
-from harness.search.mutants.searches import RandomSearch
+from harness.search.mutants.searches import HuntSearch, RandomSearch
 from harness.search.mutants.summary import figures, promise
 from harness.spec import Spec, parse
 from harness.suites.boxes import BLACK, CPU_SECONDS, WHITE
@@ -100,6 +102,22 @@ def test_runs_count_in_the_order_of_their_seeds_up_to_the_first_that_is_missing(
     search.take_in({each.run: ended(BLACK) for each in batch}, "night", "commit")
     assert seeds.complete
     assert (seeds.runs, seeds.black and seeds.black.cpu_s) == (3, 6.0), "later runs of the batch do not count"
+
+
+def test_a_round_of_a_hunt_counts_whole_or_not_at_all_and_a_lost_corpus_begins_anew(tmp_path: Path) -> None:
+    seeds = SeedRange(0)
+    search = HuntSearch(SMALL, seeds, CorpusFolder(tmp_path / "corpus"))
+    planned = search.plan()
+    search.take_in({each.run: ended(WHITE) for each in planned[1:]}, "night", "commit")
+    assert (seeds.runs, seeds.white) == (0, None)
+    planned = search.plan()
+    search.take_in({each.run: ended(WHITE) for each in planned}, "night", "commit")
+    assert (seeds.runs, seeds.white and seeds.white.runs) == (len(planned), 1)
+    assert HuntSearch(SMALL, seeds, CorpusFolder(tmp_path / "corpus")).plan() != planned, "it goes on"
+    assert seeds.runs == len(planned)
+    shutil.rmtree(tmp_path / "corpus")
+    HuntSearch(SMALL, seeds, CorpusFolder(tmp_path / "corpus"))
+    assert (seeds.runs, seeds.white, seeds.cpu_s) == (0, None, 0.0)
 
 
 def test_the_searches_with_the_fewest_runs_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
