@@ -49,7 +49,7 @@ pytest: $(READY) ## run the tests alone (ARGS="-k high_watermark" chooses)
 torture: $(READY) ## test the full protocol on 500 seeds, and find every mutant
 	$(BIN)/faultline torture $(ARGS)
 
-bench: $(READY) ## measure simulation, checkers, broker and lossy disk
+bench: $(READY) ## measure simulation, checkers, clients, broker and lossy disk
 	$(BIN)/faultline bench $(ARGS)
 
 fuzz: $(READY) ## 100,000 damaged frames against a broker and a controller (ARGS="--frames 5000 --seed 3")

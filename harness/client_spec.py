@@ -9,6 +9,7 @@
       rate: 20                    # appends per second, all producers together
       acks: all                   # all, 1 or 0
       batch: 1                    # records of a batch at most
+      record_bytes: 1             # of a record's value at least: the number is filled up with zeros in front
       burst: 1                    # appends that a producer begins at once, on one partition; the rate stays the same
       linger: 0s                  # how long a batch waits for more
       compression: none           # of a batch's records: none, gzip, snappy, lz4 or zstd
@@ -89,6 +90,7 @@ class ClientSpec:
     library: str = NATIVE
     processes: int = 1
     batch: int = 1
+    record_bytes: int = 1
     burst: int = 1
     linger_s: float = 0.0
     compression: str = "none"
@@ -119,6 +121,7 @@ class ClientSpec:
         for name, least, most in (
             ("processes", 1, 64),
             ("batch", 1, 10_000),
+            ("record_bytes", 1, 4_000),
             ("burst", 1, 10_000),
             ("in_flight", 1, 5),
             ("pipeline", 1, 1_000),

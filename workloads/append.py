@@ -3,11 +3,11 @@
 Processes are numbered producers first, then consumers, end-offset readers, and one for the final reads.
 
 - *Producers* append single records, each holding the next number of the run as ASCII decimal, so every value is unique
-  and its batch is one operation. Together they invoke `rate` appends a second, each producer with exponential gaps
-  drawn from its own stream, to a partition drawn evenly from those where it has fewer than `pipeline` appends open.
-  When there is none it waits for one to complete; appends that fell due meanwhile are skipped. With a `burst` so many
-  fall due at a time, on one partition. `idle_partitions` and `written_share` leave partitions without writes, always or
-  for part of the time.
+  and its batch is one operation; zeros in front make it `record_bytes` long. Together they invoke `rate` appends a
+  second, each producer with exponential gaps drawn from its own stream, to a partition drawn evenly from those where it
+  has fewer than `pipeline` appends open. When there is none it waits for one to complete; appends that fell due
+  meanwhile are skipped. With a `burst` so many fall due at a time, on one partition. `idle_partitions` and
+  `written_share` leave partitions without writes, always or for part of the time.
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
@@ -188,7 +188,7 @@ class AppendWorkload:
         value = self._next_value
         self._next_value += 1
         index = self._recorder.invoke(process, "append", self._settings.topic, partition, value=value)
-        delivery = await producer.append(partition, b"%d" % value)
+        delivery = await producer.append(partition, b"%0*d" % (self._settings.record_bytes, value))
         self._recorder.complete(index, delivery.outcome, offset=delivery.base_offset, error=delivery.error)
 
     async def _produce(self, number: int, until_s: float) -> None:

@@ -62,6 +62,8 @@ class WorkloadSettings:
     """Appends a producer has open at once on one partition."""
     batch_records: int = 1
     """Records of a batch at most."""
+    record_bytes: int = 1
+    """Length of a record's value at least."""
     burst: int = 1
     """Appends that a producer invokes at once, on one partition; `rate` stays as it is."""
     linger_ms: int = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-PARTS: Final = ("simulation", "bugs", "checking", "pipeline", "broker", "disk")
+PARTS: Final = ("simulation", "bugs", "checking", "pipeline", "clients", "broker", "disk")
 _ROUNDS: Final = 3
 
 
@@ -25,6 +25,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
         "bugs": lambda: bugs(console),
         "checking": lambda: checking(largest),
         "pipeline": lambda: pipeline(console, largest),
+        "clients": lambda: clients(console),
         "broker": lambda: broker(console),
         "disk": disk,
     }
@@ -62,6 +63,24 @@ def simulation() -> Table:
             f"{outcome.time_s / whole:.0f}×",
         )
     table.caption = f"best {best:.0f}×"
+    return table
+
+
+def clients(console: Console) -> Table:
+    """Appends recorded in a second: by the harness alone, and of each library against Kafka in Docker."""
+    from harness.bench.clients import LIBRARIES, harness_alone, on_kafka
+
+    table = _table(
+        "clients: 100-byte records, 3 partitions, acks=all", "clients", "appends a second", "in a CPU second"
+    )
+    per_second, per_cpu_second = harness_alone()
+    table.add_row("none: the harness alone", f"{per_second:,.0f}", f"{per_cpu_second:,.0f}")
+    for library in LIBRARIES:
+        console.print(f"{library}: three runs against Kafka in Docker", style="dim")
+        try:
+            table.add_row(f"{library}, Kafka", f"{on_kafka(library):,.0f}", "")
+        except RuntimeError as error:
+            table.add_row(f"{library}, Kafka", f"not measured: {error}", "")
     return table
 
 

@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     """The commands about rules and rates."""
     rules = commands.add_parser("rules", help="list the safety rules that --without switches off")
     rules.set_defaults(command=_rules)
-    _add_bench(commands.add_parser("bench", help="measure simulation, checkers, broker and lossy disk"))
+    _add_bench(commands.add_parser("bench", help="measure simulation, checkers, clients, broker and lossy disk"))
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:

@@ -450,6 +450,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         read_committed=spec.clients.isolation == "read_committed",
         fetch_bytes_max=spec.clients.fetch_bytes,
         poll_pause_ms=round(spec.clients.poll_pause_s * 1000),
+        record_bytes=spec.clients.record_bytes,
         burst=spec.clients.burst,
         producer_life_ms=round(spec.clients.producer_life_s * 1000),
         consumer_life_ms=round(spec.clients.consumer_life_s * 1000),

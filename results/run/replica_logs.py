@@ -205,8 +205,8 @@ def _values(header: batch.Header, payload: bytes) -> list[tuple[int, int | None]
 
 
 def _number(value: bytes | None) -> int | None:
-    """The workload's value: an int64 in ASCII decimal; None for anything else."""
-    if value is None or not re.fullmatch(rb"-?\d{1,19}", value):
+    """The workload's value: an int64 in ASCII decimal, with any zeros in front; None for anything else."""
+    if value is None or not re.fullmatch(rb"-?0{0,4000}\d{1,19}", value):
         return None
     number = int(value)
     return number if -(1 << 63) <= number < 1 << 63 else None

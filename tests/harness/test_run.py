@@ -21,7 +21,7 @@ from harness.exit_codes import INTERRUPTED
 from harness.runner.outcome import Outcome, Progress
 from harness.runner.replay import compare, replay
 from harness.runner.run import run, run_in_simulation
-from harness.spec import Spec, parse
+from harness.spec import Spec, loads, parse
 from results.errors import StoreError
 from results.run.directory import RunDirectory
 
@@ -155,6 +155,18 @@ def test_every_digest_is_the_same_whatever_the_hash_seed() -> None:
     }
     assert len(digests) == 1
     assert digests != {"None\n"}
+
+
+def test_records_are_as_long_as_the_spec_says_and_their_values_are_read_back(tmp_path: Path) -> None:
+    spec = loads("time_limit: 2s\npartitions: 1\nfaults: none\nclients: {record_bytes: 300}\n")
+    outcome = run_in_simulation(spec, tmp_path)
+    assert outcome.validity is Validity.VALID
+    figures = {verdict.checker: verdict.figures for verdict in outcome.verdicts}
+    assert figures["loss"]["promised"] > 0
+    assert figures["reads"]["claims_on_disk"] > 0
+    assert outcome.directory is not None
+    segment = outcome.directory / "nodes" / "b1" / "data" / "faultline-0" / f"{0:020}.log"
+    assert segment.stat().st_size > 300 * figures["loss"]["promised"]
 
 
 def test_a_mutant_is_found() -> None:

@@ -1,0 +1,143 @@
+"""Rates at which appends are recorded: by the harness alone, and of each client library against Kafka in Docker.
+
+Records of 100 bytes, three partitions, three producers, no faults and no reads, so that nothing but the clients, the
+history and the cluster works; all of it on this machine. With a client that acknowledges at once and does nothing else,
+the rate is that of the harness: invoking, recording and completing. Against Kafka (acks=all, idempotent, replication
+factor 3) producers share batches of up to 500 records, linger 5 ms, and the rate is that of acknowledged appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from harness.client_spec import ClientSpec
+from harness.runner.run import run
+from harness.spec import Spec
+from results.run.directory import RunDirectory
+from workloads.append import AppendWorkload
+from workloads.clients.delivery import Delivery
+from workloads.clients.library import AppendingClient, ReadingClient
+from workloads.clients.positions import Truncation
+from workloads.history import Recorder
+from workloads.workload import WorkloadSettings
+
+LIBRARIES: Final = ("native", "librdkafka", "java")
+ROUNDS: Final = 3
+_SECONDS: Final = 5.0
+_PARTITIONS: Final = 3
+_PRODUCERS: Final = 3
+_RECORD_BYTES: Final = 100
+_RATE: Final = 100_000.0
+"""More than any client takes: appends that fall due while it is busy are skipped."""
+_BURST: Final = 100
+_PIPELINE: Final = 1_000
+
+
+class InstantProducer:
+    """Acknowledges every append at once."""
+
+    def __init__(self) -> None:
+        self._offset = -1
+
+    async def append(self, partition: int, value: bytes) -> Delivery:
+        """See `AppendingClient`."""
+        self._offset += 1
+        return Delivery("ok", self._offset)
+
+    async def close(self) -> None:
+        """See `AppendingClient`."""
+
+
+class InstantLibrary:
+    """Implements `ClientLibrary` without a cluster."""
+
+    async def start(self) -> None:
+        """See `ClientLibrary`."""
+
+    def producer(self, name: str) -> AppendingClient:
+        """See `ClientLibrary`."""
+        return InstantProducer()
+
+    def consumer(
+        self,
+        name: str,
+        on_fetch: Callable[[str, int, int], int] = lambda _topic, _partition, _position: -1,
+        on_truncation: Callable[[str, int, Truncation], None] = lambda _topic, _partition, _truncation: None,
+    ) -> ReadingClient:
+        """There is nothing to read."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """See `ClientLibrary`."""
+
+
+def harness_alone(seconds: float = _SECONDS) -> tuple[float, float]:
+    """Appends recorded in a second of time, and in one of this process's processor time."""
+    settings = WorkloadSettings(
+        bootstrap=(("127.0.0.1", 1),),
+        partitions=_PARTITIONS,
+        producers=_PRODUCERS,
+        consumers=0,
+        end_offset_readers=0,
+        rate=_RATE,
+        burst=_BURST,
+        pipeline=_PIPELINE,
+        record_bytes=_RECORD_BYTES,
+    )
+
+    async def record(path: Path) -> int:
+        recorder = Recorder(path, time.monotonic_ns)
+        workload = AppendWorkload(settings, recorder, Random, InstantLibrary())
+        try:
+            await workload.run(asyncio.get_running_loop().time() + seconds)
+            return recorder.recorded
+        finally:
+            await workload.close()
+            recorder.close()
+
+    with TemporaryDirectory(prefix="faultline-") as directory:
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
+        appends = asyncio.run(record(Path(directory) / "history.jsonl"))
+        return appends / (time.monotonic() - began_s), appends / (time.process_time() - began_cpu_s)
+
+
+def on_kafka(library: str, rounds: int = ROUNDS, seconds: float = 2 * _SECONDS) -> float:
+    """Acknowledged appends a second, the median of the rounds. Raises RuntimeError when a run is not carried out."""
+    spec = Spec(
+        name=f"rate-{library}",
+        environment="docker",
+        system="kafka",
+        controllers=0,
+        partitions=_PARTITIONS,
+        producers=_PRODUCERS,
+        consumers=0,
+        end_offset_readers=0,
+        rate=_RATE,
+        time_limit_s=seconds,
+        families=(),
+        clients=ClientSpec(
+            library=library,
+            batch=500,
+            linger_s=0.005,
+            burst=_BURST,
+            pipeline=_PIPELINE,
+            record_bytes=_RECORD_BYTES,
+            delivery_timeout_s=60.0,
+            request_timeout_s=15.0,
+        ),
+    )
+    rates = []
+    for _ in range(rounds):
+        with TemporaryDirectory(prefix="faultline-") as store:
+            outcome = run(spec, RunDirectory.create(Path(store), spec.name, spec.seed), report=False)
+        if outcome.failure:
+            raise RuntimeError(outcome.failure)
+        rates.append(outcome.operations["append", "ok"] / seconds)
+    return median(rates)
