@@ -305,7 +305,7 @@ def test_a_node_that_never_becomes_ready_is_one_line_and_what_it_said_is_there(t
         assert status == 0, said
 
     with docker_proxy(tmp_path, before={STARTING: shut_out}) as engine:
-        done = attempt("environment: docker\nready_limit: 20s\n", tmp_path, engine=engine.address)
+        done = attempt("environment: docker\nready_limit: 45s\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "not ready" in done.complaint
     assert "b1 does not answer" in done.complaint
