@@ -146,7 +146,8 @@ class AppendWorkload:
                 while unread:
                     for fetched in await consumer.poll(_POLL_TIMEOUT_S):
                         await self._polled(consumer, fetched)
-                    unread = [p for p in unread if consumer.position(settings.topic, p) < ends[p]]
+                    delivered = consumer.next_offsets()
+                    unread = [p for p in unread if delivered[settings.topic, p].offset < ends[p]]
         except TimeoutError:
             if not timeout.expired():
                 raise

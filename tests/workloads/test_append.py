@@ -159,6 +159,35 @@ def test_final_reads_that_cannot_finish_say_so_in_time() -> None:
     with_workload(test)
 
 
+def test_final_reads_return_what_arrives_while_another_partition_returns_to_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values: list[int] = []
+
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 5)
+        values.extend(cluster.logs[0].values())
+        cluster.logs[1].start = cluster.logs[1].end  # retention has deleted all of it
+        fetch, list_offsets = cluster._fetch, cluster._list_offsets
+
+        async def later(broker: int, request: Any) -> Any:
+            await asyncio.sleep(0.05 if broker == cluster.leaders[0][0] else 0.0)
+            return await fetch(broker, request)
+
+        async def slowly(broker: int, request: Any) -> Any:
+            await asyncio.sleep(0.1)
+            return await list_offsets(broker, request)
+
+        monkeypatch.setattr(cluster, "_fetch", later)
+        monkeypatch.setattr(cluster, "_list_offsets", slowly)
+        assert await read_back(workload)
+
+    rows = with_workload(test, consumers=0)
+    finally_read = [value for row in rows if row["phase"] == "final" for value in row["values"] or ()]
+    assert values
+    assert sorted(finally_read) == sorted(values)
+
+
 def test_empty_polls_are_recorded_with_the_setting_for_it() -> None:
     async def test(cluster: ScriptedCluster, workload: Workload) -> None:
         await run_for(workload, 5)
