@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from harness.search.mutants.campaign import CampaignNight
     from harness.search.mutants.mutant import Mutant
+    from harness.search.mutants.record import CampaignRecord
     from harness.suites.job import RunResult
     from harness.suites.record import SuiteRecord
 
@@ -164,7 +165,7 @@ class CampaignProgress:
         return f"{self._spent()} taken in; {runs}"
 
 
-def _show(console: Console, campaign: Any, mutants: Sequence[Mutant]) -> None:
+def _show(console: Console, campaign: CampaignRecord, mutants: Sequence[Mutant]) -> None:
     from rich.table import Table
 
     from harness.search.mutants.summary import figures, find_words, promise

@@ -10,7 +10,7 @@ early has given every mutant about as many runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,5 +111,7 @@ class MutantCampaign(Suite):
         return self.night.next_round()
 
     def to_json(self) -> dict[str, Any]:
-        """As of any suite, and the command by which the campaign goes on."""
-        return {**Suite.to_json(self), "goes_on": f"faultline mutants --record {self.night.record.path}"}
+        """As of any suite, and the command by which the campaign goes on. The cells are left out: every run has its
+        spec, and each task would read those of all mutants."""
+        go_on = f"faultline mutants --record {self.night.record.path}"
+        return {**Suite.to_json(replace(self, mutants={})), "goes_on": go_on}
