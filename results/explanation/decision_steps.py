@@ -34,9 +34,12 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if after.replicas and (strangers := after.isr - after.replicas):
         text = f"upon {detail.get('reason')}: it is not among the replicas {brokers(after.replicas)}"
         yield step(StepKind.ISR_OUTSIDE_REPLICAS, f"left {listed(strangers)} in the ISR {text}", 0)
-    if after.leader >= 0 and after.leader != before.leader and after.leader in state.fenced:
-        text = f"elected b{after.leader} in leader epoch {after.leader_epoch}, which is fenced"
-        yield step(StepKind.FENCED_BROKER_ELECTED, f"{text}: it has no session, so nothing says that it lives")
+    if after.leader >= 0 and after.leader != before.leader and after.leader in state.fenced | state.shutting_down:
+        why = "is shutting down"
+        if after.leader in state.fenced:
+            why = "is fenced: it has no session, so nothing says that it lives"
+        text = f"elected b{after.leader} in leader epoch {after.leader_epoch}, which {why}"
+        yield step(StepKind.FENCED_BROKER_ELECTED, text)
     if detail.get("taken_over"):
         return
     joined = after.isr - before.isr

@@ -27,7 +27,7 @@ from results.explanation.replay import (
     positions_of,
     take_past,
 )
-from results.explanation.story import Step, StepKind, brokers, listed, span
+from results.explanation.story import Belief, Step, StepKind, brokers, listed, span
 
 NO_FETCHES: Final = "the trace has no fetch requests"
 
@@ -44,6 +44,16 @@ def broken_steps(events: Iterable[TraceRow]) -> list[Step]:
         decided = str(state.decision) if state.decision is not None else ""
         steps += [replace(step, beliefs=state.beliefs(), decided=decided) for step in fresh]
     return steps
+
+
+def beliefs_at(events: Iterable[TraceRow], time_ns: int) -> tuple[tuple[Belief, ...], str]:
+    """What each node believed of a partition at a moment, and what the controllers had decided last."""
+    state = PartitionReplay()
+    for event in events:
+        if event.time_ns > time_ns:
+            break
+        state.apply(event)
+    return state.beliefs(), str(state.decision) if state.decision is not None else ""
 
 
 # ---- the high watermark and what rests on it -------------------------------------------------------------------------

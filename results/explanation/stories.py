@@ -28,8 +28,8 @@ from results.explanation.metadata_steps import metadata_steps
 from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
-from results.explanation.steps import broken_steps
-from results.explanation.story import Consequence, Step, StepKind, Story
+from results.explanation.steps import beliefs_at, broken_steps
+from results.explanation.story import Belief, Consequence, Step, StepKind, Story
 from workloads.columns import NEVER
 
 NEAREST_FIRST: Final = (
@@ -113,7 +113,7 @@ def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
     places: dict[tuple[str, int], list[_Found]] = {}
     for one in found:
         places.setdefault(one.place, []).append(one)
-    traced = evidence.settings.has_ordered_trace and not any(gap.part is EvidencePart.TRACE for gap in evidence.gaps)
+    traced = _is_traced(evidence)
     groups = []
     for (topic, partition), ones in places.items():
         steps = _steps(evidence, topic, partition, {one.check for one in ones}) if traced else ()
@@ -184,6 +184,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
     topic, partition = first.place
     time_ns = step.time_ns if step is not None else first.finding.time_ns
     cause = str(step.kind) if step is not None else first.finding.kind
+    beliefs, decided = (step.beliefs, step.decided) if step is not None else _beliefs(first, evidence)
     return Story(
         signature=Signature(first.check, first.finding.kind, cause),
         topic=topic,
@@ -195,7 +196,23 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         faults=faults_at(evidence.faults, time_ns),
         requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),
         lacking=tuple(_lacking(step, first, evidence)),
+        beliefs=beliefs,
+        decided=decided,
     )
+
+
+def _beliefs(first: _Found, evidence: RunEvidence) -> tuple[tuple[Belief, ...], str]:
+    """What each node believed when a finding was made that no step explains; nothing without a partition, or a trace
+    whose events have an order."""
+    topic, partition = first.place
+    if not topic or first.finding.time_ns < 0 or not _is_traced(evidence):
+        return (), ""
+    return beliefs_at(events_of(evidence.trace, topic, partition), first.finding.time_ns)
+
+
+def _is_traced(evidence: RunEvidence) -> bool:
+    """Whether there is a whole protocol trace whose events have an order."""
+    return evidence.settings.has_ordered_trace and not any(gap.part is EvidencePart.TRACE for gap in evidence.gaps)
 
 
 def _cause(group: _Group) -> Step | None:

@@ -216,6 +216,10 @@ class Story:
     """Operations of clients that carried the records."""
     lacking: tuple[str, ...]
     """Facts that the evidence does not have."""
+    beliefs: tuple[Belief, ...] = ()
+    """What each node held to be true after the step, or at the first finding."""
+    decided: str = ""
+    """What the controllers had decided last."""
     elsewhere: tuple[str, ...] = ()
     """Other partitions with the same cause."""
 
@@ -257,14 +261,10 @@ class Story:
     def _lines(self) -> Iterator[str]:
         yield self.title
         yield f"cause   {at(self.time_ns)}{self.cause}"
-        if self.step is not None:
-            if self.step.before:
-                yield "before  " + "; ".join(f"{at(time_ns)}{text}" for time_ns, text in self.step.before)
-            believed = [str(belief) for belief in self.step.beliefs]
-            if self.step.decided:
-                believed.append(self.step.decided)
-            if believed:
-                yield "belief  " + " · ".join(believed)
+        if self.step is not None and self.step.before:
+            yield "before  " + "; ".join(f"{at(time_ns)}{text}" for time_ns, text in self.step.before)
+        if believed := [*map(str, self.beliefs), *filter(None, (self.decided,))]:
+            yield "belief  " + " · ".join(believed)
         if self.faults:
             yield "faults  " + " · ".join(self.faults)
         if self.requests:
@@ -288,8 +288,8 @@ class Story:
             "offsets": list(self.offsets),
             "time_ns": self.time_ns,
             "cause": self.cause,
-            "beliefs": [asdict(belief) for belief in self.step.beliefs] if self.step is not None else [],
-            "decided": self.step.decided if self.step is not None else "",
+            "beliefs": [asdict(belief) for belief in self.beliefs],
+            "decided": self.decided,
             "before": [{"time_ns": time_ns, "text": text} for time_ns, text in self.step.before] if self.step else [],
             "consequences": [asdict(item) for item in self.consequences],
             "faults": list(self.faults),

@@ -13,6 +13,7 @@ import pytest
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.protocol.checker import check
 from checkers.verdict import Finding, Validity, Verdict
+from images.trace import KINDS
 from results.explanation.signature import Signature
 from results.explanation.stories import explain
 from results.explanation.story import LINES_MAX, StepKind, Story
@@ -402,3 +403,18 @@ def test_every_kind_of_step_is_described() -> None:
     page = (Path(__file__).parents[3] / "docs" / "explanations.md").read_text(encoding="utf-8")
     _, _, after = page.partition("| step | meaning |")
     assert re.findall(r"^\| `([a-z-]+)` \|", after, re.MULTILINE) == list(StepKind)
+
+
+def test_every_step_and_event_that_the_page_of_decisions_names_exists_and_every_step_is_on_it() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "explanations-decisions.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| ") and "| facts |" not in line]
+    events = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row[1])}
+    steps = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row[3]) if "-" in name}
+    assert events <= KINDS
+    assert steps == set(StepKind)
+
+
+def test_without_a_step_the_story_says_what_each_node_believed() -> None:
+    (story,) = stories(BORN, seen_by("linearizability", "duplicate", 5, time_s=7))
+    assert story.step is None
+    assert [line for line in story.lines() if line.startswith("belief  b1 leads in epoch 0")]
