@@ -34,7 +34,7 @@ from typing import IO, Any, Final
 from workloads.clients.library import LibraryError
 
 _LINE_BYTES_MAX: Final = 64 << 20
-_START_LIMIT_S: Final = 60.0
+_START_LIMIT_S: Final = 300.0
 _END_LIMIT_S: Final = 5.0
 
 Answer = asyncio.Future[dict[str, Any] | None]
