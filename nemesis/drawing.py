@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.ports import KeepUnsynced
+from nemesis.ports import ChannelName, KeepUnsynced
 
 T = TypeVar("T")
 
@@ -34,6 +34,43 @@ def some(random: Random, items: Sequence[T]) -> list[T]:
     """At least one of `items`, in their order; every number of them is equally likely."""
     count = random.randint(1, len(items))
     return [items[index] for index in sorted(random.sample(range(len(items)), count))]
+
+
+_TO_CONTROLLERS: Final = (
+    ChannelName.METADATA,
+    ChannelName.HEARTBEAT,
+    ChannelName.ALTER_PARTITION,
+    ChannelName.FORWARDING,
+)
+_IDLE: Final = frozenset({ChannelName.FORWARDING})
+"""Channels that carry something now and then."""
+_IDLE_WEIGHT: Final = 0.3
+"""How often those are drawn, relative to the others."""
+_BROKER, _CONTROLLER = "broker", "controller"
+
+
+def draw_channel(
+    random: Random, cluster: ClusterShape, ones: Sequence[str], others: Sequence[str], with_clients: bool
+) -> ChannelName | None:
+    """A channel between these targets, or of the clients; None where there is none."""
+    one, other = _roles(ones, cluster), _roles(others, cluster)
+    names: list[ChannelName] = []
+    if _BROKER in one and _BROKER in other:
+        names.append(ChannelName.FETCH)
+    if (_BROKER in one and _CONTROLLER in other) or (_CONTROLLER in one and _BROKER in other):
+        names += _TO_CONTROLLERS
+    if _CONTROLLER in one and _CONTROLLER in other and len(cluster.controllers) > 1:
+        names.append(ChannelName.QUORUM)
+    if with_clients:
+        names.append(ChannelName.CLIENT)
+    return random.choices(names, [_IDLE_WEIGHT if name in _IDLE else 1.0 for name in names])[0] if names else None
+
+
+def _roles(targets: Sequence[str], cluster: ClusterShape) -> frozenset[str]:
+    """The roles of the nodes that some targets stand for."""
+    controllers = ("controller", "controllers", *cluster.controllers)
+    roles = {_CONTROLLER if target in controllers else _BROKER for target in targets}
+    return frozenset(roles | ({_CONTROLLER} if "all" in targets and cluster.controllers else set()))
 
 
 class Draws:

@@ -34,7 +34,7 @@ from random import Random
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.drawing import Draws
+from nemesis.drawing import Draws, draw_channel
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, Link, both_ways, on_channel, one_way
@@ -74,26 +74,17 @@ DEFAULT_NODES = {
 }
 
 
-_TO_CONTROLLERS: Final = (
-    ChannelName.METADATA,
-    ChannelName.HEARTBEAT,
-    ChannelName.ALTER_PARTITION,
-    ChannelName.FORWARDING,
-)
-_OF_BROKERS: Final = (ChannelName.FETCH, *_TO_CONTROLLERS)
 _OF_CLIENTS: Final = (PartitionShape.ISOLATE, PartitionShape.ONE_WAY)
-_CHANNELS: Final = {
-    PartitionShape.ISOLATE: (*_OF_BROKERS, ChannelName.CLIENT),
-    PartitionShape.MINORITY: _OF_BROKERS,
-    PartitionShape.HALVES: _OF_BROKERS,
-    PartitionShape.BRIDGE: (ChannelName.FETCH,),
-    PartitionShape.RING: (ChannelName.FETCH,),
-    PartitionShape.ONE_WAY: _OF_BROKERS,
-    PartitionShape.LEADER_ONLY: (ChannelName.FETCH,),
-    PartitionShape.CONTROLLER_FROM_BROKERS: _TO_CONTROLLERS,
-    PartitionShape.CONTROLLERS_APART: (ChannelName.QUORUM,),
+_SIDES: Final = {
+    PartitionShape.MINORITY: (("brokers",), ("all",)),
+    PartitionShape.HALVES: (("brokers",), ("all",)),
+    PartitionShape.BRIDGE: (("brokers",), ("brokers",)),
+    PartitionShape.RING: (("brokers",), ("brokers",)),
+    PartitionShape.LEADER_ONLY: (("brokers",), ("brokers",)),
+    PartitionShape.CONTROLLER_FROM_BROKERS: (("brokers",), ("controllers",)),
+    PartitionShape.CONTROLLERS_APART: (("controllers",), ("controllers",)),
 }
-"""The channels that are drawn for a shape: those between its nodes."""
+"""What the shapes cut from each other; the others cut `nodes` from `against`, or from all."""
 
 _FAMILY = Family(number=1, name="partition", colour="#d1495b")
 
@@ -182,8 +173,9 @@ class NetworkPartition(Fault):
         return frozenset({EnvironmentCapability.CHANNELS} if self.channel is not None else ())
 
     def limited(self, random: Random, cluster: ClusterShape) -> Self:
-        """One of the channels between the nodes of the shape."""
-        return replace(self, channel=random.choice(_CHANNELS[self.shape])) if cluster.controllers else self
+        """One of the channels between the nodes that the shape cuts apart."""
+        ones, others = _SIDES.get(self.shape, (self.nodes, self.against or ("all",)))
+        return replace(self, channel=draw_channel(random, cluster, ones, others, self.shape is PartitionShape.ISOLATE))
 
     def describe(self) -> str:
         """PartitionShape, targets and flavour."""

@@ -12,7 +12,7 @@ from random import Random
 from typing import ClassVar, Self
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.drawing import Draws
+from nemesis.drawing import Draws, draw_channel
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, LinkQuality, both_ways, on_channel, one_way
@@ -86,12 +86,8 @@ class Packets(Fault):
         return frozenset(needs | ({EnvironmentCapability.CHANNELS} if self.channel is not None else set()))
 
     def limited(self, random: Random, cluster: ClusterShape) -> Self:
-        """Any channel that a broker has; between brokers that of fetches."""
-        if not cluster.controllers:
-            return self
-        between_brokers = self.against == ("brokers",) or set(self.against) <= set(cluster.brokers)
-        names = [name for name in ChannelName if name is not ChannelName.QUORUM]
-        return replace(self, channel=ChannelName.FETCH if between_brokers else random.choice(names))
+        """One of the channels of the links; if they are to all nodes also that of the clients."""
+        return replace(self, channel=draw_channel(random, cluster, self.nodes, self.against, self.against == ("all",)))
 
     def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
         """Loss alone where links cannot be slowed."""

@@ -117,6 +117,26 @@ def test_channels_are_drawn_as_often_as_asked_for_and_change_no_other_draw() -> 
     assert limited > 8
 
 
+@pytest.mark.parametrize(
+    ("fault", "names"),
+    [
+        (NetworkPartition(PartitionShape.RING), {"fetch"}),
+        (NetworkPartition(PartitionShape.CONTROLLERS_APART), {"quorum"}),
+        (NetworkPartition(PartitionShape.ONE_WAY, ("c1",), ("c2",)), {"quorum"}),
+        (NetworkPartition(PartitionShape.ONE_WAY, ("leader/0",), ("b2",)), {"fetch"}),
+        (Packets(("b1",), ("controllers",), loss=0.1), {"metadata", "heartbeat", "alter-partition", "forwarding"}),
+        (Packets(("controller",), ("brokers",), loss=0.1), {"metadata", "heartbeat", "alter-partition", "forwarding"}),
+        (
+            Packets(("b1",), ("all",), loss=0.1),
+            {"fetch", "metadata", "heartbeat", "alter-partition", "forwarding", "client"},
+        ),
+    ],
+)
+def test_a_channel_is_drawn_among_those_between_the_nodes(fault: Fault, names: set[str]) -> None:
+    drawn = (fault.limited(Random(seed), CLUSTER) for seed in range(60))
+    assert {each.to_mapping()["channel"] for each in drawn} == names
+
+
 def test_where_channels_cannot_be_told_apart_none_is_drawn_and_a_script_is_refused() -> None:
     lacking = replace(CLUSTER, unsupported=(EnvironmentCapability.CHANNELS,))
     for seed in range(20):
