@@ -70,17 +70,21 @@ def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             wrong,
         )
     if detail.get("producer_expiration_ms", _NEVER_EXPIRES_MS) >= _NEVER_EXPIRES_MS:
-        yield from _producers(replica, event, end, did, detail["producers"])
+        yield from _producers(replica, event, range(start, end), did, detail["producers"])
 
 
 def _cache(entries: Epochs) -> str:
     return "{" + ", ".join(f"epoch {epoch} from {first}" for epoch, first in entries) + "}"
 
 
-def _producers(replica: ReplicaView, event: TraceRow, end: int, did: str, known: Mapping[str, int]) -> Iterator[Step]:
+def _producers(
+    replica: ReplicaView, event: TraceRow, offsets: range, did: str, known: Mapping[str, int]
+) -> Iterator[Step]:
+    """The producer state against the batches at these offsets. Of batches below the log start it may be lost with the
+    log itself."""
     last: dict[int, tuple[int, int]] = {}
     for (producer, sequence, _), copy in replica.batches.items():
-        if copy.end <= end and copy.offset >= last.get(producer, (-1, 0))[0]:
+        if copy.offset in offsets and copy.end <= offsets.stop and copy.offset >= last.get(producer, (-1, 0))[0]:
             last[producer] = copy.offset, sequence + copy.end - copy.offset - 1
     for producer, (offset, sequence) in sorted(last.items()):
         if known.get(str(producer)) == sequence:

@@ -279,6 +279,8 @@ NAMED: Final = frozenset(
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
     {
+        "refusal-renews-session",
+        "metadata-without-isr-change-ignored",
         "isr-shrink-at-once",
         "no-divergence-check-below-hw",
         "duplicate-answered-at-once",

@@ -230,6 +230,13 @@ def test_a_fetch_that_comes_with_the_wrong_epoch_again_names_the_right_one() -> 
     assert "gives epoch 3 again as that of its last record, which is of epoch 0" in step.text
 
 
+@pytest.mark.parametrize(("start", "expected"), [(5, ["producer-state-contradicts-log"]), (6, [])])
+def test_producers_of_batches_below_the_log_start_may_be_lost_with_them(start: int, expected: list[str]) -> None:
+    detail = {"clean": False, "epochs": [[0, start]] if start < 6 else [], "producers": {}}
+    recovered = event(5, "b1", "log_recovered", detail, offset=start, log_end=6, high_watermark=5)
+    assert kinds([*BORN, WITH_BATCH, recovered]) == expected
+
+
 @pytest.mark.parametrize(("answer", "cause"), [(4, "4 is the high watermark of an earlier moment"), (5, "")])
 def test_a_latest_offset_below_what_was_committed_before_is_told_with_its_leader(answer: int, cause: str) -> None:
     told = event(5, "b1", "latest_told", leader=1, leader_epoch=0, high_watermark=5, members=[2, 3])
