@@ -39,7 +39,7 @@ def state() -> str:
         f"hours; {sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. "
         f"Commits: {', '.join(versions)}.",
         *promise(every),
-        f"Found by nobody so far: {', '.join(nobody) or 'none'}.",
+        f"Found by nobody so far, most of them in too few runs to say anything: {', '.join(nobody) or 'none'}.",
     ]
     return "".join(f"- {line}\n" for line in lines)
 

@@ -112,7 +112,9 @@ def promise(every: Sequence[MutantFigures]) -> list[str]:
 
 def find_words(search: SearchFigures) -> str:
     """The first find of a search, or how many runs were made without one."""
-    return f"run {search.first_find}" if search.first_find is not None else f"not in {search.runs}"
+    if search.first_find is not None:
+        return f"run {search.first_find}"
+    return f"not in {search.runs}" if search.runs else "no run yet"
 
 
 def _mutant_figures(record: CampaignRecord, mutant: Mutant) -> MutantFigures:
