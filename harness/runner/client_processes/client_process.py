@@ -1,4 +1,4 @@
-"""One process of a library's clients, which it talks to in JSON lines.
+"""A process of a library's clients, driven in JSON lines.
 
 Commands go to its standard input, one object a line; answers come from its standard output, in any order. An answer has
 the `id` of its command. The process serves any number of clients, each by its name:
