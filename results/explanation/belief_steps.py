@@ -50,6 +50,29 @@ def not_taken_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     )
 
 
+def proposal_kept(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A leader acts in a later partition epoch than that of its proposal, which so is committed or void."""
+    leader = state.replicas.get(event.node)
+    if (
+        leader is None
+        or leader.role != "leader"
+        or leader.proposal is None
+        or event.kind.startswith(("isr_c", "isr_r"))
+    ):
+        return
+    proposal = leader.proposal
+    if event.leader_epoch == proposal.leader_epoch and event.partition_epoch > proposal.partition_epoch >= 0:
+        yield Step(
+            StepKind.PROPOSAL_KEPT_AFTER_DECISION,
+            event.time_ns,
+            event.node,
+            f"{event.node} still waits for its proposal {brokers(proposal.members)}, made in partition epoch "
+            f"{proposal.partition_epoch}, and acts in partition epoch {event.partition_epoch} already: the decision "
+            "that it took over settles the proposal, and as long as it waits it proposes no other ISR",
+            before=((proposal.time_ns, f"{event.node} proposed the ISR {brokers(proposal.members)}"),),
+        )
+
+
 def _newest(state: PartitionReplay, end: int) -> Decision | None:
     """The newest decision of the metadata below `end`."""
     return next((one for one in reversed(state.decisions.values()) if 0 <= one.offset <= end), None)
@@ -106,6 +129,7 @@ def _registered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+ALWAYS: Final = (not_taken_over, proposal_kept)
 LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
     "became_leader": (_never_decided,),
     "became_follower": (_never_decided,),

@@ -460,7 +460,7 @@ def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
-_ALWAYS: Final = (_kept_unclean, decision_steps.ALWAYS, election_steps.ALWAYS, belief_steps.not_taken_over)
+_ALWAYS: Final = (_kept_unclean, decision_steps.ALWAYS, election_steps.ALWAYS, *belief_steps.ALWAYS)
 """Looks at every event."""
 _LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
     "high_watermark": (_high_watermark,),

@@ -39,6 +39,8 @@ NEAREST_FIRST: Final = (
 """The checks from the inside of the protocol outwards."""
 OF_GROUPS: Final = frozenset({"coordinator", "groups"})
 """Checks of what groups committed, which no log of the workload's topic holds."""
+LIVENESS: Final = "liveness"
+"""The check of what has to come back: a log that a fault shortened keeps nothing from it."""
 INSIDE: Final = frozenset({"raft", "protocol", "coordinator", "processes"})
 """Checks of the trace and of processes: they see a failure when it happens."""
 OF_FETCHES: Final = frozenset({StepKind.FETCH_OF_OTHER_EPOCH_ACCEPTED, StepKind.DIVERGING_FETCH_ACCEPTED})
@@ -222,7 +224,7 @@ def _cause(group: _Group) -> Step | None:
         step for step in group.steps if step.time_ns <= last_ns and (not offsets or any(map(step.concerns, offsets)))
     ]
     broken = [step for step in concerned if not step.is_loss]
-    if not broken and all(one.check in OF_GROUPS for one in group.found):
+    if not broken and all(one.check in OF_GROUPS or one.check == LIVENESS for one in group.found):
         return None
     return next(iter(broken or concerned), None)
 

@@ -97,6 +97,7 @@ class StepKind(StrEnum):
     COMMIT_ANSWERED_ABOVE_HIGH_WATERMARK = "commit-answered-above-high-watermark"
     COMMITTED_OFFSET_OUTDATED = "committed-offset-outdated"
     DECISION_NOT_TAKEN_OVER = "decision-not-taken-over"
+    PROPOSAL_KEPT_AFTER_DECISION = "proposal-kept-after-decision"
     CHANGE_NEVER_DECIDED = "change-never-decided"
     METADATA_APPLIED_BEFORE_COMMIT = "metadata-applied-before-commit"
     ISR_MEMBERS_DROPPED = "isr-members-dropped"

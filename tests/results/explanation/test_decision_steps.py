@@ -130,6 +130,10 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*BORN, changed(4, 1, 0, 7, (1, 2, 3)), applied(5, 1, 7), watermark(6, 0)],
         [*BORN, changed(4, 1, 0, 7, (1, 2, 3)), applied(5, 1, 6), watermark(6, 0), applied(7, 1, 7), watermark(8, 7)],
     ),
+    "proposal-kept-after-decision": (
+        [*BORN, proposed(4, "b1", 0, (1, 2, 3), 0, 5), decided(5, 1, 0, 2, (1, 2), "fenced"), watermark(6, 2)],
+        [*BORN, proposed(4, "b1", 0, (1, 2, 3), 0, 5), watermark(6, 1)],
+    ),
     "change-never-decided": (
         [
             *BORN,
