@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from harness.cli.suites import add_master, on_spark
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from harness.suites.record import SuiteRecord
 
 RECORD: Final = Path("results/mutants.json")
-_LINE_S: Final = 30.0
 
 
 def add(commands: Commands) -> None:
@@ -113,37 +111,26 @@ class CampaignProgress:
     """Shows how much of the budget is spent, and the first find of each search; called for each run that has ended."""
 
     def __init__(self, console: Console, night: CampaignNight) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from harness.suites.progress_bar import ProgressBar
 
-        self._console, self._night = console, night
+        self._night = night
         self._runs: Counter[str] = Counter()
         self._found: set[str] = set()
-        self._printed_s = monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("mutants", total=night.budget_s, words=self._words())
+        self._bar = ProgressBar(console, "mutants", night.budget_s, self._words())
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+        self._bar.__exit__(kind, error, at)
 
     def __call__(self, run: RunResult) -> None:
         """Count a run."""
         self._runs[run.cell] += 1
         if run.validity == "invalid" and run.cell not in self._found:
             self._found.add(run.cell)
-            line = f"found: {run.cell}: {run.run}: {'; '.join(run.causes)}"
-            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self._bar.found(f"{run.cell}: {run.run}", run.causes)
         self._show(self._words())
 
     def explored(self, left: int) -> None:
@@ -151,11 +138,7 @@ class CampaignProgress:
         self._show(f"{self._spent()}; {left} explorations to go")
 
     def _show(self, words: str) -> None:
-        self._bar.update(self._task, completed=self._night.spent_s, words=words)
-        now_s = monotonic()
-        if not self._console.is_terminal and now_s - self._printed_s >= _LINE_S:
-            self._printed_s = now_s
-            self._console.print(words, highlight=False)
+        self._bar.update(self._night.spent_s, self._night.budget_s, words)
 
     def _spent(self) -> str:
         return f"{self._night.spent_s / 3600:.2f} of {self._night.budget_s / 3600:g} CPU hours"

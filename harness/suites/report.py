@@ -19,13 +19,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self
 from xml.etree import ElementTree
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +32,7 @@ from harness.exit_codes import EXIT_CODES, INVALID, UNKNOWN, VALID
 from harness.suites.expectations import expectations, has_expectations
 from harness.suites.job import RunResult
 from harness.suites.plan import Suite
+from harness.suites.progress_bar import ProgressBar
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
 from results import measures
@@ -43,7 +43,6 @@ SHOWN: Final = 10
 """Runs that are not valid and are shown as they end; the rest is counted."""
 FIRST_RUNS: Final = 3
 """Runs that are named of each signature."""
-_LINE_S: Final = 30.0
 _COLOURS: Final = {"invalid": "bold red", "failed": "red", "unknown": "yellow", "valid": "green"}
 _WORDS: Final = {"failed": "not carried out"}
 _NO_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -58,27 +57,14 @@ class LiveSuite:
         self._counts: Counter[str] = Counter()
         self._of_mutants: Counter[str] = Counter()
         self._caught: set[str] = set()
-        self._printed_s = monotonic()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[counts]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task(suite.name, total=self._total, counts="")
+        self._bar = ProgressBar(console, suite.name, self._total, "", TextColumn("left"), TimeRemainingColumn())
 
     def __enter__(self) -> Self:
-        self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bar.stop()
+        self._bar.__exit__(kind, error, at)
 
     def __call__(self, run: RunResult) -> None:
         """Count a run, and show it if it is one of the first that are not valid, or the first that finds a mutant."""
@@ -91,18 +77,13 @@ class LiveSuite:
                 if self._bad == SHOWN:
                     self._console.print("further runs that are not valid are only counted", style="dim")
         done = self._counts.total() + self._of_mutants.total()
-        self._bar.update(self._task, completed=done, total=self._total, counts=self._words())
-        now_s = monotonic()
-        if not self._console.is_terminal and now_s - self._printed_s >= _LINE_S:
-            self._printed_s = now_s
-            self._console.print(f"{done} of {self._total} runs, {self._words()}", highlight=False)
+        self._bar.update(done, self._total, f"{done} of {self._total} runs, {self._words()}")
 
     def _count_mutant(self, run: RunResult) -> None:
         self._of_mutants[run.cell] += 1
         if run.validity == "invalid" and run.cell not in self._caught:
             self._caught.add(run.cell)
-            line = f"found: {run.cell}, seed {run.seed}: {'; '.join(run.causes)}"
-            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self._bar.found(f"{run.cell}, seed {run.seed}", run.causes)
 
     @property
     def _total(self) -> int:
