@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
 
-TIME_LIMIT_S: Final = 60
-HALF_A_MINUTE_S: Final = 30
+ONE_MINUTE: Final[Mapping[str, Any]] = MappingProxyType({"time_limit": 60})
+HALF_A_MINUTE: Final[Mapping[str, Any]] = MappingProxyType({"time_limit": 30})
+VARIED_APPENDS: Final[Mapping[str, Any]] = MappingProxyType({"vary": True})
+VARIED_GROUPS: Final[Mapping[str, Any]] = MappingProxyType({"vary": True, "workload": "groups"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,4 +31,5 @@ class Flaw:
     cause: str
     """The sentence that names the cause, written before any explanation of the flaw was seen."""
     edits: tuple[Edit, ...]
-    time_limit_s: int = TIME_LIMIT_S
+    spec: Mapping[str, Any] = field(default_factory=lambda: ONE_MINUTE)
+    """Of the runs in which it is looked for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.results.explanation.flaw import HALF_A_MINUTE_S, Edit, Flaw
+from tests.results.explanation.flaw import HALF_A_MINUTE, Edit, Flaw
 
 THIRD: Final = (
     Flaw(
@@ -23,7 +23,7 @@ THIRD: Final = (
                 "    return tuple(sorted({*pending, *leadership.unresolved_members}))\n",
             ),
         ),
-        HALF_A_MINUTE_S,
+        HALF_A_MINUTE,
     ),
     Flaw(
         "no-divergence-check-below-hw",
@@ -42,7 +42,7 @@ THIRD: Final = (
                 "uncommitted else None\n",
             ),
         ),
-        HALF_A_MINUTE_S,
+        HALF_A_MINUTE,
     ),
     Flaw(
         "refusal-renews-session",
@@ -58,7 +58,7 @@ THIRD: Final = (
                 "        if known is not None and alive and self.rules.registration_waits_for_fencing:\n",
             ),
         ),
-        HALF_A_MINUTE_S,
+        HALF_A_MINUTE,
     ),
     Flaw(
         "duplicate-answered-at-once",
@@ -74,7 +74,7 @@ THIRD: Final = (
                 "                    if body.acks == ACKS_ALL and result.retry is None:\n",
             ),
         ),
-        HALF_A_MINUTE_S,
+        HALF_A_MINUTE,
     ),
     Flaw(
         "metadata-without-isr-change-ignored",
@@ -95,7 +95,7 @@ THIRD: Final = (
                 "as of the ELR\n",
             ),
         ),
-        HALF_A_MINUTE_S,
+        HALF_A_MINUTE,
     ),
     Flaw(
         "completed-reassignment-keeps-isr",
@@ -110,6 +110,6 @@ THIRD: Final = (
                 "            partition = completed\n",
             ),
         ),
-        HALF_A_MINUTE_S,
+        HALF_A_MINUTE,
     ),
 )
