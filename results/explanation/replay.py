@@ -196,6 +196,11 @@ class PartitionReplay:
         """Whether a broker has applied the metadata with a decision, as far as its events say."""
         return node not in self.applied or decision.offset <= self.applied[node][1]
 
+    def decided_in(self, leader_epoch: int) -> Decision | None:
+        """The last decision in a leader epoch: a leader that is deposed and has not read of it acts on that."""
+        of_epoch = [decision for decision in self.decisions.values() if decision.leader_epoch == leader_epoch]
+        return of_epoch[-1] if of_epoch else None
+
     def is_active(self, broker: int) -> bool:
         """Whether a broker may lead, and be in an ISR, as far as the controllers have decided."""
         return broker in self.broker_epochs and broker not in self.fenced | self.shutting_down

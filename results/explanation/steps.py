@@ -74,12 +74,12 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         yield step(StepKind.HIGH_WATERMARK_ABOVE_LOG_END, f"{moved}: its own log ends at {len(leader.log)}")
     counted = list(_counted_wrongly(state, leader, event, quorum))
     yield from (step(kind, f"{moved}: {why}", before=events, lacking=lacking) for kind, why, events, lacking in counted)
-    proposal, decision = leader.proposal, state.decision
+    proposal, decision = leader.proposal, state.decided_in(event.leader_epoch)
     if proposal is not None and (left_out := proposal.members - quorum):
         asked = ((proposal.time_ns, f"{event.node} proposed the ISR {brokers(proposal.members)}"),)
         why = f"without {listed(left_out)}, which it had proposed for the ISR and which may be a member already"
         yield step(StepKind.HIGH_WATERMARK_WITHOUT_PROPOSED_MEMBER, f"{moved}, {why}", before=asked)
-    if decision is None or decision.leader_epoch != event.leader_epoch:
+    if decision is None:
         return
     left_out = decision.isr - quorum
     if left_out and len(decision.isr) >= decision.min_isr:
@@ -93,7 +93,7 @@ def _high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             f"{moved}, {why}",
             before=((decision.time_ns, f"the controllers decided the ISR {brokers(decision.isr)}"),),
         )
-    if len(quorum) < decision.min_isr and state.has_read(event.node, decision):
+    if len(quorum) < decision.min_isr and decision is state.decision and state.has_read(event.node, decision):
         yield step(StepKind.HIGH_WATERMARK_WITH_SMALL_QUORUM, f"{moved}: min.insync.replicas is {decision.min_isr}")
 
 

@@ -296,6 +296,7 @@ NAMED: Final = frozenset(
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
     {
+        "shrink-effective-in-flight",
         "refusal-renews-session",
         "metadata-without-isr-change-ignored",
         "isr-shrink-at-once",

@@ -320,3 +320,11 @@ def test_a_step_of_a_group_coordinator_is_told_and_no_other(kind: str) -> None:
     )
     assert kind in wrong
     assert right == []
+
+
+@pytest.mark.parametrize("counted", [{"b1": 7}, {"b1": 7, "b2": 7, "b3": 7}])
+def test_a_deposed_leader_is_held_to_the_isr_of_its_own_epoch(counted: dict[str, int]) -> None:
+    deposed = [*BORN, decided(4, 2, 1, 1, (2, 3), "fenced")]
+    written = [appended(4.1, node, 1, 0, 5, 7) for node in counted]
+    steps = kinds([*deposed, *written, proposed(4.2, "b1", 0, (1,), 0, 5), moved(4.3, "b1", 0, 5, 7, **counted)])
+    assert steps == ([] if len(counted) == 3 else ["high-watermark-without-isr-member"])
