@@ -65,8 +65,12 @@ def _still_reassigning(state: PartitionReplay, event: TraceRow, after: Decision)
     in_sync = after.isr & target
     enough = len(in_sync) >= min(after.min_isr, len(target))
     if (after.adding or after.removing) and after.adding <= after.isr and enough and any(map(state.is_active, in_sync)):
-        text = f"did not complete the reassignment to {brokers(target)}, although all replicas that it adds are in the "
-        yield _step(StepKind.REASSIGNMENT_NOT_COMPLETED, event, f"{text}ISR {brokers(after.isr)}")
+        yield _step(
+            StepKind.REASSIGNMENT_NOT_COMPLETED,
+            event,
+            f"did not complete the reassignment to {brokers(target)}, "
+            f"although all replicas that it adds are in the ISR {brokers(after.isr)}",
+        )
 
 
 def leaderless(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:

@@ -122,17 +122,23 @@ def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     limit_ms = detail.get("lag_max_ms", -1)
     for member, lag_ms in detail.get("lag_ms", {}).items():
         if lag_ms <= limit_ms:
-            text = (
-                f"proposed an ISR without b{member}, which was caught up {lag_ms} ms before: replica.lag.time.max.ms "
+            yield _step(
+                StepKind.ISR_SHRINK_OF_CAUGHT_UP_MEMBER,
+                event,
+                f"proposed an ISR without b{member}, which was caught up {lag_ms} ms before: "
+                f"replica.lag.time.max.ms is {limit_ms}",
             )
-            yield _step(StepKind.ISR_SHRINK_OF_CAUGHT_UP_MEMBER, event, f"{text}is {limit_ms}")
 
 
 def _isr_rejected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail, proposal = event.details(), state.replica(event.node).proposal
     if detail.get("rolled_back") and detail.get("error") != "ineligible_replica" and proposal is not None:
-        text = f"gave up its proposal {brokers(proposal.members)} upon {detail['error']}: that does not prove that no "
-        yield _step(StepKind.ISR_CHANGE_GIVEN_UP_UNCERTAIN, event, f"{text}controller has committed it")
+        yield _step(
+            StepKind.ISR_CHANGE_GIVEN_UP_UNCERTAIN,
+            event,
+            f"gave up its proposal {brokers(proposal.members)} upon {detail['error']}: "
+            "that does not prove that no controller has committed it",
+        )
 
 
 # ---- fetches ---------------------------------------------------------------------------------------------------------
