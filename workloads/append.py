@@ -415,7 +415,13 @@ class AppendWorkload:
             backoff_s_max=settings.retry_backoff_ms_max / 1000,
             metadata_age_s_max=settings.metadata_max_age_ms / 1000,
         )
-        client = Client(settings.bootstrap, name, self._stream(f"append/client/{name}"), timeouts)
+        client = Client(
+            settings.bootstrap,
+            name,
+            self._stream(f"append/client/{name}"),
+            timeouts,
+            negotiate_versions=settings.negotiate_versions,
+        )
         self._clients.append(client)
         return client
 

@@ -23,11 +23,12 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
-from kio.schema.metadata.v12.request import MetadataRequest
 
 from harness.cluster.layout import Layout
 from images.wire.connection import Connection, ConnectionLost
+from images.wire.negotiation import NegotiatedConnection, UnsupportedVersion
 from nemesis.ports import DONE, UNANSWERED, AdminResult, ClusterView, PartitionView
+from workloads.clients.native import Client
 
 ANSWER_LIMIT_S = 1.0
 _METADATA = "__cluster_metadata"
@@ -39,16 +40,20 @@ _DELETION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
 
 
 class _Reply(NamedTuple):
-    """The result of a request: the answer, or None; and whether another broker may still carry it out."""
+    """The result of a request: the answer, or None; whether another broker may still carry it out; and whether it could
+    not be asked, since the node's release does not have it."""
 
     answer: Any
     in_doubt: bool
+    unsupported: bool = False
 
 
 class Administration:
     """Implements `nemesis.ports.ClusterAdmin`; a connection a request."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, negotiate_versions: bool = False) -> None:
+        """With `negotiate_versions` for brokers that may be of another release: connections begin with ApiVersions."""
+        self._open = NegotiatedConnection.open if negotiate_versions else Connection.open
         self._addresses = {node.name: (node.host, node.port) for node in layout.brokers}
         self._controllers = {node.name: (node.host, node.port) for node in layout.controllers}
         self._ids = {node.name: node.node_id for node in layout.nodes}
@@ -56,13 +61,10 @@ class Administration:
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """As the first broker that answers reports them; empty when none does."""
-        request = describing.DescribeTopicPartitionsRequest(
-            topics=(describing.TopicRequest(name=topic),), response_partition_limit=1 << 16
-        )
-        answer, _ = await self._ask(request)
-        for described in answer.topics[0].partitions if answer is not None else ():
-            if described.partition_index == partition:
-                return tuple(self._names[replica] for replica in described.replica_nodes if replica in self._names)
+        for address in self._addresses.values():
+            for described in await self._partitions(address, topic) or ():
+                if described.partition_index == partition:
+                    return self._known(described.replica_nodes)
         return ()
 
     async def describe(self, topic: str) -> ClusterView | None:
@@ -83,27 +85,33 @@ class Administration:
 
     async def _describe(self, address: tuple[str, int], topic: str) -> tuple[ClusterView, dict[int, int]] | None:
         """The view of one broker, and the leader epoch of each partition in it."""
-        metadata = await _call(
-            address,
-            MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False),
-        )
-        request = describing.DescribeTopicPartitionsRequest(
-            topics=(describing.TopicRequest(name=topic),), response_partition_limit=1 << 16
-        )
-        described = await _call(address, request)
-        if metadata.answer is None or described.answer is None:
+        metadata = await self._call(address, Client.metadata_request([]))
+        parts = await self._partitions(address, topic)
+        if metadata.answer is None or parts is None:
             return None
-        parts = described.answer.topics[0].partitions
         views = {
             part.partition_index: PartitionView(
                 self._names.get(part.leader_id),
                 self._known(part.isr_nodes),
-                self._known(part.eligible_leader_replicas or ()),
+                self._known(getattr(part, "eligible_leader_replicas", None) or ()),
             )
             for part in parts
         }
         brokers = self._known(broker.node_id for broker in metadata.answer.brokers)
         return ClusterView(brokers, views), {part.partition_index: part.leader_epoch for part in parts}
+
+    async def _partitions(self, address: tuple[str, int], topic: str) -> Sequence[Any] | None:
+        """The partitions of a topic as one broker knows them; None without an answer. A release before 3.8 has no
+        DescribeTopicPartitions: it gives its Metadata, in which there is no ELR."""
+        reply = await self._call(
+            address,
+            describing.DescribeTopicPartitionsRequest(
+                topics=(describing.TopicRequest(name=topic),), response_partition_limit=1 << 16
+            ),
+        )
+        if reply.unsupported:
+            reply = await self._call(address, Client.metadata_request([topic]))
+        return None if reply.answer is None else tuple(reply.answer.topics[0].partitions)
 
     def _known(self, nodes: Iterable[int]) -> tuple[str, ...]:
         return tuple(self._names[node] for node in nodes if node in self._names)
@@ -139,14 +147,14 @@ class Administration:
         ends = []
         for timestamp in (_EARLIEST, _LATEST):
             part = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
-            answer, _ = await self._ask(
+            reply = await self._ask(
                 listing.ListOffsetsRequest(
                     replica_id=_CONSUMER,
                     isolation_level=0,
                     topics=(listing.ListOffsetsTopic(name=topic, partitions=(part,)),),
                 )
             )
-            listed_part = answer and answer.topics[0].partitions[0]
+            listed_part = reply.answer and reply.answer.topics[0].partitions[0]
             if not listed_part or listed_part.error_code is not ErrorCode.none:
                 return None
             ends.append(int(listed_part.offset))
@@ -178,14 +186,14 @@ class Administration:
         )
         topic = ending.TopicData(topic_name=_METADATA, partitions=(partition,))
         request = ending.EndQuorumEpochRequest(cluster_id=None, topics=(topic,), leader_endpoints=())
-        reply = await _call(self._controllers[name], request)
+        reply = await self._call(self._controllers[name], request)
         return _answered(reply, lambda answer: answer.topics[0].partitions[0] if answer.topics else None)
 
     async def _quorum(self) -> Any:
         """DescribeQuorum: the metadata partition's part of the answer, when there is a leader; else None."""
         partition = describing_quorum.PartitionData(partition_index=0)
         topic = describing_quorum.TopicData(topic_name=_METADATA, partitions=(partition,))
-        answer, _ = await self._ask(describing_quorum.DescribeQuorumRequest(topics=(topic,)))
+        answer = (await self._ask(describing_quorum.DescribeQuorumRequest(topics=(topic,)))).answer
         reply = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
         return reply if reply is not None and reply.error_code is ErrorCode.none else None
 
@@ -193,26 +201,27 @@ class Administration:
         """The first broker's answer that is one."""
         in_doubt = False
         for address in self._addresses.values():
-            reply = await _call(address, request)
+            reply = await self._call(address, request)
             passed_on = reply.answer is not None and _controller_did_not_answer(reply.answer)
             if reply.answer is not None and not passed_on and not _not_leader(reply.answer):
                 return _Reply(reply.answer, in_doubt)
             in_doubt |= reply.in_doubt or passed_on
         return _Reply(None, in_doubt)
 
-
-async def _call(address: tuple[str, int], request: Any) -> _Reply:
-    """Ask one node. A node that cannot be reached leaves no doubt."""
-    try:
-        connection = await Connection.open(*address, "faultline-admin", ANSWER_LIMIT_S)
-    except ConnectionLost:
-        return _Reply(None, in_doubt=False)
-    try:
-        return _Reply(await connection.call(request, ANSWER_LIMIT_S), in_doubt=False)
-    except ConnectionLost:
-        return _Reply(None, in_doubt=True)
-    finally:
-        connection.close()
+    async def _call(self, address: tuple[str, int], request: Any) -> _Reply:
+        """Ask one node. A node that cannot be reached leaves no doubt."""
+        try:
+            connection = await self._open(*address, "faultline-admin", ANSWER_LIMIT_S)
+        except ConnectionLost:
+            return _Reply(None, in_doubt=False)
+        try:
+            return _Reply(await connection.call(request, ANSWER_LIMIT_S), in_doubt=False)
+        except UnsupportedVersion:
+            return _Reply(None, in_doubt=False, unsupported=True)
+        except ConnectionLost:
+            return _Reply(None, in_doubt=True)
+        finally:
+            connection.close()
 
 
 def _controller_did_not_answer(answer: Any) -> bool:

@@ -458,6 +458,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         session_timeout_ms=round(spec.clients.session_timeout_s * 1000),
         idle_partitions=spec.clients.idle_partitions,
         written_share=spec.clients.written_share,
+        negotiate_versions=spec.environment != "sim",
         set_up_timeout_ms=round(spec.ready_limit_s * 1000),
         unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
     )

@@ -17,7 +17,7 @@ import asyncio
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 from images.wire.codec import Malformed
 from images.wire.messages import (
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         self._disconnect_reason: str | None = None
 
     @classmethod
-    async def open(cls, host: str, port: int, client_id: str | None, connect_timeout: float) -> Connection:
+    async def open(cls, host: str, port: int, client_id: str | None, connect_timeout: float) -> Self:
         """Connect within `connect_timeout` seconds. Raises ConnectionLost or CallTimeout, `sent` False."""
         loop = asyncio.get_running_loop()
         connection = cls(loop, f"{host}:{port}", client_id)

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
 from images.wire.connection import CallTimeout, Connection, ConnectionLost
+from images.wire.negotiation import NegotiatedConnection
 from workloads.clients.metadata_cache import MetadataCache
 
 
@@ -91,7 +92,10 @@ class Client:
         client_id: str,
         random: Random,
         timeouts: ClientTimeouts = ClientTimeouts(),
+        *,
+        negotiate_versions: bool = False,
     ) -> None:
+        """With `negotiate_versions` for brokers that may be of another release: connections begin with ApiVersions."""
         if not bootstrap:
             raise ValueError("bootstrap: at least one (host, port) is needed")
         self.timeouts = timeouts
@@ -99,6 +103,7 @@ class Client:
         self.metadata = MetadataCache()
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
+        self._open = NegotiatedConnection.open if negotiate_versions else Connection.open
         self._topics: list[str] = []
         self._turn = random.randrange(1 << 16)
         self._connections: dict[tuple[str, str, int], Connection] = {}
@@ -203,7 +208,7 @@ class Client:
         async with self._opening.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)
             if connection is None or connection.closed:
-                connection = await Connection.open(host, port, self._client_id, self.timeouts.connect_timeout_s)
+                connection = await self._open(host, port, self._client_id, self.timeouts.connect_timeout_s)
                 if self._closed:
                     connection.close()
                     raise ConnectionLost("this client is closed", sent=False)
