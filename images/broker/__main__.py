@@ -25,6 +25,7 @@ from images.broker.node import run_node
 from images.broker.ports import NodePorts
 from images.broker.runtime.directory_lock import DirectoryLocked, locked
 from images.broker.runtime.files import RealFiles
+from images.broker.runtime.heap import keep_freed_memory
 from images.broker.runtime.trace_file import TraceFile
 from images.wire.batch import CorruptBatch
 
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ConfigError, UnicodeDecodeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return EX_USAGE
+    keep_freed_memory()
     try:
         data = Path(config.log_directory)
         data.mkdir(parents=True, exist_ok=True)
