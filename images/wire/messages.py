@@ -7,7 +7,7 @@ use one *canonical* version of each API, and the server translates the other sup
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from importlib import import_module
 from struct import Struct
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from kio.serial import entity_reader
 
 from images.wire.codec import Malformed, Measure, UnknownTag, Write, decode_varint, measurer, writer
-from images.wire.schema import Entity
+from images.wire.schema import Entity, same_layout
 from images.wire.unknown_tags import without_unknown_tags
 
 
@@ -161,8 +161,7 @@ class _Codec(NamedTuple):
 _codecs: dict[type, _Codec] = {}
 _classes: dict[tuple[int, int, str], type] = {}
 _answers: dict[type, type] = {}
-_requests: dict[tuple[int, int], type] = {}
-"""Request classes used so far, by API key and version."""
+_encodings: dict[tuple[int, int, str], type] = {}
 
 
 def request_class(api: Api, version: int | None = None) -> type:
@@ -173,6 +172,17 @@ def request_class(api: Api, version: int | None = None) -> type:
 def response_class(api: Api, version: int | None = None) -> type:
     """The response class of an API in `version`, by default the canonical one."""
     return _message_class(api, CANONICAL[api] if version is None else version, "response")
+
+
+def encoding_class(api: Api, version: int, kind: str) -> type:
+    """The class that reads and writes the requests or responses (`kind`) of `version`: the canonical one wherever the
+    layouts are the same, so that such messages need no translation."""
+    known = _encodings.get((api, version, kind))
+    if known is None:
+        own, canonical = _message_class(api, version, kind), _message_class(api, CANONICAL[api], kind)
+        same = _has_tagged_header(own) is _has_tagged_header(canonical) and same_layout(own, canonical)
+        known = _encodings[api, version, kind] = canonical if same else own
+    return known
 
 
 def response_class_of(request: type) -> type:
@@ -198,17 +208,20 @@ def _codec(message: type) -> _Codec:
     known = _codecs.get(message)
     if known is None:
         kind: Any = message
-        # A request header has tags from v2 on, a response header from v1 on.
-        tagged = bool(kind.__header_schema__.__flexible__)
         known = _codecs[message] = _Codec(
             writer(message),
             measurer(message),
             entity_reader(message),
             int(kind.__api_key__),
             int(kind.__version__),
-            tagged,
+            _has_tagged_header(message),
         )
     return known
+
+
+def _has_tagged_header(message: Any) -> bool:
+    """A request header has tags from v2 on, a response header from v1 on."""
+    return bool(message.__header_schema__.__flexible__)
 
 
 # -- frames ------------------------------------------------------------------------------------------------------
@@ -283,25 +296,26 @@ def decode_request(frame: bytes, head: ParsedHeader | None = None) -> tuple[Pars
     are ignored. Raises Malformed."""
     if head is None:
         head = read_request_header(frame)
-    message = _requests.get((head.api_key, head.version)) or _request_asked(head)
+    return head, _read_request(_request_asked(head, _message_class), frame, head)
+
+
+def _request_asked(head: ParsedHeader, class_of: Callable[[Api, int, str], type]) -> type:
+    try:
+        return class_of(Api(head.api_key), head.version, "request")
+    except (ValueError, ImportError) as error:
+        raise Malformed(f"no API {head.api_key} in version {head.version}") from error
+
+
+def _read_request(message: type, frame: bytes, head: ParsedHeader) -> Entity:
     codec = _codecs.get(message) or _codec(message)
     start = head.end
     if codec.tagged_header:
         start = _after_tags(frame, start)
-    return head, _read(codec, message, frame, start)[0]
-
-
-def _request_asked(head: ParsedHeader) -> type:
-    try:
-        message = _message_class(Api(head.api_key), head.version, "request")
-    except (ValueError, ImportError) as error:
-        raise Malformed(f"no API {head.api_key} in version {head.version}") from error
-    _requests[head.api_key, head.version] = message
-    return message
+    return _read(codec, message, head.version, frame, start)[0]
 
 
 class RequestDecoder:
-    """Decodes the requests of one connection.
+    """Decodes the requests of one connection, each with its `encoding_class`.
 
     A short request equal to the previous one is decoded once, since messages are immutable: polls and heartbeats
     repeat.
@@ -316,12 +330,17 @@ class RequestDecoder:
     def decode(self, frame: bytes, head: ParsedHeader) -> Entity:
         """The message of a request frame. Raises Malformed."""
         if len(frame) > _SHORT_BYTES:
-            return decode_request(frame, head)[1]
+            return self._decode(frame, head)
         content = (head.api_key, head.version, frame[head.end :])
         if content != self._content:
-            self._message = decode_request(frame, head)[1]
+            self._message = self._decode(frame, head)
             self._content = content
         return self._message
+
+    @staticmethod
+    def _decode(frame: bytes, head: ParsedHeader) -> Entity:
+        known = _encodings.get((head.api_key, head.version, "request"))
+        return _read_request(known or _request_asked(head, encoding_class), frame, head)
 
 
 def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:
@@ -332,13 +351,13 @@ def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:
     start = 8
     if codec.tagged_header:
         start = _after_tags(frame, start)
-    payload, surplus = _read(codec, message, frame, start)
+    payload, surplus = _read(codec, message, codec.version, frame, start)
     if surplus:
         raise Malformed(f"{surplus} bytes too many after a {message.__name__} v{codec.version}")
     return _LENGTH.unpack_from(frame, 4)[0], payload
 
 
-def _read(codec: _Codec, message: type, frame: bytes, start: int) -> tuple[Entity, int]:
+def _read(codec: _Codec, message: type, version: int, frame: bytes, start: int) -> tuple[Entity, int]:
     """The message that begins at `start`, and the number of bytes that follow it."""
     try:
         try:
@@ -348,7 +367,7 @@ def _read(codec: _Codec, message: type, frame: bytes, start: int) -> tuple[Entit
             codec.measure(frame, start, len(frame))
         payload, _ = codec.read(frame, start)
     except Exception as error:  # kio raises its own errors, and ValueError for an error code that does not exist
-        raise Malformed(f"not a {message.__name__} v{codec.version}: {error}") from error
+        raise Malformed(f"not a {message.__name__} v{version}: {error}") from error
     return payload, surplus
 
 

@@ -94,6 +94,21 @@ def _shape(item: Field[Any]) -> FieldShape:
     )
 
 
+def same_layout(one: type, other: type) -> bool:
+    """Whether two message classes have the same fields in the same encoding, so that each reads the other's bytes."""
+    return _layout(one) == _layout(other)
+
+
+def _layout(message: type) -> tuple[bool, tuple[object, ...]]:
+    fields = tuple(
+        (shape.name, shape.array, shape.nullable, shape.tag, _layout(shape.element))
+        if shape.struct
+        else (shape.name, shape.array, shape.nullable, shape.tag, shape.kafka_type, shape.default)
+        for shape in shapes(message)
+    )
+    return bool(getattr(message, "__flexible__", False)), fields
+
+
 _converters: dict[tuple[type, type], Callable[[Entity], Entity]] = {}
 
 

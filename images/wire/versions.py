@@ -1,6 +1,7 @@
 """Translation between the versions that clients use and the canonical version that handlers use.
 
-Most fields are translated by name (`convert`). The remaining differences:
+A version with the layout of the canonical one is read and written as that (`encoding_class`). In the others most fields
+are translated by name (`convert`). The remaining differences:
 
 API            versions  difference                                             here
 -------------  --------  -----------------------------------------------------  ------------------------------------
@@ -36,7 +37,7 @@ from uuid import UUID, uuid5
 from kio.schema.errors import ErrorCode
 
 from images.wire.group_versions import LAST_SINGLE_VERSION, to_list_form, to_single_form
-from images.wire.messages import CANONICAL, SUPPORTED, Api, request_class, response_class
+from images.wire.messages import CANONICAL, SUPPORTED, Api, encoding_class, request_class, response_class
 from images.wire.schema import Entity, convert, shapes
 
 Names = dict[UUID, str]
@@ -89,7 +90,7 @@ def from_canonical(api: Api, version: int, answer: Entity, names: Names) -> Enti
         answer = _with_errors(answer, older)
     if version <= LAST_SINGLE_VERSION.get(api, -1):
         return to_single_form(api, answer, response_class(api, version))
-    converted = convert(answer, response_class(api, version))
+    converted = convert(answer, encoding_class(api, version, "response"))
     if api is Api.FETCH and version <= 12:
         converted = replace(
             converted,

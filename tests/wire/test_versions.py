@@ -22,7 +22,17 @@ from kio.schema.metadata.v0.request import MetadataRequest as MetadataV0
 from kio.schema.metadata.v1.request import MetadataRequest as MetadataV1
 
 from images.wire.group_versions import LAST_SINGLE_VERSION
-from images.wire.messages import CANONICAL, Api, request_class, response_class
+from images.wire.messages import (
+    CANONICAL,
+    Api,
+    RequestDecoder,
+    encode_request,
+    encode_response,
+    encoding_class,
+    read_request_header,
+    request_class,
+    response_class,
+)
 from images.wire.schema import convert, shapes
 from images.wire.versions import (
     api_versions,
@@ -85,13 +95,28 @@ def test_an_answer_reaches_a_client_of_every_version_with_every_field_it_knows(a
     if errors := [found for found in _errors(answer) if found in errors_before(api, version)]:
         pytest.fail(f"the filled answer has errors that older versions lack: {errors}")
     told = from_canonical(api, version, answer, {ORDERS: "orders"})
-    assert type(told) is response_class(api, version)
+    assert type(told) is encoding_class(api, version, "response")
     assert all(left == right for left, right in shared(told, answer).values())
     for path, value in leaves(told):
         if path not in dict(leaves(answer)):
             assert (api, path[-1], value) == (Api.FETCH, "topic", "orders") or (
                 (api, path) == (Api.METADATA, ("cluster_authorized_operations",))
             )
+
+
+@EVERY
+def test_a_version_with_the_canonical_layout_is_read_and_written_as_the_canonical_one(api: Api, version: int) -> None:
+    """Equal bytes, and only for equal layouts: a field more or less, or another header, shows in them."""
+    request, response = filled(request_class(api, version)), filled(response_class(api, version))
+    read_as, written_as = encoding_class(api, version, "request"), encoding_class(api, version, "response")
+    frame = encode_request(request, 7, "me")
+    assert RequestDecoder().decode(frame, read_request_header(frame)) == convert(request, read_as)
+    assert encode_response(convert(response, written_as), 7) == encode_response(response, 7)
+
+
+def test_requests_of_librdkafka_to_produce_need_no_translation() -> None:
+    assert encoding_class(Api.PRODUCE, 10, "request") is request_class(Api.PRODUCE)
+    assert encoding_class(Api.PRODUCE, 10, "response") is response_class(Api.PRODUCE)
 
 
 def _errors(answer: Any) -> list[ErrorCode]:
