@@ -8,14 +8,17 @@ kind                      written by  meaning of the fields used
 ------------------------  ----------  -----------------------------------------------------------------------------
 node_started              any         broker_epoch of the previous life if it ended cleanly
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
-                                      epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence}
+                                      epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence};
+                                      left_over, [base offset, end] of the segments deleted as being below the base in
+                                      start_checkpoint=[log start, base offset], if there were any
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, as above
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
 appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id,
-                                      sequence, crc (of the batch's header; it covers neither offset nor leader epoch)
+                                      sequence, crc (of the batch's header; it covers neither offset nor leader epoch),
+                                      producer_epoch, where it is above 0
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
                                       producers, both as they are then; log_start, if that changed with it; answer, the
                                       [epoch, end offset] of the leader that asked for it, if one did
@@ -42,7 +45,10 @@ append_refused            leader      log_end; detail: producer_id, sequence of 
                                       producer state has, -1 for none
 records_refused           follower    offset=base of the batch in the leader's answer, log_end, which it does not follow
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
-                                      [producer id, sequence] of a batch that was taken for a duplicate
+                                      [producer id, sequence, crc] of a batch that was taken for a duplicate;
+                                      producer_epoch of that, where it is above 0
+append_unacknowledged     leader      as acknowledged, of a batch in the log that is answered with an error; detail:
+                                      error
 latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=followers that have
                                       fetched since the read began
 coordinator_loaded        leader      of __consumer_offsets: offset=log start, log_end of what it loaded,
@@ -60,7 +66,8 @@ offsets_told              leader      … log_end, high_watermark; detail: group
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
-quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its log
+quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its
+                                      log; left_over, start_checkpoint, as of log_recovered
 quorum_voted              controller  leader_epoch, broker=candidate; itself included
 quorum_candidate          controller  leader_epoch it stands in
 quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected
@@ -126,6 +133,7 @@ KINDS: Final = frozenset(
         "append_refused",
         "records_refused",
         "acknowledged",
+        "append_unacknowledged",
         "latest_told",
         "coordinator_loaded",
         "generation_begun",

@@ -102,8 +102,7 @@ class ProduceFetchApis:
                 if error is ErrorCode.none and replica is not None:
                     if body.acks == ACKS_ALL:
                         error = await replica.wait_until_committed(result, until)
-                    if error is ErrorCode.none:
-                        replica.acknowledged(result, body.acks)
+                    replica.append_answered(result, body.acks, error)
                 answers.append(_produce_response(index, error, result, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NO_THROTTLE)

@@ -390,7 +390,7 @@ class Shard:
         if error is ErrorCode.none:
             error = await self._replica.wait_until_committed(append_result, self._clock() + self._commit_timeout_s)
         if error is ErrorCode.none:
-            self._replica.acknowledged(append_result, ACKS_ALL)
+            self._replica.append_answered(append_result, ACKS_ALL, error)
             self._apply_committed_offsets()
         return _ERRORS.get(error, error)
 

@@ -46,13 +46,13 @@ from images.broker.log.clean_shutdown import (
 from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT, read_epoch_checkpoint, write_epoch_checkpoint
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_config import LogConfig
-from images.broker.log.log_recovery import LogRecovery, drop_segments
+from images.broker.log.log_recovery import LeftOver, LogRecovery, delete_left_over, drop_segments
 from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.producer_state import ProducerTable, record, without_expired
 from images.broker.log.retention import RetainedSegment
-from images.broker.log.segment import Segment, base_offset_of, segment_name
+from images.broker.log.segment import Segment, base_offset_of
 from images.broker.log.segments import LogSegments
 from images.broker.log.time_index import first_not_older, largest
 from images.broker.ports import Files
@@ -84,6 +84,8 @@ class Log:
         self.epochs = EpochCache()
         self.producers = ProducerTable()
         self.recovery = LogRecovery(clean=True)
+        self.left_over: LeftOver | None = None
+        """What was deleted when it was opened."""
         self._files = files
         self._log_line = log_line
         self._snapshots = ProducerSnapshots(files, directory)
@@ -107,9 +109,7 @@ class Log:
         closed = take_clean_shutdown_marker(files, directory)
         checkpoint = log._start_checkpoint = read_log_start(files, log._path(LOG_START_CHECKPOINT))
         if checkpoint is not None:
-            for base in bases:
-                if base < checkpoint.base:
-                    files.delete(log._path(segment_name(base)))
+            log.left_over = delete_left_over(files, directory, bases, checkpoint, config.index_interval_bytes)
             bases = [base for base in bases if base >= checkpoint.base]
         first = 0 if checkpoint is None else checkpoint.base
         dropped = None

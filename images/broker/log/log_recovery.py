@@ -1,11 +1,13 @@
-"""The result of opening a log, and the dropping of a log that has lost its beginning."""
+"""The result of opening a log: what is left over of it is deleted, and a log that has lost its beginning dropped."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from images.broker.log.segment import segment_name
+from images.broker.log.log_start_checkpoint import LogStart
+from images.broker.log.segment import Segment, segment_name
 from images.broker.ports import Files
 
 
@@ -22,6 +24,35 @@ class LogRecovery:
     """Whether the epoch cache had to be rebuilt from the batches."""
     producers_rebuilt: bool = False
     """Whether the producer table had to be rebuilt, at least in part, from the batches."""
+
+
+class LeftOver(NamedTuple):
+    """Segments below the base in the log-start checkpoint: a crash while the log start advanced leaves them."""
+
+    first: int
+    """Base offset of the first one."""
+    end: int
+    """End of the last one."""
+    start: LogStart
+
+    def detail(self) -> dict[str, object]:
+        """For the trace."""
+        return {"left_over": [self.first, self.end], "start_checkpoint": list(self.start)}
+
+
+def delete_left_over(
+    files: Files, directory: str, bases: Sequence[int], start: LogStart, index_interval: int
+) -> LeftOver | None:
+    """Delete the segments of `bases` below the base in the log-start checkpoint; None without one."""
+    below = [base for base in bases if base < start.base]
+    if not below:
+        return None
+    last = Segment.open(files, directory, below[-1], index_interval, below[-1])
+    last.recover(lambda header: None)
+    last.close()
+    for base in below:
+        files.delete(f"{directory}/{segment_name(base)}")
+    return LeftOver(below[0], last.end, start)
 
 
 def drop_segments(files: Files, directory: str, bases: Sequence[int], first: int) -> LogRecovery:

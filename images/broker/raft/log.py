@@ -73,6 +73,11 @@ class KafkaMetadataLog:
         return EpochAndOffset(max(0, self._log.last_batch_epoch), self._log.end)
 
     @property
+    def opening_detail(self) -> dict[str, object]:
+        """What was deleted when the log was opened, for the trace."""
+        return self._log.left_over.detail() if self._log.left_over is not None else {}
+
+    @property
     def view(self) -> LogView:
         """The log as `QuorumState` sees it."""
         return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshot)

@@ -113,6 +113,7 @@ class RaftNode:
         detail = {
             "voted": self._election_state.voted_for,
             "epochs": [list(entry) for entry in self.log.view.epochs.entries],
+            **self.log.opening_detail,
         }
         self._trace("quorum_recovered", offset=self.log.start, log_end=self.log.end, detail=detail)
         if self.state.role is RaftRole.FOLLOWER:

@@ -173,9 +173,8 @@ class Replica:
             )
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
-                retry = (header.producer_id, header.base_sequence)
                 epoch = self.state.leader_epoch
-                return AppendResult(ErrorCode.none, verdict.base_offset, end, epoch, self.log.start, retry)
+                return AppendResult(ErrorCode.none, verdict.base_offset, end, epoch, self.log.start, header)
             if isinstance(verdict, Refuse):
                 self._trace.append_refused(self.state, header, verdict.error, self.log)
                 return self._refuse_append(verdict.error)
@@ -490,9 +489,9 @@ class Replica:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def acknowledged(self, appended: AppendResult, acks: int) -> None:
-        """Trace that an append is acknowledged to its producer."""
-        self._trace.acknowledged(self.state, appended, acks)
+    def append_answered(self, appended: AppendResult, acks: int, error: ErrorCode) -> None:
+        """Trace that an append, which was not refused, is answered."""
+        self._trace.append_answered(self.state, appended, acks, error)
 
     def coordinated(self, kind: str, offset: int, log_end: int, detail: Mapping[str, object]) -> None:
         """Trace an event of the group coordinator whose log this is."""

@@ -164,6 +164,7 @@ class ReplicaManager:
             self._node_ports.log,
         )
         high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
+        left_over = log.left_over.detail() if log.left_over is not None else {}
         self._node_ports.trace(
             TraceEvent(
                 "log_recovered",
@@ -172,7 +173,12 @@ class ReplicaManager:
                 offset=log.start,
                 log_end=log.end,
                 high_watermark=high_watermark,
-                detail={"clean": log.recovery.clean, "cut_bytes": log.recovery.cut_bytes, **log_detail(log)},
+                detail={
+                    "clean": log.recovery.clean,
+                    "cut_bytes": log.recovery.cut_bytes,
+                    **left_over,
+                    **log_detail(log),
+                },
             )
         )
         limits = Limits(

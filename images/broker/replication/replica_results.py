@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from images.wire.batch import Header
+
 
 class AppendResult(NamedTuple):
     """Result of appending a produced batch. `end` is exclusive; a duplicate has the offsets of the first append."""
@@ -18,8 +20,8 @@ class AppendResult(NamedTuple):
     log_start: int = -1
     """The log start after the append. As in Kafka, the errors of a batch that the log does not even look into come
     without it."""
-    retry: tuple[int, int] | None = None
-    """Producer id and first sequence number of a duplicate; None for a batch that was appended now."""
+    retry: Header | None = None
+    """The header of a duplicate; None for a batch that was appended now."""
 
 
 class FetchResult(NamedTuple):

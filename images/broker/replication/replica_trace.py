@@ -75,18 +75,23 @@ class ReplicaTrace:
                     "producer_id": header.producer_id,
                     "sequence": header.base_sequence,
                     "crc": header.crc,
+                    **_producer_epoch(header),
                 },
             )
         )
 
-    def acknowledged(self, state: Partition, appended: AppendResult, acks: int) -> None:
-        """An append is acknowledged to its producer; of a retry with the batch for which it was taken."""
+    def append_answered(self, state: Partition, appended: AppendResult, acks: int, error: ErrorCode) -> None:
+        """An append is acknowledged to its producer, or answered with an error although the log has it; of a retry with
+        the batch that was taken for one."""
         detail: dict[str, object] = {"acks": acks}
-        if appended.retry is not None:
-            detail["retry"] = list(appended.retry)
+        if error is not ErrorCode.none:
+            detail["error"] = error.name
+        if (retry := appended.retry) is not None:
+            detail["retry"] = [retry.producer_id, retry.base_sequence, retry.crc]
+            detail |= _producer_epoch(retry)
         self.event(
             state,
-            "acknowledged",
+            "acknowledged" if error is ErrorCode.none else "append_unacknowledged",
             offset=appended.base_offset,
             log_end=appended.end,
             high_watermark=state.high_watermark,
@@ -217,6 +222,11 @@ class ReplicaTrace:
             return
         detail = {"error": change.error.name, "rolled_back": change.rolled_back}
         self.event(state, "isr_rejected", members=change.isr, detail=detail)
+
+
+def _producer_epoch(header: Header) -> dict[str, object]:
+    """The producer epoch of a batch, left out where it is the first one, as it mostly is."""
+    return {"producer_epoch": header.producer_epoch} if header.producer_epoch > 0 else {}
 
 
 def log_detail(log: Log) -> dict[str, object]:
