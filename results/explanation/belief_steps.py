@@ -73,6 +73,24 @@ def proposal_kept(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+def _settled_again(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A leader takes over metadata as the end of a proposal that earlier metadata, or an answer, has ended."""
+    leader = state.replica(event.node)
+    if leader.role != "leader" or leader.proposal is not None or leader.settled is None:
+        return
+    settled = leader.settled
+    yield Step(
+        StepKind.PROPOSAL_KEPT_AFTER_DECISION,
+        event.time_ns,
+        event.node,
+        f"{event.node} took partition epoch {event.partition_epoch} for the end of its ISR change once more, and "
+        f"partition epoch {settled.partition_epoch} had ended it {settled.at}, since when it has proposed none: it "
+        "keeps a change in flight that newer metadata has superseded, and as long as one is in flight it proposes no "
+        "other ISR",
+        before=((settled.time_ns, f"{event.node} took over the ISR {brokers(frozenset(settled.members))}"),),
+    )
+
+
 def _newest(state: PartitionReplay, end: int) -> Decision | None:
     """The newest decision of the metadata below `end`."""
     return next((one for one in reversed(state.decisions.values()) if 0 <= one.offset <= end), None)
@@ -133,6 +151,6 @@ ALWAYS: Final = (not_taken_over, proposal_kept)
 LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
     "became_leader": (_never_decided,),
     "became_follower": (_never_decided,),
-    "isr_committed": (_never_decided,),
+    "isr_committed": (_never_decided, _settled_again),
     "registered": (_registered,),
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from checkers.tables import TraceRow
-from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView, batch_of
+from results.explanation.replay import UNKNOWN, BatchCopy, PartitionReplay, ReplicaView, batch_of
 from results.explanation.story import Step, StepKind, span
 
 _NEVER_EXPIRES_MS: Final = 600_000
@@ -232,7 +232,8 @@ def _sequence(replica: ReplicaView, event: TraceRow, step: Callable[[StepKind, s
     of_producer = [(copy, key[1]) for key, copy in replica.batches.items() if key[0] == batch[0]]
     if of_producer:
         copy, sequence = max(of_producer, key=lambda one: one[0].offset)
-        expected = sequence + copy.end - copy.offset
+        same_epoch = copy.producer_epoch == event.details().get("producer_epoch", 0)
+        expected = sequence + copy.end - copy.offset if same_epoch else 0
         if batch[1] != expected:
             text = (
                 f" with sequence {batch[1]} of producer id {batch[0]}, whose last batch in its log asks for {expected}"
@@ -241,12 +242,17 @@ def _sequence(replica: ReplicaView, event: TraceRow, step: Callable[[StepKind, s
 
 
 def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    replica, retry = state.replica(event.node), event.details().get("retry")
+    replica, detail = state.replica(event.node), event.details()
+    retry = detail.get("retry")
     if retry is None or replica.role != "leader":
         return
-    producer, sequence = retry
-    offsets = [copy.offset for key, copy in replica.batches.items() if key[:2] == (producer, sequence)]
-    if event.offset not in offsets and len(replica.log) and UNKNOWN not in replica.log:
+    producer, sequence = retry[:2]
+    copies = {key: copy for key, copy in replica.batches.items() if key[:2] == (producer, sequence)}
+    offsets = [copy.offset for copy in copies.values()]
+    first = next((copy for copy in copies.values() if copy.offset == event.offset), None)
+    if first is not None and len(retry) > 2 and tuple(retry) not in copies:
+        yield from _other_batch(event, first, detail)
+    elif event.offset not in offsets and len(replica.log) and UNKNOWN not in replica.log:
         held = (
             f"it holds it at {offsets[0]}"
             if offsets
@@ -260,6 +266,21 @@ def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             f"it at {event.offset}: {held}",
             event.offset,
         )
+
+
+def _other_batch(event: TraceRow, first: BatchCopy, detail: Mapping[str, Any]) -> Iterator[Step]:
+    """A retry of other bytes than the batch for which it was taken."""
+    (producer, sequence, _), epoch = detail["retry"], detail.get("producer_epoch", 0)
+    taken = f"sequence {sequence} of producer id {producer} in producer epoch {epoch}"
+    kind = StepKind.RETRY_ACKNOWLEDGED_WITHOUT_BATCH
+    if epoch == first.producer_epoch:
+        kind = StepKind.SEQUENCE_NUMBER_REUSED
+        text = f"the client of producer id {producer} sent other records under a number that it had used, {taken}: "
+        text += f"{event.node} holds the first ones at {first.offset}, and acknowledged these as a retry of them"
+    else:
+        text = f"{event.node} took a batch for a retry, {taken}, and acknowledged it at {event.offset}, where it holds "
+        text += f"one of producer epoch {first.producer_epoch}: numbers begin anew in each producer epoch"
+    yield Step(kind, event.time_ns, event.node, text, event.offset)
 
 
 def _unmoved(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.replay import UNKNOWN, ReplicaView, differs, positions_of
-from results.explanation.steps import appended_behind
+from results.explanation.steps import appended_behind, live_segment_deleted
 from results.explanation.story import Step, StepKind, span
 
 _KINDS: Final = (
@@ -78,6 +78,8 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
     elif event.kind == "metadata_truncated":
         yield from _truncated(quorum, controller, event)
     elif event.kind == "quorum_recovered":
+        if deleted := live_segment_deleted(event):
+            yield _step(StepKind.LIVE_SEGMENT_DELETED, event, f"{deleted[2]} (metadata log)")
         end, leader_name = quorum.counted.get(event.node, (0, ""))
         if event.log_end < min(end, len(controller.log)):
             text = (

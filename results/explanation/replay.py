@@ -50,6 +50,7 @@ class BatchCopy(NamedTuple):
     leader: int
     """From which it was replicated; -1 where the replica appended it as the leader itself."""
     end: int = -1
+    producer_epoch: int = 0
 
     def __str__(self) -> str:
         return f"at {self.offset} already, " + (f"replicated from b{self.leader}" if self.leader >= 0 else "as leader")
@@ -75,6 +76,8 @@ class ReplicaView:
     """The log start that was in force at a later event of the replica."""
     shortened: TraceRow | None = None
     """The last event that cut its log."""
+    settled: TraceRow | None = None
+    """The event that settled the last proposal of this leadership."""
     removed: bool = False
     """Whether it stopped hosting the partition since it opened its log, which may be deleted then."""
     greatest_end: int = 0
@@ -280,7 +283,7 @@ def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None
         event.leader,
         event.leader_epoch,
     )
-    replica.proposal, replica.positions = None, {}
+    replica.proposal, replica.settled, replica.positions = None, None, {}
     if event.log_end >= 0 and event.log_end != len(replica.log):
         replica.resize(event.log_end)
     if leads:
@@ -302,7 +305,8 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
     replica.following_since = None
     if (batch := batch_of(event)) is not None:
         leader = event.leader if event.leader != event.number else -1
-        replica.batches[batch] = BatchCopy(event.offset, leader, event.log_end)
+        producer_epoch = event.details().get("producer_epoch", 0)
+        replica.batches[batch] = BatchCopy(event.offset, leader, event.log_end, producer_epoch)
 
 
 def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
@@ -350,9 +354,13 @@ def _proposed(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
 
 
 def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    """Only a rollback, or the refusal that a proposed member may not join, proves that a proposal is not committed."""
+    detail = event.details()
     if event.kind == "isr_committed":
         replica.isr = frozenset(event.members)
-    replica.proposal = None
+    elif not detail.get("rolled_back", True) and detail.get("error") != "ineligible_replica":
+        return
+    replica.proposal, replica.settled = None, event
 
 
 _APPLY: Final = {

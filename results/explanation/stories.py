@@ -22,12 +22,14 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
+from results.explanation.client_steps import client_steps, member_steps
 from results.explanation.context import faults_at, requests_about
 from results.explanation.group_steps import group_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
+from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import beliefs_at, broken_steps
 from results.explanation.story import Belief, Consequence, Step, StepKind, Story
 from workloads.columns import NEVER
@@ -45,6 +47,10 @@ INSIDE: Final = frozenset({"raft", "protocol", "coordinator", "processes"})
 """Checks of the trace and of processes: they see a failure when it happens."""
 OF_FETCHES: Final = frozenset({StepKind.FETCH_OF_OTHER_EPOCH_ACCEPTED, StepKind.DIVERGING_FETCH_ACCEPTED})
 """Steps that are traced after the decisions of the same instant that rest on them."""
+OF_CLIENTS: Final = frozenset({
+    "position-skipped", "position-went-back", "records-skipped", "commit-beyond-read", "commit-went-back"
+})  # fmt: skip
+"""Findings about what a client alone decides: they are their own cause."""
 BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
 _LINES_OF_A_CAUSE: Final = 3
 """Of a finding that stands for the cause."""
@@ -129,18 +135,27 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
     steps: list[Step] = []
     if topic:
         events = list(events_of(evidence.trace, topic, partition))
+        steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
         steps += (*broken_steps(events), *read_steps(events, evidence.history, topic, partition))
         steps += metadata_steps(evidence.trace)
         if OF_GROUPS & set(checks):
             steps += group_steps(evidence.trace, topic, partition)
+            steps += member_steps(evidence.trace, evidence.history, topic, partition)
     else:
         steps += metadata_steps(evidence.trace)
         if not {"raft"} & set(checks):
             steps += group_steps(evidence.trace, topic, partition)
             for name, number in _partitions(evidence.trace):
-                named = broken_steps(events_of(evidence.trace, name, number))
+                events = list(events_of(evidence.trace, name, number))
+                named = [*broken_steps(events), *standing_steps(events, _end_ns(evidence))]
                 steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
     return sorted(steps, key=lambda step: (step.time_ns, step.kind not in OF_FETCHES))
+
+
+def _end_ns(evidence: RunEvidence) -> int:
+    """The last moment that the evidence knows of."""
+    times = (evidence.trace.column("time_ns"), evidence.history.column("completed_ns"))
+    return max(pc.max(column).as_py() or 0 for column in times)
 
 
 def _partitions(trace: pa.Table) -> list[tuple[str, int]]:
@@ -193,7 +208,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         partition=partition,
         offsets=tuple(sorted(group.offsets)),
         step=step,
-        first=replace(_consequence(first), text="; ".join(first.finding.lines[:_LINES_OF_A_CAUSE])),
+        first=replace(_consequence(first), text=_words(first.finding)),
         consequences=tuple(_consequences(found, time_ns)),
         faults=faults_at(evidence.faults, time_ns),
         requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),
@@ -201,6 +216,12 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         beliefs=beliefs,
         decided=decided,
     )
+
+
+def _words(finding: Finding) -> str:
+    """A finding that stands for the cause."""
+    text = "; ".join(finding.lines[:_LINES_OF_A_CAUSE])
+    return f"the client itself: {text}" if finding.kind in OF_CLIENTS else text
 
 
 def _beliefs(first: _Found, evidence: RunEvidence) -> tuple[tuple[Belief, ...], str]:
@@ -233,6 +254,8 @@ def _lacking(step: Step | None, first: _Found, evidence: RunEvidence) -> Iterato
     if step is not None:
         if step.lacking:
             yield step.lacking
+    elif first.finding.kind in OF_CLIENTS:
+        return
     elif not evidence.settings.has_ordered_trace:
         yield "the cause inside the protocol: the run has no protocol trace whose events have an order"
     elif any(gap.part is EvidencePart.TRACE for gap in evidence.gaps):

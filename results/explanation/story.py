@@ -124,6 +124,17 @@ class StepKind(StrEnum):
     TWO_CONTROLLERS_IN_ONE_EPOCH = "two-controllers-in-one-epoch"
     GROUP_WAITS_FOR_NO_WRITE = "group-waits-for-no-write"
     GROUP_RECORD_NOT_COMMITTED = "group-record-not-committed"
+    LIVE_SEGMENT_DELETED = "live-segment-deleted"
+    CAUGHT_UP_FOLLOWER_NOT_PROPOSED = "caught-up-follower-not-proposed"
+    FOLLOWER_STANDS_STILL = "follower-stands-still"
+    APPEND_FAILED_THOUGH_APPENDED = "append-failed-though-appended"
+    BATCH_SENT_UNDER_OTHER_NUMBER = "batch-sent-under-other-number"
+    SEQUENCE_NUMBER_REUSED = "sequence-number-reused"
+    ACKNOWLEDGEMENT_NEVER_GIVEN = "acknowledgement-never-given"
+    LATEST_OFFSET_NEVER_TOLD = "latest-offset-never-told"
+    COMMIT_NEVER_ANSWERED = "commit-never-answered"
+    COMMIT_FAILED_THOUGH_ACCEPTED = "commit-failed-though-accepted"
+    START_NEVER_TOLD = "start-never-told"
 
 
 @dataclass(frozen=True, slots=True)

@@ -328,3 +328,11 @@ def test_a_deposed_leader_is_held_to_the_isr_of_its_own_epoch(counted: dict[str,
     written = [appended(4.1, node, 1, 0, 5, 7) for node in counted]
     steps = kinds([*deposed, *written, proposed(4.2, "b1", 0, (1,), 0, 5), moved(4.3, "b1", 0, 5, 7, **counted)])
     assert steps == ([] if len(counted) == 3 else ["high-watermark-without-isr-member"])
+
+
+def test_a_batch_of_another_producer_epoch_is_no_retry() -> None:
+    def taken(crc: int) -> list[Event]:
+        return [*WITH_BATCH, acknowledged(5, 5, retry=[4, 7, crc], producer_epoch=1)]
+
+    assert kinds(taken(98)) == ["retry-acknowledged-without-batch"]
+    assert kinds(taken(99)) == []

@@ -1,0 +1,226 @@
+"""Broken steps of clients: what they reported and sent, compared with what brokers appended, acknowledged and told.
+
+A broker's answer is in the trace and the operation that it ended is in the history; both have the true time of the run.
+So a client that reports what no broker told it shows in the two together:
+
+- an append is `ok` only upon an acknowledgement, with the offset in it, and `fail` only when it is in no log;
+- a batch that may be in the log is sent again under its own sequence number alone: a broker recognizes nothing else,
+  and it can neither renumber a batch nor change its records, since the checksum covers both;
+- a read of the latest offset gives what a leader told, a commit is `ok` upon a coordinator's answer, and a member
+  starts where the coordinator told it.
+
+Positions are the history's own, and the check `positions` names what moved them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.tables import TraceRow, of_partition, trace_rows
+from results.explanation.replay import batch_of
+from results.explanation.story import Step, StepKind
+
+_NEVER_NS: Final = (1 << 63) - 1
+_COLUMNS: Final = (
+    "index", "process", "kind", "invoked_ns", "completed_ns", "outcome", "value", "offset", "offsets", "values", "error"
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class _BrokerAnswers:
+    """What leaders appended and answered, by offset."""
+
+    appended: dict[int, list[TraceRow]] = field(default_factory=dict)
+    acknowledged: dict[int, list[TraceRow]] = field(default_factory=dict)
+    unacknowledged: dict[int, list[TraceRow]] = field(default_factory=dict)
+    """Answered with an error, although appended."""
+    latest: list[TraceRow] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, events: Sequence[TraceRow]) -> _BrokerAnswers:
+        """The answers in the trace of one partition."""
+        answers = cls()
+        kinds = {
+            "appended": answers.appended,
+            "acknowledged": answers.acknowledged,
+            "append_unacknowledged": answers.unacknowledged,
+        }
+        for event in events:
+            if event.kind == "latest_told":
+                answers.latest.append(event)
+            elif event.kind in kinds and event.leader in (event.number, -1):
+                for offset in range(event.offset, max(event.log_end, event.offset + 1)):
+                    kinds[event.kind].setdefault(offset, []).append(event)
+        return answers
+
+    def batches(self, append: Mapping[str, Any], offset: int) -> list[TraceRow]:
+        """The batches that a leader appended over `offset` since an append began, each once."""
+        copies: dict[object, TraceRow] = {}
+        for event in self.appended.get(offset, ()):
+            if event.time_ns >= append["invoked_ns"]:
+                copies.setdefault(batch_of(event) or event.time_ns, event)
+        return list(copies.values())
+
+
+def client_steps(
+    events: Sequence[TraceRow], history: pa.Table, replicas: pa.Table, topic: str, partition: int
+) -> Iterator[Step]:
+    """The broken steps of producers and of readers of the latest offset, about one partition."""
+    rows = of_partition(history, topic, partition).select(_COLUMNS).sort_by("index").to_pylist()
+    answers, places = _BrokerAnswers.of(events), _places(rows, of_partition(replicas, topic, partition))
+    for row in rows:
+        if row["kind"] == "append":
+            yield from _appended(row, answers, sorted(places.get(row["value"], ())))
+        elif row["kind"] == "end_offset" and row["outcome"] == "ok":
+            yield from _latest(row, answers)
+
+
+def _places(rows: Sequence[Mapping[str, Any]], replicas: pa.Table) -> dict[int, set[int]]:
+    """Value → the offsets at which polls, or replicas' logs at the end, have it."""
+    places: dict[int, set[int]] = {}
+    for row in rows:
+        if row["kind"] == "poll" and row["outcome"] == "ok":
+            for offset, value in zip(row["offsets"] or (), row["values"] or (), strict=True):
+                places.setdefault(value, set()).add(offset)
+    for offset, value in zip(*(replicas.column(name).to_pylist() for name in ("offset", "value")), strict=True):
+        places.setdefault(value, set()).add(offset)
+    return places
+
+
+def _step(kind: StepKind, row: Mapping[str, Any], time_ns: int, text: str, first: int = 0, end: int = -1) -> Step:
+    process = f"process {row['process']}"
+    return Step(kind, time_ns, process, f"the client ({process}) {text}", first, end)
+
+
+def _batch(event: TraceRow) -> str:
+    """A batch in words: where and when it was appended, and its numbers."""
+    detail = event.details()
+    epoch = f" in producer epoch {detail['producer_epoch']}" if "producer_epoch" in detail else ""
+    return (
+        f"{event.node} appended it at {event.offset} {event.at} as sequence {detail.get('sequence')} of producer id "
+        f"{detail.get('producer_id')}{epoch}"
+    )
+
+
+def _during(events: Sequence[TraceRow], row: Mapping[str, Any]) -> list[TraceRow]:
+    """The events between the invocation of an operation and its completion."""
+    completed = row["completed_ns"] if row["completed_ns"] is not None else _NEVER_NS
+    return [event for event in events if row["invoked_ns"] <= event.time_ns <= completed]
+
+
+# ---- producers -------------------------------------------------------------------------------------------------------
+
+
+def _appended(row: Mapping[str, Any], answers: _BrokerAnswers, places: Sequence[int]) -> Iterator[Step]:
+    append = f"append #{row['index']} of value {row['value']}"
+    copies = [(offset, batches[0]) for offset in places if len(batches := answers.batches(row, offset)) == 1]
+    if row["outcome"] == "fail" and copies:
+        offset, batch = copies[0]
+        after = [event for event in answers.unacknowledged.get(offset, ()) if event.node == batch.node]
+        answer = (
+            f"and answered {after[0].details()['error'].upper()} {after[0].at}" if after else "and did not refuse it"
+        )
+        yield _step(
+            StepKind.APPEND_FAILED_THOUGH_APPENDED,
+            row,
+            row["completed_ns"],
+            f"reported that {append} certainly failed ({row['error']}), although {_batch(batch)} {answer}: that does "
+            "not prove that the record is in no log, so the outcome is unknown and may not be told as a failure",
+            offset,
+            offset + 1,
+        )
+    first = next(iter(copies), None)
+    other = next((copy for copy in copies if first is not None and batch_of(copy[1]) != batch_of(first[1])), None)
+    if first is not None and other is not None:
+        earlier, later = sorted((first[1], other[1]), key=lambda event: event.time_ns)
+        yield _step(
+            StepKind.BATCH_SENT_UNDER_OTHER_NUMBER,
+            row,
+            later.time_ns,
+            f"sent value {row['value']} again under another sequence number, although it may have been in the log and "
+            f"was: {_batch(earlier)}, and {_batch(later)}. No broker can recognize that as a retry",
+            min(first[0], other[0]),
+            max(first[0], other[0]) + 1,
+        )
+    if row["outcome"] == "ok" and row["offset"] is not None:
+        yield from _acknowledged(row, append, answers)
+
+
+def _acknowledged(row: Mapping[str, Any], append: str, answers: _BrokerAnswers) -> Iterator[Step]:
+    offset = row["offset"]
+    if not _during(answers.acknowledged.get(offset, ()), row):
+        yield _step(
+            StepKind.ACKNOWLEDGEMENT_NEVER_GIVEN,
+            row,
+            row["completed_ns"],
+            f"took {append} for acknowledged at offset {offset}, and no broker acknowledged a batch with that offset "
+            "in the meantime",
+            offset,
+            offset + 1,
+        )
+
+
+def _latest(row: Mapping[str, Any], answers: _BrokerAnswers) -> Iterator[Step]:
+    during = _during(answers.latest, row)
+    if row["offset"] not in [event.high_watermark for event in during]:
+        answered = ", ".join(f"{event.node} told {event.high_watermark}" for event in during) or "no leader told any"
+        yield _step(
+            StepKind.LATEST_OFFSET_NEVER_TOLD,
+            row,
+            row["completed_ns"],
+            f"gave {row['offset']} as the latest offset for read #{row['index']}, and {answered} in the meantime",
+            row["offset"],
+        )
+
+
+# ---- members of groups -----------------------------------------------------------------------------------------------
+
+
+def member_steps(trace: pa.Table, history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
+    """The broken steps of group members about one partition: commits and starts that no coordinator answered so."""
+    rows = of_partition(history, topic, partition).filter(pc.field("kind").isin(["assign", "commit"]))
+    events: dict[str, list[TraceRow]] = {"offsets_committed": [], "offsets_told": []}
+    for event in trace_rows(trace.filter(pc.field("kind").isin(list(events)))):
+        events[event.kind].append(event)
+    place = f"{topic}-{partition}"
+    for row in rows.sort_by("index").to_pylist():
+        if row["kind"] == "commit":
+            yield from _commit(row, _during(events["offsets_committed"], row), place)
+        elif row["outcome"] == "ok":
+            yield from _start(row, _during(events["offsets_told"], row), place)
+
+
+def _commit(row: Mapping[str, Any], during: Sequence[TraceRow], place: str) -> Iterator[Step]:
+    commit = f"commit #{row['index']} of {row['offset']} for {place} in generation {row['value']}"
+    accepted = [event for event in during if event.details()["offsets"].get(place) == row["offset"]]
+    own = [event for event in accepted if event.details()["generation"] == row["value"]]
+    if row["outcome"] == "ok" and not own:
+        did = f"took {commit} for answered, and no coordinator accepted it in the meantime"
+        if accepted:
+            did = f"sent {commit} with generation {accepted[0].details()['generation']}, as {accepted[0].node} took it"
+        yield _step(StepKind.COMMIT_NEVER_ANSWERED, row, row["completed_ns"], did)
+    elif row["outcome"] == "fail" and own:
+        yield _step(
+            StepKind.COMMIT_FAILED_THOUGH_ACCEPTED,
+            row,
+            row["completed_ns"],
+            f"reported that {commit} certainly failed ({row['error']}), and {own[0].node} had accepted it {own[0].at}",
+        )
+
+
+def _start(row: Mapping[str, Any], during: Sequence[TraceRow], place: str) -> Iterator[Step]:
+    told = [event.details()["offsets"].get(place, 0) for event in during]
+    if row["offset"] not in told:
+        answered = ", ".join(map(str, told)) if told else "none"
+        yield _step(
+            StepKind.START_NEVER_TOLD,
+            row,
+            row["completed_ns"],
+            f"started at {row['offset']} of {place} in generation {row['value']}, and the committed offset that a "
+            f"coordinator told in the meantime is {answered}",
+        )
