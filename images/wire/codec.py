@@ -119,6 +119,8 @@ _VARINTS = _Varints({value: encode_varint(value) for value in range(1024)})
 
 def decode_varint(frame: bytes, start: int) -> tuple[int, int]:
     """The unsigned varint of at most five bytes at `start`, and its end. Raises Malformed."""
+    if start < len(frame) and (byte := frame[start]) < 0x80:
+        return byte, start + 1  # by far the usual case
     value = 0
     for shift in (0, 7, 14, 21, 28):
         if start >= len(frame):
@@ -214,7 +216,7 @@ class _WriterSource(_Source):
             out: list[bytes] = []
             write(value, out)
             content = b"".join(out)
-            return prefix + encode_varint(len(content)) + content
+            return prefix + _VARINTS[len(content)] + content
 
         return tagged
 

@@ -26,7 +26,7 @@ from images.broker.replication.partition import ReplicaFetch
 from images.broker.replication.replica import ACKS_ALL, Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
 from images.broker.replication.replica_results import AppendResult, FetchResult
-from images.broker.runtime.condition import wait_for_any
+from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.wire.batch import CorruptBatch, InvalidRecord, is_transactional, produced_batch
 from images.wire.field_values import NO_THROTTLE
@@ -133,8 +133,9 @@ class ProduceFetchApis:
         body = request.body
         until = asyncio.get_running_loop().time() + body.max_wait.total_seconds()
         replica_id = body.replica_state.replica_id
+        of_follower = _is_follower(replica_id)
         names = request.names if request.version <= LAST_FETCH_BY_NAME else None
-        context = self._sessions.open(body, of_follower=_is_follower(replica_id), names=names)
+        context = self._sessions.open(body, of_follower=of_follower, names=names)
         if context.error is not ErrorCode.none:
             return FetchResponse(throttle_time=NO_THROTTLE, error_code=context.error, responses=())
         if names is not None:
@@ -143,17 +144,12 @@ class ProduceFetchApis:
         else:
             fetches = [self._find_by_id(topic_id, part, context.session) for topic_id, part in context.partitions]
         # fetch.max.bytes limits consumers; a follower's own setting limits followers.
-        max_bytes = body.max_bytes if _is_follower(replica_id) else min(body.max_bytes, self._fetch_max_bytes)
+        max_bytes = body.max_bytes if of_follower else min(body.max_bytes, self._fetch_max_bytes)
         min_bytes = min(body.min_bytes, max_bytes)
         results = self._read(fetches, request, max_bytes, first=True)
-        conditions = [
-            fetch.replica.changed_for_followers if _is_follower(replica_id) else fetch.replica.changed
-            for fetch in fetches
-            if fetch.replica is not None
-        ]
-        while not _worth_answering(results, min_bytes) and await wait_for_any(conditions, until):
+        while not _worth_answering(results, min_bytes) and await wait_for_any(_changes(fetches, of_follower), until):
             results = self._read(fetches, request, max_bytes, first=False)
-        if _is_follower(replica_id):
+        if of_follower:
             for fetch, result in zip(fetches, results, strict=True):
                 if fetch.replica is not None and result.error is ErrorCode.none:
                     fetch.replica.answered(replica_id, request.connection)
@@ -180,6 +176,7 @@ class ProduceFetchApis:
         even if it is 0.
         Only the first read of a request updates a follower's position."""
         replica_id = request.body.replica_state.replica_id
+        of_follower = _is_follower(replica_id)
         remaining, results, at_least_one = max(0, max_bytes), [], True
         for fetch in fetches:
             if fetch.replica is None:
@@ -187,7 +184,7 @@ class ProduceFetchApis:
                 continue
             part, replica = fetch.partition, fetch.replica
             size = min(part.partition_max_bytes, remaining)
-            if not _is_follower(replica_id):
+            if not of_follower:
                 result = replica.fetch_for_consumer(
                     max(NO_EPOCH, part.current_leader_epoch),
                     part.fetch_offset,
@@ -220,6 +217,15 @@ class ProduceFetchApis:
 def _is_follower(replica_id: int) -> bool:
     """Whether the sender is a broker. Consumers have negative ids: -1, and -2 in Kafka's debugging tools."""
     return replica_id >= 0
+
+
+def _changes(fetches: list[_PartitionFetch], of_follower: bool) -> list[Condition]:
+    """The conditions upon which the partitions are read again."""
+    return [
+        fetch.replica.changed_for_followers if of_follower else fetch.replica.changed
+        for fetch in fetches
+        if fetch.replica is not None
+    ]
 
 
 def _last_of_each_partition(body: ProduceRequest) -> dict[tuple[str, int], Any]:

@@ -125,12 +125,11 @@ class FetchSessionCache:
         """The partitions of a FetchRequest, and its session if it continues or creates one. `names` has the topics of
         a request by name."""
         requested = {(topic.topic_id, part.partition): part for topic in request.topics for part in topic.partitions}
-        sent = [SessionPartition(topic_id, part) for (topic_id, _), part in requested.items()]
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             creates = request.session_epoch == INITIAL_EPOCH
             session = self._create(requested, of_follower, names) if creates else None
-            return FetchContext(partitions=sent, session=session)
+            return FetchContext(partitions=_as_sent(requested), session=session)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchContext(ErrorCode.fetch_session_id_not_found)
@@ -150,7 +149,7 @@ class FetchSessionCache:
             session.names = {topic_id: every_name[topic_id] for topic_id, _ in session.requested}
         if not session.requested:
             del self._sessions[session.id]
-            return FetchContext(partitions=sent)
+            return FetchContext(partitions=_as_sent(requested))
         unfenced = frozenset() if self._fences_every_fetch else session.requested.keys() - requested.keys()
         return FetchContext(partitions=session.partitions(unfenced), session=session, incremental=True)
 
@@ -179,6 +178,10 @@ class FetchSessionCache:
             oldest = min(consumers, key=lambda session: session.used_s)
         del self._sessions[oldest.id]
         return True
+
+
+def _as_sent(requested: dict[Key, Any]) -> list[SessionPartition]:
+    return [SessionPartition(topic_id, part) for (topic_id, _), part in requested.items()]
 
 
 class SessionRequest(NamedTuple):

@@ -106,6 +106,7 @@ class Fetcher:
         self.endpoint = endpoint
         self._node_id = node_id
         self._limits = limits
+        self._max_wait = timedelta(seconds=limits.max_wait_s)
         self._broker_epoch = broker_epoch
         self._log = log
         self._replicas: tuple[Replica, ...] = ()
@@ -193,7 +194,7 @@ class Fetcher:
             forgotten.setdefault(topic_id, []).append(index)
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch()),
-            max_wait=timedelta(seconds=self._limits.max_wait_s),
+            max_wait=self._max_wait,
             min_bytes=1,
             max_bytes=self._limits.max_bytes,
             session_id=request.session_id,

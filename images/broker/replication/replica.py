@@ -224,16 +224,15 @@ class Replica:
         if self._fetched_in.get(fetch.replica) != (fetched_in := (self.state.leader_epoch, fetch.leader_epoch)):
             self._fetched_in[fetch.replica] = fetched_in
             self._trace.fetch_accepted(self.state, fetch)
-        result = self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one)
         # As in Kafka, a fetch that finds a new high watermark is answered at once, but a waiting one is not woken for
         # it.
         stale = last_answer is None or last_answer[2] != self.state.high_watermark
-        return result._replace(urgent=True) if stale else result
+        return self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one, stale)
 
     def read_for_replica(
-        self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool
+        self, replica: int, leader_epoch: int, offset: int, max_bytes: int, at_least_one: bool, urgent: bool = False
     ) -> FetchResult:
-        """Read again for an accepted fetch that waits. Does not update the follower's position."""
+        """Read for an accepted fetch, without `urgent` for one that waits. Does not update the follower's position."""
         error = leader.check_leader(self.state, leader_epoch, self.limits)
         if error is ErrorCode.none and not self.log.start <= offset <= self.log.end:
             error = ErrorCode.offset_out_of_range
@@ -246,7 +245,7 @@ class Replica:
             self.log.read(offset, max_bytes, self.log.end, at_least_one),
             self.state.high_watermark,
             self.log.start,
-            urgent=new_read and self._latest_reads > 0,
+            urgent=urgent or (new_read and self._latest_reads > 0),
         )
 
     def answered(self, replica: int, connection: int) -> None:
