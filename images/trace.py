@@ -58,6 +58,11 @@ generation_begun          leader      … log_end, high_watermark, when members 
 group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
                                       generation, storing=a record that is not committed yet, members {id: the answer
                                       that it waits for}
+group_assigned            leader      … log_end, high_watermark, when the leader of a generation has assigned its
+                                      partitions; detail: group, generation, leader=member, members {id: its assignment
+                                      in hexadecimal digits}
+assignment_told           leader      … log_end, high_watermark, when a member gets its assignment; detail: group,
+                                      generation, members, as above
 group_stored              leader      … offset=base of such a record, log_end, high_watermark, when it is taken for
                                       committed, or given up; detail: group, generation, error
 offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
@@ -138,6 +143,8 @@ KINDS: Final = frozenset(
         "coordinator_loaded",
         "generation_begun",
         "group_changed",
+        "group_assigned",
+        "assignment_told",
         "group_stored",
         "offsets_committed",
         "offsets_told",

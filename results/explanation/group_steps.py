@@ -12,9 +12,12 @@ import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.story import Step, StepKind
+from workloads.clients.assignments import UnreadableAssignment, decode_assignment
+from workloads.history import TopicPartition
 
 _KINDS: Final = (
-    "coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told", "group_changed", "group_stored"
+    "coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told", "group_changed", "group_stored",
+    "group_assigned", "assignment_told",
 )  # fmt: skip
 
 
@@ -25,6 +28,8 @@ class _GroupAnswers:
     generations: dict[int, TraceRow] = field(default_factory=dict)
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
     """By partition, the offsets whose commit was answered, in order."""
+    assignments: dict[int, dict[str, str]] = field(default_factory=dict)
+    """By generation, the assignment of each member."""
     unassigned: tuple[int, int] | None = None
     """Leader epoch of the coordinator, and generation, whose members wait for their partitions to be committed."""
 
@@ -54,6 +59,11 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
         elif event.kind == "group_stored":
             group.unassigned = None
             yield from _stored(event, detail)
+        elif event.kind == "group_assigned":
+            group.assignments[detail["generation"]] = detail["members"]
+            yield from _assigned(event, detail, topic, partition)
+        elif event.kind == "assignment_told":
+            yield from _told_assignment(group, event, detail)
         elif event.kind == "offsets_told":
             yield from _outdated(group, event, place, detail["offsets"], "told a member")
         elif place in detail["offsets"]:
@@ -103,6 +113,41 @@ def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> I
             f"handed out the partitions of generation {generation} of the group {detail['group']} before the record "
             "with them was committed",
         )
+
+
+def _assigned(event: TraceRow, detail: dict[str, Any], topic: str, partition: int) -> Iterator[Step]:
+    """Each partition belongs to one member. The leader of the generation, a client, decides which."""
+    owned = {member: _partitions(content) for member, content in detail["members"].items()}
+    owners = [member[:12] for member, places in owned.items() if (topic, partition) in places]
+    if len(owners) != 1 and any(name == topic for places in owned.values() for name, _ in places):
+        given = "to both " + " and ".join(owners) if owners else "to no member"
+        text = f"the client (member {detail['leader'][:12]}), the leader of generation {detail['generation']} of the "
+        text += f"group {detail['group']}, assigned {topic}-{partition} {given}"
+        yield Step(StepKind.PARTITION_ASSIGNED_WRONGLY, event.time_ns, event.node, text)
+
+
+def _told_assignment(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
+    generation = detail["generation"]
+    assigned = group.assignments.get(generation)
+    for member, content in detail["members"].items():
+        if assigned is not None and content != assigned.get(member):
+            yield _step(
+                StepKind.ASSIGNMENT_NOT_OF_GENERATION,
+                event,
+                f"gave the member {member[:12]} of the group {detail['group']} the partitions {_listed(content)} in "
+                f"generation {generation}, whose leader had assigned it {_listed(assigned.get(member, ''))}",
+            )
+
+
+def _partitions(content: str) -> tuple[TopicPartition, ...]:
+    try:
+        return decode_assignment(bytes.fromhex(content))
+    except UnreadableAssignment:
+        return ()
+
+
+def _listed(content: str) -> str:
+    return "{" + ", ".join(f"{topic}-{partition}" for topic, partition in _partitions(content)) + "}"
 
 
 def _stored(event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:

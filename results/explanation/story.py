@@ -124,6 +124,8 @@ class StepKind(StrEnum):
     TWO_CONTROLLERS_IN_ONE_EPOCH = "two-controllers-in-one-epoch"
     GROUP_WAITS_FOR_NO_WRITE = "group-waits-for-no-write"
     GROUP_RECORD_NOT_COMMITTED = "group-record-not-committed"
+    PARTITION_ASSIGNED_WRONGLY = "partition-assigned-wrongly"
+    ASSIGNMENT_NOT_OF_GENERATION = "assignment-not-of-generation"
     LIVE_SEGMENT_DELETED = "live-segment-deleted"
     CAUGHT_UP_FOLLOWER_NOT_PROPOSED = "caught-up-follower-not-proposed"
     FOLLOWER_STANDS_STILL = "follower-stands-still"

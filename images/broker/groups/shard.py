@@ -208,18 +208,20 @@ class Shard:
         """Trace a group that waits for something else than before."""
         detail = _waiting_for(group)
         if before is None or _waiting_for(before) != detail:
-            end = self._replica.state.log_end
-            self._replica.coordinated("group_changed", end, end, {"group": group.id, **detail})
+            self._trace_now("group_changed", group.id, detail)
+
+    def _trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
+        """Trace an event of a group that has no record of its own."""
+        end = self._replica.state.log_end
+        self._replica.coordinated(kind, end, end, {"group": name, **detail})
 
     def _trace_stored(self, name: str, generation: int, append_result: AppendResult, error: ErrorCode) -> None:
         detail = {"group": name, "generation": generation, "error": error.name}
         self._replica.coordinated("group_stored", append_result.base_offset, append_result.end, detail)
 
     def _trace_generation(self, name: str, group: Group) -> None:
-        end = self._replica.state.log_end
         members = [member.id for member in group.members]
-        detail = {"group": name, "generation": group.generation, "members": members}
-        self._replica.coordinated("generation_begun", end, end, detail)
+        self._trace_now("generation_begun", name, {"generation": group.generation, "members": members})
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Apply the step of a join, and wait for its response."""
@@ -236,12 +238,17 @@ class Shard:
         """Apply the step of a sync, and wait for its response."""
         if isinstance(step.answer, SyncAnswer):
             self.apply(name, step)
-            return step.answer
-        waiting = self._register_waiter(
-            self._syncing, (name, step.waiting_member_id), SyncAnswer(step.waiting_member_id, _SUPERSEDED)
-        )
-        self.apply(name, step)
-        return await waiting
+            answer = step.answer
+        else:
+            waiting = self._register_waiter(
+                self._syncing, (name, step.waiting_member_id), SyncAnswer(step.waiting_member_id, _SUPERSEDED)
+            )
+            self.apply(name, step)
+            answer = await waiting
+        if answer.error is ErrorCode.none:
+            told = {"generation": step.group.generation, "members": {answer.member_id: answer.assignment.hex()}}
+            self._trace_now("assignment_told", name, told)
+        return answer
 
     def _register_waiter(
         self, waiting: dict[tuple[str, str], asyncio.Future[Answer]], key: tuple[str, str], superseded: Answer
@@ -265,7 +272,12 @@ class Shard:
 
     def _store(self, name: str, store: StoreGroup) -> None:
         """Append the group as it is now, and report the outcome to the state machine."""
-        append_result = self._append((encode_group(self.groups[name], self.record_ms()),))
+        group = self.groups[name]
+        assigned = {member.id: member.assignment.hex() for member in group.members}
+        self._trace_now(
+            "group_assigned", name, {"generation": store.generation, "leader": group.leader, "members": assigned}
+        )
+        append_result = self._append((encode_group(group, self.record_ms()),))
         self._spawn(self._report_stored(name, store.generation, append_result))
 
     def _store_generation(self, name: str, store: StoreGeneration) -> None:

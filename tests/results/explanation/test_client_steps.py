@@ -100,6 +100,15 @@ def takes_every_commit_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupMember, "commit", flawed)
 
 
+def assigns_the_first_partition_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_range = membership.by_range
+
+    def flawed(subscriptions: Any, partitions: Any) -> Any:
+        return {member: (("faultline", 0), *owned) for member, owned in by_range(subscriptions, partitions).items()}
+
+    monkeypatch.setattr(membership, "by_range", flawed)
+
+
 FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str]] = {
     "append-failed-though-appended": (
         takes_a_timeout_for_a_refusal,
@@ -115,6 +124,7 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str
     "acknowledgement-never-given": (tells_the_next_offset, _CALM, "for acknowledged at offset 1, and no broker"),
     "latest-offset-never-told": (keeps_the_latest_offset, _CALM, "and no leader told any in the meantime"),
     "start-never-told": (starts_one_record_early, _GROUPS, "started at 41 of faultline-0 in generation 2"),
+    "partition-assigned-wrongly": (assigns_the_first_partition_to_all, _GROUPS, "assigned faultline-0 to both"),
     "commit-never-answered": (takes_every_commit_for_done, {**_GROUPS, "time_limit": 10}, "no coordinator accepted it"),
 }
 

@@ -10,6 +10,8 @@ import pytest
 
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from images.broker.groups import rebalance
+from images.broker.groups.group import ClassicGroupMember, Group, SyncAnswer
 from images.broker.log.log import Log
 from images.broker.replication import become_leader_or_follower, leader
 from images.broker.replication.fetcher import Fetcher
@@ -74,6 +76,15 @@ def names_the_start_as_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "_write_start", lambda log, offset, base: write_start(log, offset, offset))
 
 
+def gives_all_members_one_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_answer = rebalance._sync_answer
+
+    def flawed(group: Group, member: ClassicGroupMember) -> SyncAnswer:
+        return sync_answer(group, member)._replace(assignment=group.members[0].assignment)
+
+    monkeypatch.setattr(rebalance, "_sync_answer", flawed)
+
+
 FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], str]] = {
     "caught-up-follower-not-proposed": (
         never_proposes,
@@ -89,6 +100,11 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], 
         keeps_the_proposal,
         {"seed": 2, "time_limit": 15, "faults": "all"},
         "it keeps a change in flight that newer metadata has superseded",
+    ),
+    "assignment-not-of-generation": (
+        gives_all_members_one_assignment,
+        {"seed": 1, "time_limit": 6, "faults": "none", "workload": "groups"},
+        "the partitions {faultline-0} in generation 1, whose leader had assigned it {faultline-1}",
     ),
     "live-segment-deleted": (
         names_the_start_as_base,
