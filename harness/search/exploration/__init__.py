@@ -4,6 +4,7 @@ scope            the bounds of an exploration, read from YAML
 cluster_values   the state of a broker and of the controller, as plain values
 memory_log       the log of a replica in memory
 replica_steps    one event of a broker, carried out by the shipped `Replica`
+restart_steps    the end of a broker's process, and its next incarnation
 controller_steps one event of the controller, carried out by the shipped `Controller`
 symmetry         states that differ only by the names of the brokers
 promises         the promises that every state and every step must keep

@@ -7,11 +7,11 @@ it is part of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
-from harness.search.exploration import controller_steps, promises, replica_steps
+from harness.search.exploration import controller_steps, promises, replica_steps, restart_steps
 from harness.search.exploration.cluster_values import (
     BrokerState,
     ClusterHistory,
@@ -19,12 +19,13 @@ from harness.search.exploration.cluster_values import (
     FollowerRequest,
     LeaderAnswer,
     MetadataUpdate,
+    ReplicaDisk,
 )
 from harness.search.exploration.controller_steps import ControllerStep, ControllerSteps
 from harness.search.exploration.interning import Interned, Remembered
 from harness.search.exploration.scope import Scope
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
-from images.broker.replication.partition import NO_LEADER, Partition, ReplicaRole
+from images.broker.replication.partition import NO_EPOCH, NO_LEADER, Partition, ReplicaRole
 
 Numbers = tuple[int, ...]
 """A state: the numbers of the brokers' states, of the controller's, and of the history."""
@@ -89,7 +90,17 @@ class ClusterModel:
         self._answered = Remembered(self._compute_answered)
         self._received = Remembered(self._compute_received)
         self._appended = Remembered(self._compute_appended)
+        self._down: Remembered[int, bool] = Remembered(lambda number: self.brokers.values[number].down)
+        self._late_proposals = Remembered(self._compute_late_proposal)
+        self._has_metadata: Remembered[int, bool] = Remembered(
+            lambda number: self.brokers.values[number].partition.leader_epoch != NO_EPOCH
+        )
+        self._sessions = Remembered(self._compute_sessions)
+        self._registered = Remembered(self._compute_registered)
+        self._restarted = Remembered(self._compute_restarted)
+        self._crashed = Remembered(self._compute_crashed)
         self._committed = Remembered(self._compute_committed)
+        self._has_committed = Remembered(self._compute_has_committed)
         self._broken_broker = Remembered(self._compute_broken_broker)
         self._broken_pair = Remembered(self._compute_broken_pair)
 
@@ -97,7 +108,10 @@ class ClusterModel:
         """The partition is created, and no broker has read of it yet."""
         controller = controller_steps.created(self.scope.brokers, self.scope.brokers[0])
         update = controller_steps.update_of(controller, controller.partition)
-        brokers = (BrokerState(Partition(node, partition_epoch=-1), unread=(update,)) for node in self.scope.brokers)
+        disk = ReplicaDisk() if self.scope.restarts else None
+        brokers = (
+            BrokerState(Partition(node, partition_epoch=-1), unread=(update,), disk=disk) for node in self.scope.brokers
+        )
         return (
             *map(self.brokers.number, brokers),
             self.controllers.number(controller),
@@ -115,10 +129,11 @@ class ClusterModel:
         *brokers, controller, _ = state
         for place, broker in enumerate(brokers):
             for move in self._moves[broker]:
-                yield self._moved(state, move.action, {place: move.broker}, broken=move.broken)
+                if move.action.kind != "send" or not self._down[brokers[move.action.other - 1]]:
+                    yield self._moved(state, move.action, {place: move.broker}, broken=move.broken)
             if self.scope.fetches_in_flight:
                 yield from self._serves(state, place)
-            elif (fetch := self._request[broker]) is not None:
+            elif (fetch := self._request[broker]) is not None and not self._down[brokers[fetch[0]]]:
                 leader, request = fetch
                 leader_after, answer, broken = self._served[brokers[leader], request]
                 follower_after = self._received[broker, request, answer]
@@ -128,9 +143,11 @@ class ClusterModel:
             if (proposal := self._proposals[broker]) is not None:
                 yield self._alter_partition(state, place, proposal)
         for decision in self._decisions[controller]:
-            published = {place: self._publish(broker, decision.updates) for place, broker in enumerate(brokers)}
-            yield self._moved(state, decision.action, published, decision.controller)
+            if decision.action.kind != "session_ends" or not self._down[brokers[decision.action.broker - 1]]:
+                yield self._decided(state, decision)
         yield from self._appends(state)
+        if self.scope.restarts:
+            yield from self._crashes_and_restarts(state)
 
     def broken(self, state: Numbers) -> str | None:
         """The promise that does not hold in `state`."""
@@ -138,6 +155,8 @@ class ClusterModel:
         for broker in brokers:
             if (broken := self._broken_broker[broker, controller, history]) is not None:
                 return broken
+        if not any(self._has_committed[broker, history] for broker in brokers):
+            return promises.lost(self.histories.values[history])
         for pair in combinations(brokers, 2):
             if (broken := self._broken_pair[pair]) is not None:
                 return broken
@@ -162,6 +181,54 @@ class ClusterModel:
         if controller is not None:
             after[-2] = controller
         return ClusterStep(action, tuple(after), broken)
+
+    def _decided(self, state: Numbers, decision: _Decision) -> ClusterStep:
+        """The controller decides, and every broker will read of it."""
+        published = {place: self._publish(broker, decision.updates) for place, broker in enumerate(state[:-2])}
+        return self._moved(state, decision.action, published, decision.controller)
+
+    def _crashes_and_restarts(self, state: Numbers) -> Iterator[ClusterStep]:
+        """Crashes, sessions of brokers that are down or back, new incarnations, and AlterPartitions of earlier ones."""
+        *brokers, controller, _ = state
+        history = self.histories.values[state[-1]]
+        for place, broker in enumerate(brokers):
+            down = self._down[broker]
+            if down:
+                yield from self._registers(state, place)
+            elif self._has_metadata[broker] and history.crashes < self.scope.restarts:
+                yield self._crashes(state, place)
+            if down or self._has_metadata[broker]:
+                for decision in self._sessions[controller, place, down]:
+                    yield self._decided(state, decision)
+            if (late := self._late_proposals[broker]) is not None:
+                request, arrived = late
+                controller_after, updates, _ = self._proposed[request, controller]
+                decision = _Decision(Action("late_alter_partition", place + 1), controller_after, updates)
+                yield self._decided((*state[:place], arrived, *state[place + 1 :]), decision)
+
+    def _crashes(self, state: Numbers, place: int) -> ClusterStep:
+        history = self.histories.values[state[-1]]
+        after = history._replace(crashes=history.crashes + 1)
+        last = after.crashes == self.scope.restarts
+        changes = {other: self._crashed[broker, place + 1, last] for other, broker in enumerate(state[:-2])}
+        return self._moved((*state[:-1], self.histories.number(after)), Action("crash", place + 1), changes)
+
+    def _registers(self, state: Numbers, place: int) -> Iterator[ClusterStep]:
+        """The new incarnation of a broker registers, and opens its log. As the fault model promises, fewer than
+        min.insync.replicas brokers have lost data and not been in the ISR since."""
+        *brokers, controller, number = state
+        history = self.histories.values[number]
+        others_lossy = sum(self.brokers.values[it].lossy for at, it in enumerate(brokers) if at != place)
+        loses = history.losses < self.scope.losses and others_lossy < self.scope.min_insync_replicas - 1
+        last = history.crashes == self.scope.restarts
+        for decision in self._registered[controller, place]:
+            registered = self._decided(state, decision).state
+            for lossy in (False, True) if loses else (False,):
+                after = self.histories.number(history._replace(losses=history.losses + lossy))
+                for broker in self._restarted[brokers[place], decision, lossy, last]:
+                    yield ClusterStep(
+                        decision.action, (*registered[:place], broker, *registered[place + 1 : -1], after)
+                    )
 
     def _alter_partition(self, state: Numbers, place: int, proposal: int) -> ClusterStep:
         """The proposal of a leader reaches the controller, and the answer reaches the leader."""
@@ -195,7 +262,8 @@ class ClusterModel:
         brokers = [self.brokers.values[broker] for broker in state[:-2]]
         for place, broker in enumerate(brokers):
             if broker.partition.role is ReplicaRole.LEADER:
-                number = _unused_number(broker.partition, [*(it.records for it in brokers), history.committed])
+                logs = [log for it in brokers for log in (it.records, *(it.disk.truncated if it.disk else ()))]
+                number = _unused_number(broker.partition, [*logs, history.committed])
                 after = self._appended[state[place], number]
                 if after != state[place]:
                     yield self._moved((*state[:-1], appended), Action("append", place + 1), {place: after})
@@ -241,11 +309,62 @@ class ClusterModel:
             elected = self._controller_steps.elect(controller, broker)
             if elected is not None:
                 decisions.setdefault(elected, Action("elect", broker))
+        return self._within_scope(decisions)
+
+    def _compute_sessions(self, key: tuple[int, int, bool]) -> list[_Decision]:
+        """The session of a broker that is down ends, or that of a new incarnation begins."""
+        number, place, down = key
+        controller, broker, steps = self.controllers.values[number], place + 1, self._controller_steps
+        (fenced,) = (it.fenced for it in controller.brokers if it.id == broker)
+        if fenced == down:
+            return []
+        kind, event = ("fence", steps.fence) if down else ("unfence", steps.unfence)
+        return self._elections(Action(kind, broker), lambda first: event(controller, broker, first))
+
+    def _compute_registered(self, key: tuple[int, int]) -> list[_Decision]:
+        controller, broker = self.controllers.values[key[0]], key[1] + 1
+        register = self._controller_steps.register
+        return self._elections(Action("register", broker), lambda first: register(controller, broker, first))
+
+    def _elections(self, action: Action, event: Callable[[int], ControllerStep | None]) -> list[_Decision]:
+        """The decisions of the controller upon an event, with each replica as the preferred one."""
+        steps = (step for first in self.scope.brokers if (step := event(first)) is not None)
+        return self._within_scope(dict.fromkeys(steps, action))
+
+    def _within_scope(self, steps: Mapping[ControllerStep, Action]) -> list[_Decision]:
         return [
             _Decision(action, self.controllers.number(step.controller), self._numbers_of(step.updates))
-            for step, action in decisions.items()
+            for step, action in steps.items()
             if step.controller.partition.leader_epoch < self.scope.leader_epochs
         ]
+
+    def _compute_restarted(self, key: tuple[int, _Decision, bool, bool]) -> Numbers:
+        """A broker in every state in which it may come back; none can crash any more after the `last`."""
+        number, decision, lossy, last = key
+        broker = self.brokers.values[number]
+        node = broker.partition.node
+        (epoch,) = (it.epoch for it in self.controllers.values[decision.controller].brokers if it.id == node)
+        (update,) = (self._updates.values[it] for it in decision.updates)
+        broker = replica_steps.publish(broker, update)
+        states = restart_steps.restarts(broker, update, epoch, self._limits, lossy=lossy)
+        return tuple(self.brokers.number(restart_steps.without_disk(it) if last else it) for it in states)
+
+    def _compute_crashed(self, key: tuple[int, int, bool]) -> int:
+        """A broker once the process of `node`, its own or another's, is gone, the `last` to crash."""
+        number, node, last = key
+        broker = self.brokers.values[number]
+        if broker.partition.node == node:
+            return self.brokers.number(restart_steps.crashed(broker))
+        after = restart_steps.disconnected(broker, node, self._limits)
+        return self.brokers.number(restart_steps.without_disk(after) if last and not after.down else after)
+
+    def _compute_late_proposal(self, number: int) -> tuple[int, int] | None:
+        """The AlterPartition of an earlier incarnation that may reach the controller, and its broker after that."""
+        broker = self.brokers.values[number]
+        request = replica_steps.late_alter_partition_of(broker)
+        if request is None:
+            return None
+        return self._alter_requests.number(request), self.brokers.number(broker._replace(late_proposal=None))
 
     def _compute_proposal(self, number: int) -> int | None:
         request = replica_steps.alter_partition_of(self.brokers.values[number])
@@ -314,6 +433,9 @@ class ClusterModel:
             return key[0], None
         after = promises.committed_after(history, broker)
         return (key[0], after) if isinstance(after, str) else (self.histories.number(after), None)
+
+    def _compute_has_committed(self, key: tuple[int, int]) -> bool:
+        return promises.has_committed(self.brokers.values[key[0]], self.histories.values[key[1]])
 
     def _compute_broken_broker(self, key: tuple[int, int, int]) -> str | None:
         broker, controller, history = key

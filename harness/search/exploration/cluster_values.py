@@ -27,7 +27,8 @@ class LogRecord(NamedTuple):
 
 
 class MetadataUpdate(NamedTuple):
-    """A committed change of the metadata, as a broker reads it."""
+    """A committed change of the metadata, as a broker reads it: of the partition, or of brokers alone and then in the
+    same partition epoch."""
 
     registration: PartitionRegistration
     active: tuple[tuple[int, int], ...]
@@ -63,6 +64,29 @@ class Exchange(NamedTuple):
     answer: LeaderAnswer | None = None
 
 
+class SentProposal(NamedTuple):
+    """An ISR change that a leader has sent."""
+
+    broker_epoch: int
+    """The leader's."""
+    proposal: ProposeIsr
+
+
+class ReplicaDisk(NamedTuple):
+    """The files of a replica, beside its log as it is, that a crash may bring back."""
+
+    checkpoint: int = 0
+    """The greatest high watermark that the checkpoint may have."""
+    truncated: tuple[tuple[LogRecord, ...], ...] = ()
+    """The log before each truncation: no truncation is synced, so a loss may undo it."""
+
+    def after(self, before: tuple[LogRecord, ...], log: tuple[LogRecord, ...], high_watermark: int) -> ReplicaDisk:
+        """The files once the log `before` has become `log`, with this high watermark."""
+        truncated = self.truncated if log[: len(before)] == before else (*self.truncated, before)
+        left = {it for it in truncated if log[: len(it)] != it}
+        return ReplicaDisk(max(self.checkpoint, high_watermark), tuple(sorted(left)))
+
+
 class BrokerState(NamedTuple):
     """One broker: its replica, and what it has sent and not yet read."""
 
@@ -82,6 +106,16 @@ class BrokerState(NamedTuple):
     """The request in flight of this follower; None where a request and its answer are one step."""
     late: Exchange | None = None
     """A request on a connection that is lost: it may still reach the leader, and nobody waits for the answer."""
+    down: bool = False
+    """Whether its process has crashed, and no new one has registered yet."""
+    unclean: bool = False
+    """Whether it has crashed, and has not been in the ISR since it registered again."""
+    lossy: bool = False
+    """Whether it has lost data, too."""
+    late_proposal: SentProposal | None = None
+    """The AlterPartition of an earlier incarnation, which may still reach the controller."""
+    disk: ReplicaDisk | None = None
+    """None where no broker can crash any more."""
 
 
 class RegisteredBroker(NamedTuple):
@@ -112,3 +146,6 @@ class ClusterHistory(NamedTuple):
     """The records that lay below the high watermark of a leader at some time."""
     appended: int = 0
     """Records that producers have appended so far."""
+    crashes: int = 0
+    losses: int = 0
+    """Crashes in which a broker has lost data."""

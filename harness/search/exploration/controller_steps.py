@@ -2,7 +2,9 @@
 
 The order of the replicas, by which the controller prefers leaders, is no part of the states: every event that may elect
 a leader is explored with each replica first, as if an administrator had reordered them. An event gives the partition as
-it changed, in up to two updates of the metadata.
+it changed, in up to two updates of the metadata, or the brokers alone in one.
+
+A broker epoch counts the incarnations of its broker: those of different brokers are never compared.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from harness.search.exploration.cluster_values import (
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.placement import TopicDefaults
-from images.broker.controller.requests import Heartbeat
+from images.broker.controller.requests import Heartbeat, Registration
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
     ChangeBroker,
@@ -39,6 +41,7 @@ _OFFSET: Final = 1_000
 """The end of the metadata log at every event: above all broker epochs."""
 _SETTINGS: Final = ControllerSettings(session_timeout_ms=1, topics=TopicDefaults())
 _NOW_MS: Final = 1
+_INCARNATION: Final = "new"
 
 
 class ControllerStep(NamedTuple):
@@ -56,12 +59,30 @@ class ControllerSteps:
         self._config = config
 
     def session_ends(self, controller: ControllerState, broker: int, first: int) -> ControllerStep | None:
-        """The session of `broker` ends, and its next heartbeat unfences it. None if that changes nothing."""
+        """The session of `broker` ends, and its next heartbeat unfences it. None if that changes nothing, or if it has
+        no session."""
         shipped = self._shipped(controller, first, expired=(broker,))
+        if broker not in shipped.last_contact_ms:
+            return None
         fenced = shipped.tick(_NOW_MS)
         epoch = shipped.image.brokers[broker].epoch
         back = fenced.state.heartbeat(Heartbeat(broker, epoch, _OFFSET), _NOW_MS)
         return _step(controller, (fenced, back))
+
+    def fence(self, controller: ControllerState, broker: int, first: int) -> ControllerStep | None:
+        """The session of `broker` ends. None if it has none."""
+        return _step(controller, (self._shipped(controller, first, expired=(broker,)).tick(_NOW_MS),))
+
+    def register(self, controller: ControllerState, broker: int, first: int) -> ControllerStep | None:
+        """A new incarnation of `broker` registers after a crash. None if it is refused."""
+        shipped = self._shipped(controller, first)
+        return _step(controller, (shipped.register(Registration(broker, _INCARNATION, "", 0), _NOW_MS),))
+
+    def unfence(self, controller: ControllerState, broker: int, first: int) -> ControllerStep | None:
+        """The first heartbeat of an incarnation that has read its own registration. None if it is not fenced."""
+        shipped = self._shipped(controller, first)
+        heartbeat = Heartbeat(broker, shipped.image.brokers[broker].epoch, _OFFSET)
+        return _step(controller, (shipped.heartbeat(heartbeat, _NOW_MS),))
 
     def elect(self, controller: ControllerState, leader: int) -> ControllerStep | None:
         """An administrator has `leader` elected as the preferred replica. None if that changes nothing."""
@@ -109,14 +130,18 @@ def update_of(controller: ControllerState, partition: PartitionImage) -> Metadat
 def _step(before: ControllerState, results: tuple[ControllerResult[Any], ...]) -> ControllerStep | None:
     """The controller after these results, which brokers read one by one; None if nothing changed."""
     image = results[-1].state.image
-    brokers = tuple(RegisteredBroker(it.id, it.epoch, it.fenced, it.shutting_down) for it in image.brokers.values())
+    epochs = {it.id: it.epoch for it in before.brokers}
+    brokers = tuple(
+        RegisteredBroker(it.id, min(it.epoch, epochs[it.id] + 1), it.fenced, it.shutting_down)
+        for _, it in sorted(image.brokers.items())
+    )
     changes = [_sorted(it) for result in results for it in result.records if isinstance(it, PartitionImage)]
     if not changes and brokers == before.brokers:
         return None
     newest = replace(changes[-1], partition_epoch=0) if changes else before.partition
     controller = ControllerState(brokers, newest)
-    updates = tuple(update_of(controller, replace(change, partition_epoch=1)) for change in changes)
-    return ControllerStep(controller, updates)
+    changed = [replace(change, partition_epoch=1) for change in changes] or [newest]
+    return ControllerStep(controller, tuple(update_of(controller, it) for it in changed))
 
 
 def _sorted(partition: PartitionImage) -> PartitionImage:

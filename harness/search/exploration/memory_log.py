@@ -34,6 +34,14 @@ class MemoryLog(Log):
         self.producers = ProducerTable()
         self.records = records
 
+    @classmethod
+    def recovered(cls, records: tuple[LogRecord, ...]) -> MemoryLog:
+        """The log that is opened after a crash that has left these records."""
+        log = cls((), EpochCache())
+        for offset, record in enumerate(records):
+            log.append(_stored(record, offset))
+        return log
+
     def append(self, batch: bytes, *, trusted: bool = False) -> Header:
         """See `Log.append`."""
         header = parse(batch)

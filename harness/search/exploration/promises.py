@@ -39,13 +39,13 @@ def broken_by_broker(
     """The promises about one broker, the controller and the committed records."""
     state, known, committed = broker.partition, controller.partition, history.committed
     candidate = state.node in known.isr or state.node in known.elr
-    if candidate and broker.records[: len(committed)] != committed:
+    if candidate and not has_committed(broker, history):
         place = "ISR" if state.node in known.isr else "ELR"
         return (
             f"broker {state.node}, in the {place}, lacks a committed record: it has {_log(broker.records)}, "
             f"committed are {_log(committed)} (Leader Candidate Completeness)"
         )
-    if broker.records[: state.high_watermark] != committed[: state.high_watermark]:
+    if broker.records[: state.high_watermark] != committed[: state.high_watermark] and not broker.lossy:
         return (
             f"broker {state.node} has {_log(broker.records)} and high watermark {state.high_watermark}, "
             f"committed are {_log(committed)} (Log Matching below the high watermark)"
@@ -76,6 +76,17 @@ def _broken_by_leader(
             "in the ISR and ELR (Replication Quorum Superset)"
         )
     return None
+
+
+def has_committed(broker: BrokerState, history: ClusterHistory) -> bool:
+    """Whether the broker has all committed records. While fewer than min.insync.replicas brokers lose data at a time,
+    one of them does: no acknowledged record is ever lost."""
+    return broker.records[: len(history.committed)] == history.committed
+
+
+def lost(history: ClusterHistory) -> str:
+    """No broker has all committed records."""
+    return f"no broker has all committed records, {_log(history.committed)}: an acknowledged record is lost"
 
 
 def broken_by_pair(one: BrokerState, other: BrokerState) -> str | None:

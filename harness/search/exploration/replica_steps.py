@@ -10,7 +10,8 @@ Times are left out of the states: which member of the ISR lags too long is the e
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -22,9 +23,11 @@ from harness.search.exploration.cluster_values import (
     FollowerRequest,
     LeaderAnswer,
     MetadataUpdate,
+    SentProposal,
 )
 from harness.search.exploration.memory_log import MemoryLog, produced
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
+from images.broker.log.log import Log
 from images.broker.replication.alter_partition_manager import RETRIABLE
 from images.broker.replication.partition import (
     NO_EPOCH,
@@ -33,7 +36,7 @@ from images.broker.replication.partition import (
     IsrCommitted,
     IsrRefused,
     Limits,
-    Partition,
+    PartitionRegistration,
     ProposeIsr,
     ReplicaFetch,
     ReplicaRole,
@@ -55,39 +58,48 @@ class OpenedReplica:
         self._broker = broker
         self._proposals: list[ProposeIsr] = []
         self.log = MemoryLog(broker.records, state.epochs)
-        self.replica = Replica(
-            TOPIC,
-            TOPIC_ID,
-            0,
-            state.node,
-            limits,
-            _MAX_BATCH_BYTES,
-            self.log,
-            state.high_watermark,
-            trace=_discard,
-            clock=lambda: now_ms / 1000,
-            record_ms=lambda: 0,
-            propose=lambda _, proposal: self._proposals.append(proposal),
-        )
+        self.replica = shipped_replica(state.node, self.log, state.high_watermark, limits, now_ms, self._proposals)
         self.replica.state = state
         self.replica.fetched_epoch = broker.fetched_epoch
 
     def closed(self, **changes: Any) -> BrokerState:
         """The broker after the event, with these further `changes`."""
         proposal = self._proposals[-1] if self._proposals else self._broker.proposal
+        disk = self._broker.disk
         broker = self._broker._replace(
             partition=self.replica.state,
             records=self.log.records,
             fetched_epoch=self._fetched_epoch(),
             proposal=proposal if proposal is not None and self.replica.still_proposes(proposal) else None,
+            disk=disk and disk.after(self._broker.records, self.log.records, self.replica.state.high_watermark),
         )
-        return _normalised(broker._replace(**changes))
+        return normalised(broker._replace(**changes))
 
     def _fetched_epoch(self) -> int:
         """The epoch of the last answered fetch, where it decides whether the next fetch is fenced."""
         replica = self.replica
         decides = replica.limits.truncation_protocol is TruncationProtocol.KIP320_FIRST_TRY
         return replica.fetched_epoch if decides and replica.fetched_epoch == replica.state.leader_epoch else NO_EPOCH
+
+
+def shipped_replica(
+    node: int, log: Log, high_watermark: int, limits: Limits, now_ms: int, proposals: list[ProposeIsr]
+) -> Replica:
+    """A `Replica` as a broker opens it on this log, with the high watermark of its checkpoint."""
+    return Replica(
+        TOPIC,
+        TOPIC_ID,
+        0,
+        node,
+        limits,
+        _MAX_BATCH_BYTES,
+        log,
+        high_watermark,
+        trace=_discard,
+        clock=lambda: now_ms / 1000,
+        record_ms=lambda: 0,
+        propose=lambda _, proposal: proposals.append(proposal),
+    )
 
 
 def read_update(broker: BrokerState, position: int, limits: Limits) -> BrokerState:
@@ -99,15 +111,25 @@ def read_update(broker: BrokerState, position: int, limits: Limits) -> BrokerSta
 
 
 def publish(broker: BrokerState, update: MetadataUpdate) -> BrokerState:
-    """The controller commits `update`: its partition epoch, 1, is the newest from now on."""
+    """The controller commits `update`. A partition epoch of 1 is the newest from now on; with 0 no partition has
+    changed. A broker that is down will read of neither."""
     state, proposal = broker.partition, broker.proposal
-    return _normalised(
+    newer = update.registration.partition_epoch
+    outside = state.node not in update.registration.isr
+    broker = broker._replace(
+        unclean=broker.unclean and outside,
+        lossy=broker.lossy and outside,
+        late_proposal=broker.late_proposal and behind(broker.late_proposal, newer),
+    )
+    if broker.down:
+        return broker
+    return normalised(
         broker._replace(
-            partition=state._replace(partition_epoch=state.partition_epoch - 1),
+            partition=state._replace(partition_epoch=state.partition_epoch - newer),
             unread=tuple(
-                _at_partition_epoch(it, it.registration.partition_epoch - 1) for it in (*broker.unread, update)
+                _at_partition_epoch(it, it.registration.partition_epoch - newer) for it in (*broker.unread, update)
             ),
-            proposal=proposal and replace(proposal, partition_epoch=proposal.partition_epoch - 1),
+            proposal=proposal and replace(proposal, partition_epoch=proposal.partition_epoch - newer),
         )
     )
 
@@ -132,11 +154,19 @@ def lag(broker: BrokerState, member: int, limits: Limits) -> BrokerState:
 def alter_partition_of(broker: BrokerState) -> AlterPartition | None:
     """The request for the ISR change that this leader proposes, None without one."""
     proposal = broker.proposal
-    if proposal is None:
-        return None
+    return None if proposal is None else _request(broker, SentProposal(broker.broker_epoch, proposal))
+
+
+def late_alter_partition_of(broker: BrokerState) -> AlterPartition | None:
+    """The request that this broker had sent when it crashed, None if it has arrived."""
+    return None if broker.late_proposal is None else _request(broker, broker.late_proposal)
+
+
+def _request(broker: BrokerState, sent: SentProposal) -> AlterPartition:
+    proposal = sent.proposal
     members = tuple(zip(proposal.members, proposal.broker_epochs, strict=True))
     isr = IsrProposal(TOPIC_ID, 0, proposal.leader_epoch, proposal.partition_epoch, members)
-    return AlterPartition(broker.partition.node, broker.broker_epoch, (isr,))
+    return AlterPartition(broker.partition.node, sent.broker_epoch, (isr,))
 
 
 def isr_answered(broker: BrokerState, answer: AlterPartitionAnswer, limits: Limits, *, certain: bool) -> BrokerState:
@@ -220,7 +250,7 @@ def exchanged(broker: BrokerState, limits: Limits) -> list[tuple[str, BrokerStat
         if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
             return []
         return [("send", broker._replace(exchange=Exchange(state.leader, request_of(broker, limits))))]
-    left = _without_exchange(broker)
+    left = without_exchange(broker)
     lost = receive(left, exchange.request, LeaderAnswer(), limits)
     if exchange.answer is None:
         return [("lose", lost)]
@@ -234,27 +264,26 @@ def answered(broker: BrokerState, answer: LeaderAnswer, *, late: bool) -> Broker
     return broker._replace(exchange=broker.exchange and broker.exchange._replace(answer=answer))
 
 
-def _without_exchange(broker: BrokerState) -> BrokerState:
+def without_exchange(broker: BrokerState) -> BrokerState:
     """The broker once the connection is lost: a request without an answer may still arrive."""
     exchange = broker.exchange
     unanswered = exchange is not None and exchange.answer is None
     return broker._replace(exchange=None, late=exchange if unanswered else broker.late)
 
 
-def _normalised(broker: BrokerState) -> BrokerState:
+def normalised(broker: BrokerState) -> BrokerState:
     """The same broker without the differences that decide nothing.
 
     Only a leader makes use of the ISR and of the active brokers. Updates that a broker has no use for are as good as
-    read (`_matters`), so the partition epochs of those left are 0 for the newest, -1 for the one before it, and so on.
+    read (`_news`), so the partition epochs of those left are 0 for the newest, -1 for the one before it, and so on.
     """
     state = broker.partition
     if broker.exchange is not None and broker.exchange.leader != state.leader:
-        broker = _without_exchange(broker)  # its fetcher is closed
-    left = [
-        update for number, update in enumerate(broker.unread) if _matters(update, broker.unread[number + 1 :], state)
-    ]
-    unread = tuple(_at_partition_epoch(update, number + 1 - len(left)) for number, update in enumerate(left))
-    state = state._replace(partition_epoch=-len(unread))
+        broker = without_exchange(broker)  # its fetcher is closed
+    news = _news(broker)
+    epochs = [*accumulate((it.changes_partition for it in news), initial=-sum(it.changes_partition for it in news))]
+    unread = tuple(_at_partition_epoch(it.update, epoch) for it, epoch in zip(news, epochs[1:], strict=True))
+    state = state._replace(partition_epoch=epochs[0])
     leadership, proposal = state.leadership, broker.proposal
     if leadership is None:
         follower = state._replace(isr=(), truncation_rounds=0)
@@ -267,17 +296,44 @@ def _normalised(broker: BrokerState) -> BrokerState:
     )
 
 
-def _matters(update: MetadataUpdate, later: tuple[MetadataUpdate, ...], state: Partition) -> bool:
-    """Whether a broker that reads `update` differs from one that skips it. A follower does not use what an update
-    changes within its leader epoch, and does the same upon all updates of a later one."""
-    registration = update.registration
-    if registration.partition_epoch <= state.partition_epoch:
-        return False
-    if registration.leader == state.node:
-        return True
-    if state.role is ReplicaRole.FOLLOWER and registration.leader_epoch == state.leader_epoch:
-        return registration.leader != state.leader
-    return all(it.registration.leader_epoch != registration.leader_epoch for it in later)
+class _News(NamedTuple):
+    """An unread update that changes the partition, or else the active brokers."""
+
+    update: MetadataUpdate
+    changes_partition: bool
+
+
+def _news(broker: BrokerState) -> list[_News]:
+    """The unread updates of which it matters whether a broker reads or skips them.
+
+    Only a leader uses the active brokers. A follower does not use what an update changes within its leader epoch, and
+    does the same upon all updates of a later one.
+    """
+    state, active = broker.partition, broker.active
+    partition_epoch = state.partition_epoch
+    news: list[_News] = []
+    for update in broker.unread:
+        registration = update.registration
+        changes_partition = registration.partition_epoch > partition_epoch
+        if changes_partition or (registration.leader == state.node and update.active != active):
+            news.append(_News(update, changes_partition))
+        partition_epoch, active = max(partition_epoch, registration.partition_epoch), update.active
+
+    def matters(place: int, registration: PartitionRegistration) -> bool:
+        if registration.leader == state.node:
+            return True
+        if state.role is ReplicaRole.FOLLOWER and registration.leader_epoch == state.leader_epoch:
+            return registration.leader != state.leader
+        later = (it.update.registration.leader_epoch for it in news[place + 1 :])
+        return registration.leader_epoch not in later
+
+    return [it for place, it in enumerate(news) if matters(place, it.update.registration)]
+
+
+def behind(late: SentProposal, by: int) -> SentProposal:
+    """The proposal once the partition epoch has risen `by` so much; all that are behind are alike."""
+    partition_epoch = max(-1, late.proposal.partition_epoch - by)
+    return late._replace(proposal=replace(late.proposal, partition_epoch=partition_epoch))
 
 
 def _at_partition_epoch(update: MetadataUpdate, partition_epoch: int) -> MetadataUpdate:

@@ -87,6 +87,22 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
             return f"broker {action.other} lags, and leader {action.broker} proposes an ISR without it"
         case "alter_partition":
             return f"the controller answers AlterPartition of broker {action.broker}, ISR {list(known.isr)}"
+        case "late_alter_partition":
+            return (
+                f"an AlterPartition of broker {action.broker}, from before its crash, reaches the controller: {elected}"
+            )
+        case "crash":
+            return f"broker {action.broker} crashes"
+        case "fence":
+            return f"the session of broker {action.broker}, which is down, ends: {elected}"
+        case "register":
+            broker = model.brokers.values[step.state[action.broker - 1]]
+            return (
+                f"broker {action.broker} registers in broker epoch {broker.broker_epoch}"
+                f"{', has lost data' if broker.lossy else ''}: {elected}"
+            )
+        case "unfence":
+            return f"the controller unfences broker {action.broker}: {elected}"
         case "session_ends":
             return f"the session of broker {action.broker} ends and begins again: {elected}"
         case _:
@@ -96,6 +112,8 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
 def _broker(broker: BrokerState) -> str:
     state = broker.partition
     log = " ".join(str(record.epoch) for record in broker.records)
+    if broker.down:
+        return f"{state.node} is down, log [{log}]"
     role = {
         ReplicaRole.LEADER: f"leads in epoch {state.leader_epoch}",
         ReplicaRole.FOLLOWER: f"follows {state.leader} in epoch {state.leader_epoch}",

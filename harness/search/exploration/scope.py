@@ -27,6 +27,10 @@ class Scope:
     """Whether other steps come between a leader's AlterPartition and its answer. Otherwise it is answered at once."""
     fetches_in_flight: bool = False
     """Whether other steps come between a request of a follower, its arrival and its answer; else they are one step."""
+    restarts: int = 0
+    """Crashes of brokers, each of which comes back as a new incarnation, at most."""
+    losses: int = 0
+    """Restarts in which a broker has lost data, at most; fewer than `min_insync_replicas` brokers at a time."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
 

@@ -13,10 +13,17 @@ from images.broker.rules import NAMES
 from images.broker.truncation_protocol import TruncationProtocol
 
 SHIPPED: Final = Path(__file__).parents[1] / "scopes"
-_LARGEST: Final = {"replicas": 5, "records": 10, "leader_epochs": 10, "min.insync.replicas": 5}
-"""The numbers of a scope, and the largest of each: no machine could explore more."""
+_BOUNDS: Final = {
+    "replicas": (1, 5),
+    "records": (1, 10),
+    "leader_epochs": (1, 10),
+    "min.insync.replicas": (1, 5),
+    "restarts": (0, 5),
+    "losses": (0, 5),
+}
+"""The numbers of a scope, with the least and the largest of each: no machine could explore more."""
 _IN_FLIGHT: Final = {"at once": False, "in flight": True}
-_FIELDS: Final = (*_LARGEST, "protocol", "without", "alter_partition", "fetch", "symmetry")
+_FIELDS: Final = (*_BOUNDS, "protocol", "without", "alter_partition", "fetch", "symmetry")
 
 
 def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ()) -> tuple[str, Scope]:
@@ -34,7 +41,7 @@ def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ())
 
 def _scope(fields: Mapping[str, Any]) -> Scope:
     default = Scope()
-    numbers = {field: _number(fields, field, getattr(default, _attribute(field))) for field in _LARGEST}
+    numbers = {field: _number(fields, field, getattr(default, _attribute(field))) for field in _BOUNDS}
     protocol, without = fields.get("protocol", default.protocol), fields.get("without") or []
     if protocol not in list(TruncationProtocol):
         raise SpecError(f"protocol: {protocol!r} is not one of {', '.join(TruncationProtocol)}")
@@ -46,6 +53,10 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
     symmetry = fields.get("symmetry", default.symmetry)
     if not isinstance(symmetry, bool):
         raise SpecError(f"symmetry: {symmetry!r} is not true or false")
+    if numbers["losses"] > numbers["restarts"]:
+        raise SpecError(f"losses: {numbers['losses']} is more than restarts, {numbers['restarts']}")
+    if numbers["losses"] and numbers["min.insync.replicas"] < 2:
+        raise SpecError("losses: with min.insync.replicas 1 a record may be on one broker only, which may not lose it")
     return Scope(
         **{_attribute(field): number for field, number in numbers.items()},
         protocol=TruncationProtocol(protocol),
@@ -68,7 +79,7 @@ def _in_flight(fields: Mapping[str, Any], field: str) -> bool:
 
 
 def _number(fields: Mapping[str, Any], field: str, default: int) -> int:
-    number = fields.get(field, default)
-    if not is_whole(number) or not 1 <= number <= _LARGEST[field]:
-        raise SpecError(f"{field}: {number!r} is not a number from 1 to {_LARGEST[field]}")
+    number, (least, largest) = fields.get(field, default), _BOUNDS[field]
+    if not is_whole(number) or not least <= number <= largest:
+        raise SpecError(f"{field}: {number!r} is not a number from {least} to {largest}")
     return number

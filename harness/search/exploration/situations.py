@@ -18,6 +18,7 @@ class StateSituations:
         self._replicas: Remembered[int, ReplicaFacts] = Remembered(
             lambda number: _replica(model.brokers.values[number])
         )
+        self._unclean: Remembered[int, bool] = Remembered(lambda number: model.brokers.values[number].unclean)
         self._decisions = Remembered(self._decision)
 
     def code(self, state: Numbers) -> str:
@@ -26,6 +27,7 @@ class StateSituations:
         partition, fenced = self._decisions[controller]
         for broker, number in zip(partition.members, brokers, strict=True):
             partition.replicas[broker] = self._replicas[number]
+        partition.unclean = {it for it, number in zip(partition.members, brokers, strict=True) if self._unclean[number]}
         committed = self._model.histories.values[history].committed
         partition.committed = len(committed)
         partition.committed_epoch = committed[-1].epoch if committed else UNKNOWN

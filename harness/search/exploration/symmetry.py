@@ -14,7 +14,7 @@ Names = Mapping[int, int]
 
 def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:
     """The broker, and the brokers that it knows, under new names."""
-    state = broker.partition
+    state, late = broker.partition, broker.late_proposal
     return broker._replace(
         partition=state._replace(
             node=names[state.node],
@@ -28,6 +28,7 @@ def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:
         proposal=broker.proposal and _proposal(broker.proposal, names),
         exchange=broker.exchange and _exchange(broker.exchange, names),
         late=broker.late and _exchange(broker.late, names),
+        late_proposal=late and late._replace(proposal=_proposal(late.proposal, names)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -26,7 +27,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderTopicResult,
 )
 
-from harness.search.exploration import replica_steps
+from harness.search.exploration import replica_steps, restart_steps
 from harness.search.exploration.cluster_model import ClusterModel, Numbers
 from harness.search.exploration.cluster_values import (
     TOPIC,
@@ -35,6 +36,7 @@ from harness.search.exploration.cluster_values import (
     FollowerRequest,
     LeaderAnswer,
     LogRecord,
+    ReplicaDisk,
 )
 from harness.search.exploration.memory_log import MemoryLog
 from harness.search.exploration.replica_steps import OpenedReplica
@@ -49,8 +51,10 @@ from images.wire.batch import parse
 from images.wire.field_values import LATEST
 from images.wire.messages import response_class_of
 from images.wire.schema import convert
+from nemesis.ports import KeepUnsynced
 from tests.broker.log.disk_model import DiskModel
 from tests.broker.log.small_log import EVERYTHING, batch, open_log, read_all
+from tests.scenarios.one_partition import RECORDS, Scene, played
 from tests.workloads.virtual_time import run
 
 NO_THROTTLE = timedelta(0)
@@ -192,8 +196,66 @@ def test_the_log_in_memory_is_the_log_on_a_disk(operations: list[tuple[str, int]
             else:
                 log.assign_epoch(number, log.end)
         assert (disk.start, disk.end, disk.epochs) == (memory.start, memory.end, memory.epochs)
-    headers = [parse(it) for it in read_all(disk)]
-    assert memory.records == tuple(LogRecord(header.leader_epoch, header.max_timestamp) for header in headers)
+    assert memory.records == records_of(disk)
+
+
+def records_of(log: Log) -> tuple[LogRecord, ...]:
+    """The records of a log on a disk, each with its timestamp as its number."""
+    headers = map(parse, read_all(log))
+    return tuple(LogRecord(header.leader_epoch, header.max_timestamp) for header in headers)
+
+
+@settings(max_examples=60, deadline=None)
+@given(OPERATIONS, st.data())
+def test_a_crash_leaves_a_log_and_epochs_that_the_exploration_knows(
+    operations: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    """A power loss keeps any prefix of a file's writes; a killed process leaves its files as they are."""
+    disk = DiskModel()
+    log, files = open_log(disk), ReplicaDisk()
+    before: tuple[LogRecord, ...] = ()
+    for number, (kind, argument) in enumerate(operations):
+        if kind == "append":
+            log.append(batch(log.end, epoch=argument, timestamp=number))
+        elif kind == "truncate":
+            log.truncate(argument)
+        else:
+            log.assign_epoch(argument, log.end)
+        after = records_of(log)
+        files, before = files.after(before, after, 0), after
+    killed = records_of(open_log(copy.deepcopy(disk)))
+    assert killed == before
+    disk.lose_power(lambda low, high: data.draw(st.integers(low, high)))
+    recovered = open_log(disk)
+    left = records_of(recovered)
+    assert left == before or left in restart_steps.logs_after_loss(before, files)
+    assert MemoryLog.recovered(left).epochs == recovered.epochs
+
+
+# --- a new incarnation ------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_that_crashes_registers_once_it_is_fenced_and_is_unfenced_once_it_has_read_that() -> None:
+    """Its log is opened upon the metadata with its registration; its high watermark is within that."""
+
+    async def scenario(scene: Scene) -> None:
+        leader, follower = scene.replicas
+        since = len(scene.trace)
+        await scene.deployment.power_off(follower, KeepUnsynced.NOTHING)
+        await scene.deployment.start(follower)
+        await scene.until("partition_changed", member=follower, since=since)
+        kinds = ("broker_fenced", "broker_registered", "log_recovered", "became_follower", "broker_unfenced")
+        events = [
+            event
+            for node, event in scene.trace[since:]
+            if event.kind in kinds and (node == follower or {event.broker} == scene.ids(follower))
+        ]
+        assert [event.kind for event in events] == list(kinds)
+        recovered = events[2]
+        assert recovered.high_watermark <= recovered.log_end <= RECORDS
+        assert leader not in (node for node, event in scene.trace[since:] if event.kind == "registered")
+
+    played(scenario, brokers=2, replicas=2, settings={"min.insync.replicas": "2"})
 
 
 def test_the_log_in_memory_reads_whole_batches() -> None:

@@ -125,7 +125,10 @@ def test_states_that_differ_by_the_names_of_brokers_have_one_canonical_state() -
 def test_processes_and_hash_seeds_change_no_count_and_no_schedule(tmp_path: Path) -> None:
     """A shard in a process of its own imports the broker again, so one pair of processes has to do."""
     path = tmp_path / "scope.yaml"
-    path.write_text("{replicas: 2, records: 1, protocol: kip101, alter_partition: in flight}")
+    path.write_text(
+        "{replicas: 2, records: 1, leader_epochs: 1, min.insync.replicas: 2, fetch: in flight, restarts: 1, losses: 1, "
+        "without: [fence_fetch_broker_epoch]}"
+    )
     result = explored(load(str(path))[1])
     command = [sys.executable, "-m", "harness", "explore", str(path), "--jobs", "2", "--json"]
     ended = subprocess.run(
@@ -156,6 +159,9 @@ def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureF
     ("text", "line"),
     [
         ("replicas: 9", "{path}:1: replicas: 9 is not a number from 1 to 5"),
+        ("{restarts: 1, losses: 2, min.insync.replicas: 2}", "{path}:1: losses: 2 is more than restarts, 1"),
+        ("{restarts: 1, losses: 1}", "{path}:1: losses: with min.insync.replicas 1 a record may be on one broker only"),
+        ("restarts: -1", "{path}:1: restarts: -1 is not a number from 0 to 5"),
         ("records: many", "{path}:1: records: 'many' is not a number from 1 to 10"),
         ("protocol: kip1", "{path}:1: protocol: 'kip1' is not one of high_watermark, kip101"),
         ("without: [gravity]", "{path}:1: without: 'gravity' is not a rule"),

@@ -1,0 +1,148 @@
+"""Exploration with brokers that crash and come back as new incarnations, with and without a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from harness.search.exploration.breadth_first import explore
+from harness.search.exploration.canonical import CanonicalStates
+from harness.search.exploration.cluster_model import Action, ClusterModel, Numbers
+from harness.search.exploration.cluster_values import LogRecord, ReplicaDisk
+from harness.search.exploration.scope import Scope
+
+RESTART = Scope(
+    replicas=2, records=1, leader_epochs=1, min_insync_replicas=2, fetches_in_flight=True, restarts=1, losses=1
+)
+"""One restart while requests of the earlier incarnation are in flight."""
+AT_ONCE = replace(RESTART, leader_epochs=2, fetches_in_flight=False)
+
+COMMON = ("read", "send", "serve", "receive", "lose", "elect", "session_ends", "crash")
+
+
+@pytest.mark.parametrize("without", [(), ("fence_fetch_broker_epoch",)])
+def test_a_late_fetch_of_an_earlier_incarnation_loses_an_acknowledged_record_exactly_without_the_rule(
+    without: tuple[str, ...],
+) -> None:
+    result = explore(replace(RESTART, without=without), 1)
+    if not without:
+        assert result.violation is None
+        assert result.depth > 20
+        return
+    assert result.violation is not None
+    assert result.violation.promise == (
+        "broker 2, in the ISR, lacks a committed record: it has [], committed are [0] (Leader Candidate Completeness)"
+    )
+    schedule = result.violation.schedule
+    assert "broker 2 crashes: 2 is down, log [0]" in schedule
+    assert any(line.startswith("broker 2 registers in broker epoch 1, has lost data: ") for line in schedule)
+    assert any(line.startswith("a request of broker 2, of a lost connection, reaches broker 1") for line in schedule)
+
+
+@pytest.mark.parametrize(
+    "without",
+    [
+        ("unclean_leaves_elr",),
+        ("eligible_leader_replicas",),
+        ("unclean_leaves_isr", "registration_waits_for_fencing"),
+    ],
+)
+def test_a_broker_that_lost_records_is_a_candidate_without_the_rule(without: tuple[str, ...]) -> None:
+    result = explore(replace(AT_ONCE, without=without), 1)
+    assert result.violation is not None
+    assert "lacks a committed record" in result.violation.promise
+    assert any("has lost data" in line for line in result.violation.schedule)
+
+
+READ_AND_REPLICATED = ("read 1", "read 2", "append 1", "fetch 2 1")
+
+
+def walked(model: ClusterModel, *actions: str, lossy: bool = False) -> Numbers:
+    """The state after these steps, each a kind and its brokers; whoever registers has lost data if `lossy`."""
+    state = model.initial()
+    for action in actions:
+        kind, broker, *other = action.split()
+        state = next(
+            step.state
+            for step in model.steps(state)
+            if (step.action.kind, step.action.broker) == (kind, int(broker))
+            and (not other or step.action.other == int(other[0]))
+            and (kind != "register" or model.brokers.values[step.state[int(broker) - 1]].lossy == lossy)
+        )
+    return state
+
+
+def may_lose_data(model: ClusterModel, state: Numbers, broker: int) -> bool:
+    """Whether the broker may have lost data when it registers now."""
+    registered = [step.state for step in model.steps(state) if step.action == Action("register", broker)]
+    assert registered
+    return any(model.brokers.values[after[broker - 1]].lossy for after in registered)
+
+
+def test_fewer_than_min_insync_replicas_brokers_lose_data_at_a_time() -> None:
+    """The second one may lose its data once the first is in the ISR again."""
+    model = ClusterModel(replace(AT_ONCE, restarts=2, losses=2))
+    crashed = (*READ_AND_REPLICATED, "crash 2", "fence 2")
+    assert may_lose_data(model, walked(model, *crashed), 2)
+    lost = (*crashed, "register 2")
+    both = walked(model, *lost, "crash 1", "fence 1", lossy=True)
+    assert not may_lose_data(model, both, 1)
+    joins = ("read 2", "unfence 2", "read 1", "read 1", "read 1", "fetch 2 1", "fetch 2 1")
+    joined = walked(model, *lost, *joins, lossy=True)
+    assert model.controllers.values[joined[-2]].partition.isr == (1, 2)
+    after = walked(model, *lost, *joins, "crash 1", "fence 1", lossy=True)
+    assert may_lose_data(model, after, 1)
+
+
+def test_a_loss_may_undo_a_truncation_under_the_high_watermark_of_afterwards() -> None:
+    """Broker 1 truncates its record for that of broker 2, which is committed, and comes back with its own."""
+    model = ClusterModel(replace(AT_ONCE, records=2))
+    elected = ("read 1", "read 2", "append 1", "elect 2", "read 2", "read 1", "fetch 1 2")
+    crashed = walked(model, *elected, "append 2", "fetch 1 2", "fetch 1 2", "crash 1", "fence 1")
+    states = [step.state for step in model.steps(crashed) if step.action == Action("register", 1)]
+    logs = {(it.records, it.partition.high_watermark) for it in (model.brokers.values[state[0]] for state in states)}
+    own, committed = LogRecord(0, 0), LogRecord(1, 0)
+    whole = {((committed,), 0), ((committed,), 1)}
+    assert logs == whole | {((), 0), ((own,), 0), ((own,), 1)}
+    assert all(model.broken(state) is None for state in states)
+
+
+def test_states_with_restarts_that_differ_by_the_names_of_brokers_have_one_canonical_state() -> None:
+    scope = Scope(
+        records=1,
+        leader_epochs=2,
+        min_insync_replicas=2,
+        isr_changes_in_flight=True,
+        fetches_in_flight=True,
+        restarts=2,
+        losses=1,
+    )
+    model = ClusterModel(scope)
+    canonical = CanonicalStates(model)
+    kinds = set()
+    for seed in range(12):
+        random, state = Random(seed), model.initial()
+        for _ in range(20):
+            fingerprint, renamed = canonical.of(state)
+            assert canonical.of(renamed) == (fingerprint, renamed)
+            steps = list(model.steps(state))
+            after = {canonical.of(step.state)[0] for step in steps}
+            assert after == {canonical.of(step.state)[0] for step in model.steps(renamed)}
+            if not steps:
+                break
+            rare = [step for step in steps if step.action.kind not in COMMON]
+            step = random.choice(random.choice([it for it in (rare, steps) if it]))
+            kinds.add(step.action.kind)
+            state = step.state
+    assert {"crash", "fence", "register", "unfence", "late", "late_alter_partition"} <= kinds
+
+
+def test_a_disk_has_every_log_before_a_truncation_that_a_loss_may_undo() -> None:
+    one, other = LogRecord(0, 0), LogRecord(1, 0)
+    disk = ReplicaDisk().after((), (one,), 0).after((one,), (), 0)
+    assert disk == ReplicaDisk(0, ((one,),))
+    disk = disk.after((), (other,), 1)
+    assert disk == ReplicaDisk(1, ((one,),))
+    assert disk.after((other,), (), 0).after((), (one,), 0) == ReplicaDisk(1, ((other,),)), "the log itself is none"
