@@ -25,6 +25,7 @@ from checkers.tables import TraceRow, of_partition, trace_rows
 from results.explanation.replay import batch_of
 from results.explanation.story import Step, StepKind
 
+_DROPPED: Final = "an error was dropped, by the broker that answered or by the client"
 _NEVER_NS: Final = (1 << 63) - 1
 _COLUMNS: Final = (
     "index", "process", "kind", "invoked_ns", "completed_ns", "outcome", "value", "offset", "offsets", "values", "error"
@@ -158,8 +159,8 @@ def _acknowledged(row: Mapping[str, Any], append: str, answers: _BrokerAnswers) 
             StepKind.ACKNOWLEDGEMENT_NEVER_GIVEN,
             row,
             row["completed_ns"],
-            f"took {append} for acknowledged at offset {offset}, and no broker acknowledged a batch with that offset "
-            "in the meantime",
+            f"has {append} acknowledged at offset {offset}, and no broker acknowledged a batch with that offset in the "
+            f"meantime: {_DROPPED}",
             offset,
             offset + 1,
         )
@@ -173,7 +174,7 @@ def _latest(row: Mapping[str, Any], answers: _BrokerAnswers) -> Iterator[Step]:
             StepKind.LATEST_OFFSET_NEVER_TOLD,
             row,
             row["completed_ns"],
-            f"gave {row['offset']} as the latest offset for read #{row['index']}, and {answered} in the meantime",
+            f"has {row['offset']} as the latest offset for read #{row['index']}, and {answered} in the meantime",
             row["offset"],
         )
 
@@ -200,7 +201,7 @@ def _commit(row: Mapping[str, Any], during: Sequence[TraceRow], place: str) -> I
     accepted = [event for event in during if event.details()["offsets"].get(place) == row["offset"]]
     own = [event for event in accepted if event.details()["generation"] == row["value"]]
     if row["outcome"] == "ok" and not own:
-        did = f"took {commit} for answered, and no coordinator accepted it in the meantime"
+        did = f"has {commit} answered without an error, and no coordinator had committed it in the meantime: {_DROPPED}"
         if accepted:
             did = f"sent {commit} with generation {accepted[0].details()['generation']}, as {accepted[0].node} took it"
         yield _step(StepKind.COMMIT_NEVER_ANSWERED, row, row["completed_ns"], did)

@@ -135,8 +135,8 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
     steps: list[Step] = []
     if topic:
         events = list(events_of(evidence.trace, topic, partition))
-        steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
         steps += (*broken_steps(events), *read_steps(events, evidence.history, topic, partition))
+        steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
         steps += metadata_steps(evidence.trace)
         if OF_GROUPS & set(checks):
             steps += group_steps(evidence.trace, topic, partition)

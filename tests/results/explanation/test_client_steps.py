@@ -121,11 +121,14 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str
         "as sequence 0 of producer id 0 in producer epoch 1",
     ),
     "sequence-number-reused": (reuses_a_number, _CALM, "under a number that it had used, sequence 6 of producer id 0"),
-    "acknowledgement-never-given": (tells_the_next_offset, _CALM, "for acknowledged at offset 1, and no broker"),
-    "latest-offset-never-told": (keeps_the_latest_offset, _CALM, "and no leader told any in the meantime"),
+    "acknowledgement-never-given": (tells_the_next_offset, _CALM, "acknowledged at offset 1, and no broker"),
     "start-never-told": (starts_one_record_early, _GROUPS, "started at 41 of faultline-0 in generation 2"),
     "partition-assigned-wrongly": (assigns_the_first_partition_to_all, _GROUPS, "assigned faultline-0 to both"),
-    "commit-never-answered": (takes_every_commit_for_done, {**_GROUPS, "time_limit": 10}, "no coordinator accepted it"),
+    "commit-never-answered": (
+        takes_every_commit_for_done,
+        {**_GROUPS, "time_limit": 10},
+        "no coordinator had committed it",
+    ),
 }
 
 
