@@ -15,6 +15,8 @@ unclean-election          no replica outside ISR and ELR is elected, unless the 
                           one as last known leader when ISR and ELR are empty
 unclean-not-excluded      a broker that registers after an unclean shutdown is in no ISR and no ELR until it has
                           joined an ISR again, or was elected by an unclean recovery (Unclean Exclusion)
+fenced-broker-elected     no broker is elected that the controllers have fenced, or registered and not unfenced yet
+fenced-broker-joined-isr  no such broker is let into the ISR
 quorum-too-small          the high watermark moves only with a quorum of min.insync.replicas (MinISR recovery quorum)
 quorum-not-superset       the quorum that moves it holds the controller's ISR ∪ ELR while that ISR is large enough, for
                           the current leader (Replication Quorum Superset)
@@ -82,10 +84,10 @@ Unclean elections and losses beyond the fault model (`checkers.violations`) can 
 replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them; nodes whose
 disk lied about fsync are held to none of the promises about logs that come back whole.
 
-*A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`): Apache
-Kafka, whose metadata logs have them. Then unclean-election, partition-epoch-stood, leader-epoch-stood,
-reassignment-joins-isr, reassignment-completed-early and epoch-undecided are checked, in the order of the metadata log;
-the others need what brokers did meanwhile, and a note says so.
+*A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`):
+Apache Kafka, whose metadata logs have them. Then unclean-election, fenced-broker-elected, fenced-broker-joined-isr,
+partition-epoch-stood, leader-epoch-stood, reassignment-joins-isr, reassignment-completed-early and epoch-undecided
+are checked, in the order of the metadata log; the others need what brokers did meanwhile, and a note says so.
 
 Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
 anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not

@@ -18,6 +18,31 @@ from checkers.protocol.state import (
 from checkers.tables import TraceRow
 
 
+def broker_changed(cluster: ClusterState, event: TraceRow) -> None:
+    """A broker was fenced, unfenced or registered; one that registers is fenced until it has read the metadata."""
+    if event.offset < cluster.broker_changes.get(event.broker, UNKNOWN):
+        return  # a controller that was deposed traced it late
+    cluster.broker_changes[event.broker] = event.offset
+    if event.kind == "broker_unfenced":
+        cluster.fenced.discard(event.broker)
+    else:
+        cluster.fenced.add(event.broker)
+
+
+def check_fenced(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A change of a partition neither elects a broker that is fenced nor lets it into the ISR."""
+    if partition.decision is not None and event.offset < partition.decision.metadata_offset:
+        return
+    without_session = "the controllers have fenced it, or registered it and not unfenced it yet"
+    if event.leader != partition.leader and event.leader in cluster.fenced:
+        elected = f"b{event.leader} was elected in leader epoch {event.leader_epoch} {event.at}"
+        partition.report(event, "fenced-broker-elected", UNKNOWN, elected, without_session)
+    joined = frozenset(event.members) - (partition.isr or frozenset()) - {event.leader}
+    for broker in sorted(joined & cluster.fenced):
+        membership = f"b{broker} was put into the ISR {names(frozenset(event.members))} {event.at}"
+        partition.report(event, "fenced-broker-joined-isr", UNKNOWN, membership, without_session)
+
+
 def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     """A broker has registered; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR
     again."""

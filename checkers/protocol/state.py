@@ -199,6 +199,10 @@ class ClusterState:
     """Node → start in ns of its latest life that registered after an unclean shutdown."""
     clean_lives: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which the controllers accepted that its latest life follows a clean shutdown."""
+    fenced: set[int] = field(default_factory=set)
+    """Brokers that the controllers have fenced, or registered and not unfenced yet."""
+    broker_changes: dict[int, int] = field(default_factory=dict)
+    """Broker → metadata offset of the last change of it."""
     lossy_faults: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Node → (begin, end) in ns of every fault that lost data on it."""
     lied_to: frozenset[str] = frozenset()

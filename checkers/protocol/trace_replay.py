@@ -38,6 +38,9 @@ def replay_trace(
             cluster.clean_lives.pop(event.node, None)
         elif event.kind == "broker_registered":
             controller_promises.broker_registered(cluster, event)
+            controller_promises.broker_changed(cluster, event)
+        elif event.kind in ("broker_fenced", "broker_unfenced"):
+            controller_promises.broker_changed(cluster, event)
         elif event.topic:
             partition = cluster.partitions.get((event.topic, event.partition))
             if partition is None:
@@ -47,6 +50,8 @@ def replay_trace(
             partition.events += 1
             if event.kind == "log_recovered":
                 log_promises.check_recovered(cluster, partition, event)
+            elif event.kind == "partition_changed":
+                controller_promises.check_fenced(cluster, partition, event)
             for handler in _HANDLERS.get(event.kind, ()):
                 handler(partition, event, settings)
     controller_promises.check_candidates(cluster, now_ns)

@@ -70,6 +70,28 @@ def test_decisions_are_held_to_the_promises_about_them(events: list[Event], kind
     assert sorted(protocol_kinds(BORN, *events)) == kinds
 
 
+def session(time_s: float, kind: str, broker: int, offset: int) -> Event:
+    return small_evidence.event(time_s, "c1", kind, broker=broker, offset=offset)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "finding"),
+    [
+        ("broker_fenced", decided(2, 2, 1, (2, 3)), "fenced-broker-elected"),
+        ("broker_registered", decided(2, 2, 1, (2, 3)), "fenced-broker-elected"),
+        ("broker_fenced", decided(2, 1, 0, (1, 3, 2), reason="alter_partition"), "fenced-broker-joined-isr"),
+    ],
+)
+def test_a_broker_without_a_session_is_neither_elected_nor_let_into_the_isr(
+    kind: str, change: Event, finding: str
+) -> None:
+    born = decided(0.5, 1, 0, (1, 3), elr=[2])
+    assert protocol_kinds(born, session(1, kind, 2, 7), change) == [finding]
+    assert protocol_kinds(born, session(1, kind, 2, 7), session(1.5, "broker_unfenced", 2, 8), change) == []
+    late = [session(1, "broker_unfenced", 2, 8), session(1.5, kind, 2, 7)]
+    assert protocol_kinds(born, *late, change) == [], "a controller that was deposed traced it late"
+
+
 def test_an_unclean_election_that_the_settings_permit_is_none() -> None:
     events = [BORN, decided(1, 2, 1, (2,)), decided(2, 1, 2, (1,))]
     assert protocol_kinds(*events, unclean_election=True) == []

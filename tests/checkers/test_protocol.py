@@ -141,7 +141,8 @@ def test_events_of_one_instant_are_checked_after_the_last_of_them() -> None:
 
 def test_a_broker_registered_after_an_unclean_shutdown_is_excluded_until_it_joins_the_isr() -> None:
     back = [changed(5, 1, 1, (1, 3), reason="registered"), registered(5, 2)]
-    rejoined = [*COMMITTED, started(4, "b2"), *back, changed(7, 1, 1, (1, 2, 3), reason="alter_partition")]
+    unfenced = small_evidence.event(6, "c1", "broker_unfenced", broker=2)
+    rejoined = [*COMMITTED, started(4, "b2"), *back, unfenced, changed(7, 1, 1, (1, 2, 3), reason="alter_partition")]
     assert kinds(rejoined) == []
     in_elr = [*COMMITTED, started(4, "b2"), *back, changed(7, 1, 1, (1,), elr=(2,), reason="fenced")]
     assert kinds(in_elr) == ["unclean-not-excluded"]

@@ -15,6 +15,7 @@ from checkers.verdict import Validity, Verdict
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from images.broker.controller.partition_change import NO_LEADER, PartitionChangeBuilder
 
 Script = Sequence[dict[str, Any]]
 
@@ -191,3 +192,35 @@ def test_a_reassignment_that_adds_to_the_isr_makes_a_candidate_of_an_empty_repli
     )
     assert outcome.validity is (Validity.INVALID if without else Validity.VALID), outcome.verdicts
     assert ("candidate-incomplete" in kinds(outcome)) is bool(without)
+
+
+# ---- the last known leader -------------------------------------------------------------------------------------------
+
+
+def killed_alone() -> Outcome:
+    """The only replica of a partition is killed; it comes back, and is fenced until it has read the metadata."""
+    faults = [{"at": "3s", "for": "4s", "fault": "kill", "nodes": ["leader/0"]}]
+    spec = {"seed": 3, "time_limit": 12, "partitions": 1, "replication_factor": 1, "faults": faults}
+    return run_in_simulation(parse(spec | {"settings": {"min.insync.replicas": "1"}}))
+
+
+def test_the_last_known_leader_leads_again_once_it_is_unfenced() -> None:
+    outcome = killed_alone()
+    assert outcome.validity is Validity.VALID
+    assert not kinds(outcome)
+
+
+def test_a_last_known_leader_that_is_elected_while_it_is_fenced_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    elect = PartitionChangeBuilder._elect
+
+    def elect_the_last_known_leader(builder: Any, partition: Any, isr: Any, elr: Any) -> Any:
+        election = elect(builder, partition, isr, elr)
+        if election.leader == NO_LEADER and not isr and not elr and partition.last_known_elr:
+            builder._eligible = lambda _: True
+            election = elect(builder, partition, isr, elr)
+        return election
+
+    monkeypatch.setattr(PartitionChangeBuilder, "_elect", elect_the_last_known_leader)
+    outcome = killed_alone()
+    assert outcome.validity is Validity.INVALID
+    assert "fenced-broker-elected" in kinds(outcome)
