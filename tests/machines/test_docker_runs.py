@@ -22,33 +22,18 @@ from harness.environments.docker.engine import RUN_LABEL, connect
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, UNKNOWN, VALID
 from tests.machines.docker_proxy import docker_proxy
 from tests.machines.stretching import stretched
-from tests.machines.test_parity import COMMON, TABLE, TOO_SOON
+from tests.machines.test_parity import COMMON, EVERY_KIND, TABLE, TOO_SOON
 
 pytestmark = [pytest.mark.docker, pytest.mark.usefixtures("broker_images")]
 
 ROOT = Path(__file__).parents[2]
 NODES = ("b1", "b2", "b3", "c1", "c2", "c3")
-FEW = "environment: docker\ncontrollers: 1\n"
-"""Four containers instead of six, for runs that need no quorum of controllers."""
-FEW_NODES = NODES[:4]
-EVERYTHING: dict[str, Any] = {
-    "environment": "docker",
-    "time_limit": 22,
-    "recovery_limit": 300,
-    "rate": 30,
-    "faults": [
-        {"at": 1, "for": 2, "fault": "partition", "shape": "isolate", "nodes": ["b1"]},
-        {"at": 4, "for": 2, "fault": "pause", "nodes": ["b2"]},
-        {"at": 7, "for": 2, "fault": "pause", "nodes": ["b1"]},
-        {"at": 10, "for": 2, "fault": "power-loss", "nodes": ["b3"], "keep": "nothing"},
-        {"at": 13, "for": 2, "fault": "clock", "nodes": ["b1"], "jump_ms": 700},
-        {"at": 16, "for": 2, "fault": "packets", "nodes": ["b2"], "loss": 0.3},
-        {"at": 19, "for": 2, "fault": "kill", "nodes": ["b3"]},
-    ],
-}
-FAMILIES = {"partition", "pause", "power-loss", "clock", "packets", "kill"}
+FEW = "environment: docker\nbrokers: 1\ncontrollers: 1\nsettings: {min.insync.replicas: 1}\n"
+"""Two containers instead of six, for runs that need neither replicas nor a quorum of controllers."""
+FEW_NODES = ("b1", "c1")
 ALL_OFF = """
 environment: docker
+controllers: 1
 time_limit: 8s
 recovery_limit: 120s
 settings: {min.insync.replicas: 1}
@@ -136,13 +121,15 @@ def _lost(directory: Path) -> list[dict[str, str]]:
 
 
 def test_a_run_with_every_kind_of_fault_is_valid_shows_that_each_bit_and_leaves_nothing(tmp_path: Path) -> None:
-    for number, spec in enumerate(stretched(EVERYTHING)):
+    expected = TABLE[EVERY_KIND]
+    plain = {"environment": "docker", **yaml.safe_load(COMMON + expected.spec)}
+    for number, spec in enumerate(stretched(plain)):
         done = attempt(yaml.safe_dump(spec), tmp_path / str(number), "--json")
         assert done.returncode == VALID, done.stdout + done.stderr
         effective = {family for family, counts in done.summary["faults"].items() if counts["bit"]}
-        if effective == FAMILIES:
+        if effective == expected.bit:
             break
-    assert effective == FAMILIES
+    assert effective == expected.bit
     facts = done.status["facts"]
     assert left_of(facts["containers"]) == []
     assert facts["image_digest"].startswith("sha256:")
@@ -291,7 +278,7 @@ def test_a_port_in_use_is_one_line_and_what_the_node_said_is_there(tmp_path: Pat
         assert listener.stdout.readline(), "it does not listen"
 
     with ExitStack() as stack, docker_proxy(tmp_path, before={STARTING: take_the_port}) as engine:
-        done = attempt("time_limit: 5s\nenvironment: docker\n", tmp_path, engine=engine.address)
+        done = attempt(f"{FEW}time_limit: 5s\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "b1" in done.complaint
     assert "address already in use" in (done.directory / "nodes" / "b1" / "node.log").read_text()
@@ -305,7 +292,7 @@ def test_a_node_that_never_becomes_ready_is_one_line_and_what_it_said_is_there(t
         assert status == 0, said
 
     with docker_proxy(tmp_path, before={STARTING: shut_out}) as engine:
-        done = attempt("environment: docker\nready_limit: 45s\n", tmp_path, engine=engine.address)
+        done = attempt(f"{FEW}ready_limit: 45s\n", tmp_path, engine=engine.address)
     assert done.returncode == NOT_CARRIED_OUT
     assert "not ready" in done.complaint
     assert "b1 does not answer" in done.complaint
@@ -333,7 +320,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", tmp_path / "runs"], check=True)
     try:
-        done = attempt("environment: docker\ntime_limit: 10s\nrate: 100\nfaults: none\n", tmp_path)
+        done = attempt("environment: docker\ncontrollers: 1\ntime_limit: 6s\nrate: 150\nfaults: none\n", tmp_path)
         assert done.returncode == NOT_CARRIED_OUT
         assert "No space left on device" in done.complaint
         assert left_of(containers_of(done.directory)) == []
