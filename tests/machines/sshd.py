@@ -65,9 +65,9 @@ class Lab:
     containers: dict[str, Any]
     directory: Path
 
-    def spec(self, rest: str = "") -> str:
-        """A spec for environment ssh on these hosts."""
-        lines = [f"  {name}: {host.to_mapping()}" for name, host in self.hosts.items()]
+    def spec(self, rest: str = "", names: Sequence[str] = ()) -> str:
+        """A spec for environment ssh on these hosts, or on some of them."""
+        lines = [f"  {name}: {self.hosts[name].to_mapping()}" for name in names or self.hosts]
         return "\n".join(["environment: ssh", "controllers: 1", "hosts:", *lines, rest, ""])
 
     def shell(self, name: str, command: str) -> str:
