@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import pytest
@@ -30,6 +31,12 @@ from nemesis.strategies import schedules
 from nemesis.swarm import draw
 
 CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+
+
+@cache
+def drawn_of(seed: int) -> Schedule:
+    """The schedule of a minute from all families; several tests look at those of the same seeds."""
+    return draw(Random(seed), CLUSTER, 60.0)
 
 
 def test_a_script_is_read_as_it_is_written() -> None:
@@ -101,7 +108,7 @@ def test_a_new_family_takes_slots_of_old_schedules_and_leaves_the_others_as_they
     before = [family for family in FAIR_FAMILIES if family != new]
     unchanged = 0
     for seed in range(150):
-        old, schedule = draw(Random(seed), CLUSTER, 60.0, before), draw(Random(seed), CLUSTER, 60.0)
+        old, schedule = draw(Random(seed), CLUSTER, 60.0, before), drawn_of(seed)
         unchanged += old == schedule
         others = [scheduled for scheduled in schedule if scheduled.fault.family.name != new]
         if others:
@@ -144,13 +151,13 @@ def test_controllers_are_broken_like_any_node_the_active_one_most(family: str) -
 
 
 def test_all_leaves_out_what_the_protocol_promises_nothing_against() -> None:
-    drawn = {family for seed in range(300) for family in draw(Random(seed), CLUSTER, 60.0).families}
+    drawn = {family for seed in range(300) for family in drawn_of(seed).families}
     assert drawn == set(FAIR_FAMILIES)
     assert drawn < set(FAMILIES)
 
 
 def test_schedules_differ_in_kind_and_number_from_seed_to_seed() -> None:
-    drawn = [draw(Random(seed), CLUSTER, 60.0) for seed in range(300)]
+    drawn = [drawn_of(seed) for seed in range(300)]
     subsets = Counter(schedule.families for schedule in drawn)
     assert len(subsets) > 30
     sizes = sorted(len(schedule) for schedule in drawn)
@@ -160,7 +167,7 @@ def test_schedules_differ_in_kind_and_number_from_seed_to_seed() -> None:
 
 def test_every_drawn_fault_ends_within_the_run_and_names_what_exists() -> None:
     for seed in range(300):
-        schedule = draw(Random(seed), CLUSTER, 60.0)
+        schedule = drawn_of(seed)
         schedule.check(CLUSTER.brokers, CLUSTER.controllers, CLUSTER.partitions)
         assert all(scheduled.at_s >= 0 and scheduled.at_s + scheduled.for_s <= 60.0 + 1e-6 for scheduled in schedule)
 
@@ -175,7 +182,7 @@ def test_the_only_fault_of_a_run_is_one_that_bites_alone(family: str) -> None:
 
 def test_the_last_fault_of_a_run_waits_until_clients_have_written() -> None:
     """Seed 6322 of the default run had nothing but a power loss 26 ms after the first append."""
-    last = [max(each.at_s for each in drawn) for seed in range(400) if len(drawn := draw(Random(seed), CLUSTER, 60.0))]
+    last = [max(each.at_s for each in drawn) for seed in range(400) if len(drawn := drawn_of(seed))]
     assert min(last) == CLUSTER.patience_s / 4
     at_once = draw(Random(0), CLUSTER, CLUSTER.patience_s / 10)
     assert all(each.at_s + each.for_s <= CLUSTER.patience_s / 10 for each in at_once)
