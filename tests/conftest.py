@@ -1,7 +1,9 @@
 """How all tests run.
 
 The order: tests of containers come first in each half. pytest-xdist gives every process a contiguous part, and they
-take long: last of all, one process would be at them while the others have nothing left.
+take long: last of all, one process would be at them while the others have nothing left. Tests with Spark in their own
+process come first in the second quarter: with four processes (two cores) all of them are of one process, which starts
+Java once. Other processes take tests over from the end of a part only.
 
 Hypothesis: no deadline, since the machine may be busy; on CI always the same examples, so that anybody can repeat a
 failure there. Tests marked `docker` are skipped without an engine, unless FAULTLINE_REQUIRE_DOCKER=1: then they fail.
@@ -13,6 +15,7 @@ import os
 import shutil
 import subprocess
 from functools import cache
+from itertools import islice
 
 import hypothesis
 import pytest
@@ -43,17 +46,23 @@ def _engine_answers() -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put every second file with tests of containers first, and the others into the middle."""
-    files = {item.path: None for item in items if item.get_closest_marker("docker") is not None}
-    first, middle = list(files)[::2], list(files)[1::2]
-    others = [item for item in items if item.path not in files]
-    half = len(others) // 2
-    items[:] = [
-        *(item for path in first for item in items if item.path == path),
-        *others[:half],
-        *(item for path in middle for item in items if item.path == path),
-        *others[half:],
+    """Put every second file with tests of containers first, Spark at a quarter, the others with containers at half."""
+    containers = {item.path: None for item in items if item.get_closest_marker("docker") is not None}
+    first, middle = list(containers)[::2], list(containers)[1::2]
+    spark = [item for item in items if item.get_closest_marker("spark") is not None]
+    blocks = [
+        [item for path in first for item in items if item.path == path],
+        spark,
+        [item for path in middle for item in items if item.path == path],
     ]
+    placed = {item for block in blocks for item in block}
+    others = iter([item for item in items if item not in placed])
+    total, order = len(items), list[pytest.Item]()
+    for number, block in enumerate(blocks):
+        begin = -(-total * number // 4)
+        order += islice(others, max(0, begin - len(order)))
+        order += block
+    items[:] = [*order, *others]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

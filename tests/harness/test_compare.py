@@ -52,6 +52,7 @@ def test_every_cell_has_the_same_faults(small: Path) -> None:
     assert specs["safe", 0].script != specs["safe", 1].script
 
 
+@pytest.mark.spark
 def test_a_comparison_tells_what_each_setting_costs_and_saves(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +139,7 @@ AXES = {
 }
 
 
+@pytest.mark.spark
 def test_every_setting_that_trades_durability_can_be_an_axis(tmp_path: Path) -> None:
     path = tmp_path / "axes.yaml"
     cells = "".join(f"  {name}: {cell}\n" for name, cell in {"plain": "{}", **AXES}.items())

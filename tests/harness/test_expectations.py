@@ -123,6 +123,7 @@ def test_the_plan_of_a_suite_with_mutants_is_read_back_from_json() -> None:
     assert suite.mutants["without generation_fences_commits"].workload == "groups"
 
 
+@pytest.mark.spark
 def test_torture_finds_a_mutant_repeats_a_seed_and_writes_its_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +15,11 @@ from images.trace import TraceEvent
 from images.wire import batch
 from results.run.directory import RunDirectory
 from results.store import tables
+from results.store.spark import session
 from workloads.history import Recorder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SECOND = 1_000_000_000
 SPEC = """\
@@ -183,6 +188,13 @@ INVALID = (
     ),
     *VALID[2:],
 )
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A session; commands that a test calls use it, too."""
+    with session("tests", master="local[2]", memory="1g") as spark:
+        yield spark
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ from results.pages import suite as suite_page
 from results.pages import trend as trend_page
 from results.run_figures import APPENDS, RunFigure
 from results.store import tables
-from results.store.spark import session
 from results.store.summary import summarise
 from results.suites import read_suite
 from results.trend import read_trend
@@ -33,6 +31,8 @@ from tests.results.trend.nights import CELLS, make_night, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
 
 
 def count_polls(evidence: RunEvidence) -> float:
@@ -51,12 +51,6 @@ def on_terminal(*shown: object) -> str:
     console.print(*shown)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with session("tests", master="local[2]", memory="1g") as spark:
-        yield spark
 
 
 def test_a_new_entry_is_computed_and_shown_by_comparison_trend_suite_report_terminal_and_sql(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,10 +26,11 @@ from results.run.json_encoding import verdicts_from_json
 from results.store import tables
 from results.store.pipeline import CheckedRuns, check
 from results.store.schema import EVIDENCE, MEASURED, batch_path
-from results.store.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
 
 LOSING = [
     {"at": 4, "for": 6, "fault": "partition", "shape": "leader-only", "nodes": ["leader/0"]},
@@ -49,12 +49,6 @@ SPECS = {
     },
     "quiet": {"faults": "none", "brokers": 1, "settings": {"min.insync.replicas": "1"}},
 }
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with session("tests", master="local[2]", memory="1g") as spark:
-        yield spark
 
 
 @pytest.fixture(scope="module")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from results.store.schema import MEASURED
-from results.store.spark import session
 from results.store.summary import Summary, summarise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
 
 RUNS = [
     ("s", "a-0", "a", "finished", "valid"),
@@ -41,12 +41,6 @@ FIGURES = {
     "b-0": {"appends": 10, "acknowledged": 10, "lost": 0, "recovery_s": 1.5, "append_ms_p50": 20, "append_ms_p99": 40},
 }
 MARKS = [("a-0", "event", "truncated", 3), ("a-1", "event", "truncated", 4), ("b-0", "family", "kill", 1)]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with session("tests", master="local[2]", memory="1g") as spark:
-        yield spark
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,7 +81,11 @@ def test_a_night_is_a_suite_whose_runs_come_back(in_one_night: tuple[CorpusFolde
         resume(store, name)
 
 
-def test_the_command_keeps_what_it_finds_and_ends_with_its_verdict(tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_the_command_keeps_what_it_finds_and_ends_with_its_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "mutant.yaml").write_text(
         """
 partitions: 1
@@ -97,17 +98,10 @@ faults:
 """
     )
     arguments = ["hunt", "mutant.yaml", "--runs", "2", "--seed", "1", "--store", "store", "--master", "local[2]"]
-    program = "import sys; from harness.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    ended = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == INVALID, ended.stderr
-    assert "hunt: " in ended.stdout
-    assert "situations in 2 runs of 1 rounds" in ended.stdout
+    assert main(arguments) == INVALID
+    printed = capsys.readouterr().out
+    assert "hunt: " in printed
+    assert "situations in 2 runs of 1 rounds" in printed
     kept = sorted((tmp_path / "store" / "suites").glob("hunt-mutant-*/runs/*"))
     assert kept
     assert (tmp_path / "results" / "corpora" / "mutant" / "hunt.json").exists()
