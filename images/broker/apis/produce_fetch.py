@@ -287,11 +287,8 @@ def _fetch_response(
         if session is not None:
             key = (fetch.topic_id, fetch.partition.partition)
             empty = result.error is ErrorCode.none and result.diverging is None and not result.records
-            unchanged = (
-                context.incremental and empty and not session.has_changed(key, result.high_watermark, result.log_start)
-            )
-            session.answered(key, result.high_watermark, result.log_start, records=bool(result.records))
-            if unchanged:
+            differs = session.answered(key, result.high_watermark, result.log_start, records=bool(result.records))
+            if context.incremental and empty and not differs:
                 continue
         optional: dict[str, Any] = {}
         if result.diverging is not None:

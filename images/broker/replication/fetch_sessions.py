@@ -53,6 +53,10 @@ class SessionPartition(NamedTuple):
     topic_id: Any
     partition: Any
 
+    def unfenced(self) -> SessionPartition:
+        """The partition without a leader epoch."""
+        return SessionPartition(self.topic_id, replace(self.partition, current_leader_epoch=-1))
+
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
@@ -65,7 +69,7 @@ class FetchSession:
     """The topics by name, by the id that stands for each; None in a session by id."""
     epoch: int = 1
     """The epoch of the next request."""
-    requested: dict[Key, Any] = field(default_factory=dict)
+    requested: dict[Key, SessionPartition] = field(default_factory=dict)
     """Each partition as the client last sent it."""
     last_answer: dict[Key, tuple[int, int]] = field(default_factory=dict)
     """The high watermark and log start of each partition in its last answer."""
@@ -74,26 +78,26 @@ class FetchSession:
 
     def partitions(self, unfenced: Set[Key] = frozenset()) -> list[SessionPartition]:
         """Every partition of the session; those in `unfenced` without a leader epoch."""
-        return [
-            SessionPartition(key[0], replace(partition, current_leader_epoch=-1) if key in unfenced else partition)
-            for key, partition in self.requested.items()
-        ]
-
-    def has_changed(self, key: Key, high_watermark: int, log_start: int) -> bool:
-        """Whether an answer without records differs from the last answer for the partition."""
-        return self.last_answer.get(key) != (high_watermark, log_start)
+        if not unfenced:
+            return list(self.requested.values())
+        return [sent.unfenced() if key in unfenced else sent for key, sent in self.requested.items()]
 
     def has_served(self, topic_id: Any) -> bool:
         """Whether a partition of this topic has ever been answered without an error."""
         return topic_id is not None and topic_id.int in self.served_topics
 
-    def answered(self, key: Key, high_watermark: int, log_start: int, *, records: bool) -> None:
-        """Record the answer for a partition. A partition that had records comes after the others in the next fetch."""
-        self.last_answer[key] = (high_watermark, log_start)
-        if high_watermark >= 0:
-            self.served_topics.add(key[0].int)
+    def answered(self, key: Key, high_watermark: int, log_start: int, *, records: bool) -> bool:
+        """Record the answer for a partition; returns whether its offsets differ from those of the last one. A partition
+        that had records comes after the others in the next fetch."""
+        answer = (high_watermark, log_start)
+        differs = self.last_answer.get(key) != answer
+        if differs:
+            self.last_answer[key] = answer
+            if high_watermark >= 0:
+                self.served_topics.add(key[0].int)
         if records and key in self.requested:
             self.requested[key] = self.requested.pop(key)
+        return differs
 
 
 class FetchContext(NamedTuple):
@@ -124,12 +128,16 @@ class FetchSessionCache:
     def open(self, request: Any, *, of_follower: bool, names: Mapping[Any, str] | None = None) -> FetchContext:
         """The partitions of a FetchRequest, and its session if it continues or creates one. `names` has the topics of
         a request by name."""
-        requested = {(topic.topic_id, part.partition): part for topic in request.topics for part in topic.partitions}
+        requested = {
+            (topic.topic_id, part.partition): SessionPartition(topic.topic_id, part)
+            for topic in request.topics
+            for part in topic.partitions
+        }
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
             creates = request.session_epoch == INITIAL_EPOCH
             session = self._create(requested, of_follower, names) if creates else None
-            return FetchContext(partitions=_as_sent(requested), session=session)
+            return FetchContext(partitions=list(requested.values()), session=session)
         session = self._sessions.get(request.session_id)
         if session is None:
             return FetchContext(ErrorCode.fetch_session_id_not_found)
@@ -149,12 +157,12 @@ class FetchSessionCache:
             session.names = {topic_id: every_name[topic_id] for topic_id, _ in session.requested}
         if not session.requested:
             del self._sessions[session.id]
-            return FetchContext(partitions=_as_sent(requested))
+            return FetchContext(partitions=list(requested.values()))
         unfenced = frozenset() if self._fences_every_fetch else session.requested.keys() - requested.keys()
         return FetchContext(partitions=session.partitions(unfenced), session=session, incremental=True)
 
     def _create(
-        self, requested: dict[Key, Any], of_follower: bool, names: Mapping[Any, str] | None
+        self, requested: dict[Key, SessionPartition], of_follower: bool, names: Mapping[Any, str] | None
     ) -> FetchSession | None:
         now_s = self._clock()
         if len(self._sessions) >= self._slots and not self._evict(now_s, of_follower):
@@ -178,10 +186,6 @@ class FetchSessionCache:
             oldest = min(consumers, key=lambda session: session.used_s)
         del self._sessions[oldest.id]
         return True
-
-
-def _as_sent(requested: dict[Key, Any]) -> list[SessionPartition]:
-    return [SessionPartition(topic_id, part) for (topic_id, _), part in requested.items()]
 
 
 class SessionRequest(NamedTuple):
