@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from harness.search.mutants.mutant import Mutant
 
-SCOPES: Final = ("two-replicas", "fetches-in-flight", "three-replicas")
-"""Shipped scopes that take seconds, the smallest first."""
+SCOPES: Final = ("two-replicas", "fetches-in-flight", "three-replicas", "restarts", "restarts-of-three")
+"""Shipped scopes that take seconds; those in which brokers restart, for the mutants that are left, come last."""
 BUDGET_SHARE: Final = 1 / 3
 """Of a night's budget, at most."""
 _TASKS_PER_SLOT: Final = 2

@@ -78,6 +78,21 @@ class TracedWalk:
                 request = replica_steps.request_of(broker, limits)
                 _, answer = replica_steps.serve(brokers[action.other - 1], request, limits)
                 replica_steps.receive(broker, request, answer, limits)
+            case "late_alter_partition":
+                late = replica_steps.late_alter_partition_of(broker)
+                assert late is not None
+                self._decide(self.model._controller_steps.alter_partition(controller, late)[0].updates, after)
+            case "crash":
+                self._row(f"b{action.broker}", "node_started")
+            case "register":
+                self._decide(self._updates(controller, step), after)
+                self._row("c1", "broker_registered", {"clean": False}, broker=action.broker)
+                opened = self.model.brokers.values[step.state[action.broker - 1]]
+                ends = {"log_end": len(opened.records), "high_watermark": opened.partition.high_watermark}
+                self._row(f"b{action.broker}", "log_recovered", offset=0, **ends)
+            case "fence" | "unfence":
+                self._decide(self._updates(controller, step), after)
+                self._row("c1", f"broker_{action.kind}d", broker=action.broker)
             case "alter_partition":
                 request_to_change = replica_steps.alter_partition_of(broker)
                 assert request_to_change is not None
@@ -93,9 +108,11 @@ class TracedWalk:
     def _updates(self, controller: ControllerState, step: ClusterStep) -> tuple[MetadataUpdate, ...]:
         """The decisions of a controller that acts unasked."""
         steps, broker = self.model._controller_steps, step.action.broker
-        tries = [steps.elect(controller, broker)]
-        if step.action.kind == "session_ends":
-            tries = [steps.session_ends(controller, broker, first) for first in self._scope.brokers]
+        if step.action.kind == "elect":
+            tries = [steps.elect(controller, broker)]
+        else:
+            event = getattr(steps, step.action.kind)
+            tries = [event(controller, broker, first) for first in self._scope.brokers]
         decided = (it for it in tries if it is not None)
         return next(it.updates for it in decided if self.model.controllers.number(it.controller) == step.state[-2])
 
@@ -112,6 +129,8 @@ class TracedWalk:
     def _decide(self, updates: tuple[MetadataUpdate, ...], after: ControllerState) -> None:
         for update in updates:
             known, number = update.registration, len(self._decisions)
+            if self._decisions and not known.partition_epoch:
+                continue  # of brokers alone
             self._decisions.append(update)
             detail = {
                 "replicas": list(known.replicas),
@@ -136,6 +155,7 @@ class TracedWalk:
         SMALL,
         Scope(records=2, min_insync_replicas=2, isr_changes_in_flight=True),
         Scope(replicas=2, isr_changes_in_flight=True),
+        Scope(records=2, min_insync_replicas=2, isr_changes_in_flight=True, restarts=2, losses=2),
     ],
 )
 def test_the_trace_of_a_walk_has_the_situations_of_its_states(scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
