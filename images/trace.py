@@ -67,6 +67,8 @@ group_stored              leader      … offset=base of such a record, log_end,
                                       committed, or given up; detail: group, generation, error
 offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
                                       detail: group, member, generation it gave, current=of the group, offsets
+commit_failed             leader      … as offsets_committed, when the record of a commit was not appended, or was not
+                                      committed in time; detail: error
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
@@ -147,6 +149,7 @@ KINDS: Final = frozenset(
         "assignment_told",
         "group_stored",
         "offsets_committed",
+        "commit_failed",
         "offsets_told",
         "metadata_applied",
         "producer_id_assigned",

@@ -9,6 +9,9 @@ So a client that reports what no broker told it shows in the two together:
 - a read of the latest offset gives what a leader told, a commit is `ok` upon a coordinator's answer, and a member
   starts where the coordinator told it.
 
+The trace has what a broker decided, and not the bytes that it sent: an answer that the client has and no broker decided
+may also be a broker's that dropped the error, and the step says so.
+
 Positions are the history's own, and the check `positions` names what moved them.
 """
 
@@ -155,12 +158,14 @@ def _appended(row: Mapping[str, Any], answers: _BrokerAnswers, places: Sequence[
 def _acknowledged(row: Mapping[str, Any], append: str, answers: _BrokerAnswers) -> Iterator[Step]:
     offset = row["offset"]
     if not _during(answers.acknowledged.get(offset, ()), row):
+        failed = _during(answers.unacknowledged.get(offset, ()), row)
+        answer = f" ({failed[0].node} ended it with {failed[0].details()['error'].upper()})" if failed else ""
         yield _step(
             StepKind.ACKNOWLEDGEMENT_NEVER_GIVEN,
             row,
             row["completed_ns"],
             f"has {append} acknowledged at offset {offset}, and no broker acknowledged a batch with that offset in the "
-            f"meantime: {_DROPPED}",
+            f"meantime{answer}: {_DROPPED}",
             offset,
             offset + 1,
         )
@@ -185,24 +190,32 @@ def _latest(row: Mapping[str, Any], answers: _BrokerAnswers) -> Iterator[Step]:
 def member_steps(trace: pa.Table, history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
     """The broken steps of group members about one partition: commits and starts that no coordinator answered so."""
     rows = of_partition(history, topic, partition).filter(pc.field("kind").isin(["assign", "commit"]))
-    events: dict[str, list[TraceRow]] = {"offsets_committed": [], "offsets_told": []}
+    events: dict[str, list[TraceRow]] = {"offsets_committed": [], "commit_failed": [], "offsets_told": []}
     for event in trace_rows(trace.filter(pc.field("kind").isin(list(events)))):
         events[event.kind].append(event)
     place = f"{topic}-{partition}"
     for row in rows.sort_by("index").to_pylist():
         if row["kind"] == "commit":
-            yield from _commit(row, _during(events["offsets_committed"], row), place)
+            committed, failed = (_during(events[kind], row) for kind in ("offsets_committed", "commit_failed"))
+            yield from _commit(row, committed, failed, place)
         elif row["outcome"] == "ok":
             yield from _start(row, _during(events["offsets_told"], row), place)
 
 
-def _commit(row: Mapping[str, Any], during: Sequence[TraceRow], place: str) -> Iterator[Step]:
+def _commit(
+    row: Mapping[str, Any], committed: Sequence[TraceRow], failed: Sequence[TraceRow], place: str
+) -> Iterator[Step]:
     commit = f"commit #{row['index']} of {row['offset']} for {place} in generation {row['value']}"
-    accepted = [event for event in during if event.details()["offsets"].get(place) == row["offset"]]
+    failed = [event for event in failed if event.details()["offsets"].get(place) == row["offset"]]
+    accepted = [event for event in committed if event.details()["offsets"].get(place) == row["offset"]]
     own = [event for event in accepted if event.details()["generation"] == row["value"]]
     if row["outcome"] == "ok" and not own:
         did = f"has {commit} answered without an error, and no coordinator had committed it in the meantime: {_DROPPED}"
-        if accepted:
+        if failed:
+            error = failed[0].details()["error"].upper()
+            did = f"has {commit} answered without an error, and it had failed: {failed[0].node} ended it with {error} "
+            did += f"{failed[0].at}, its record was not committed: {_DROPPED}"
+        elif accepted:
             did = f"sent {commit} with generation {accepted[0].details()['generation']}, as {accepted[0].node} took it"
         yield _step(StepKind.COMMIT_NEVER_ANSWERED, row, row["completed_ns"], did)
     elif row["outcome"] == "fail" and own:

@@ -58,7 +58,7 @@ def _uncommitted(row: dict[str, Any], end: int, highest: int) -> Step:
 def _outdated(row: dict[str, Any], end: int, answers: Sequence[TraceRow]) -> Step:
     """A read of the latest offset, with the leader that answered during it last, and its high watermark by then."""
     during = [event for event in answers if row["invoked_ns"] <= event.time_ns <= row["completed_ns"]]
-    by = ""
+    by = ", and no leader told any offset in the meantime: it is one that was kept from an earlier answer"
     if during:
         last = during[-1]
         by = f". {last.node} answered as leader of epoch {last.leader_epoch}, its high watermark at "

@@ -334,16 +334,18 @@ class Shard:
         if append_result.error is ErrorCode.none:
             if not self._rules.offset_commit_after_high_watermark:
                 self._set_offsets(name, offsets)
-                self._trace_commit(append_result, detail)
+                self._trace_commit("offsets_committed", append_result, detail)
                 return ErrorCode.none
             self._uncommitted.append(_Uncommitted(append_result.end, name, offsets))
         error = await self._wait_until_committed(append_result)
         if error is ErrorCode.none:
-            self._trace_commit(append_result, detail)
+            self._trace_commit("offsets_committed", append_result, detail)
+        else:
+            self._trace_commit("commit_failed", append_result, {**detail, "error": error.name})
         return error
 
-    def _trace_commit(self, append_result: AppendResult, detail: Mapping[str, object]) -> None:
-        self._replica.coordinated("offsets_committed", append_result.base_offset, append_result.end, detail)
+    def _trace_commit(self, kind: str, append_result: AppendResult, detail: Mapping[str, object]) -> None:
+        self._replica.coordinated(kind, append_result.base_offset, append_result.end, detail)
 
     async def committed_offsets(
         self, name: str, until: float

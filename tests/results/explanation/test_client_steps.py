@@ -80,6 +80,16 @@ def keeps_the_latest_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets, "_list", flawed)
 
 
+def tells_a_later_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = offsets._list
+
+    async def flawed(*query: Any) -> Any:
+        answer = await ask(*query)
+        return replace(answer, offset=answer.offset and answer.offset + 2)
+
+    monkeypatch.setattr(offsets, "_list", flawed)
+
+
 def starts_one_record_early(monkeypatch: pytest.MonkeyPatch) -> None:
     committed = membership._committed
 
@@ -122,6 +132,7 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str
     ),
     "sequence-number-reused": (reuses_a_number, _CALM, "under a number that it had used, sequence 6 of producer id 0"),
     "acknowledgement-never-given": (tells_the_next_offset, _CALM, "acknowledged at offset 1, and no broker"),
+    "latest-offset-never-told": (tells_a_later_end, _CALM, "as the latest offset for read #"),
     "start-never-told": (starts_one_record_early, _GROUPS, "started at 41 of faultline-0 in generation 2"),
     "partition-assigned-wrongly": (assigns_the_first_partition_to_all, _GROUPS, "assigned faultline-0 to both"),
     "commit-never-answered": (
@@ -140,3 +151,12 @@ def test_a_mistake_of_the_client_is_the_cause(kind: str, monkeypatch: pytest.Mon
     assert story.signature.cause == kind
     assert story.cause.startswith("the client ")
     assert words in story.cause
+
+
+def test_a_latest_offset_that_the_client_kept_is_told_as_one_that_no_leader_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keeps_the_latest_offset(monkeypatch)
+    story = story_of(_CALM)
+    assert story.signature.cause == "latest-offset-outdated"
+    assert "no leader told any offset in the meantime: it is one that was kept from an earlier answer" in story.cause
