@@ -57,7 +57,7 @@ class _BrokerAnswers:
         for event in events:
             if event.kind == "latest_told":
                 answers.latest.append(event)
-            elif event.kind in kinds and event.leader in (event.number, -1):
+            elif event.kind in kinds and (event.kind != "appended" or event.leader in (event.number, -1)):
                 for offset in range(event.offset, max(event.log_end, event.offset + 1)):
                     kinds[event.kind].setdefault(offset, []).append(event)
         return answers

@@ -297,6 +297,10 @@ NAMED: Final = frozenset(
 NAMED_SINCE: Final = frozenset(
     {
         "shrink-effective-in-flight",
+        "log-start-checkpoint-base",
+        "metadata-leaves-isr-change-in-flight",
+        "not-leader-taken-as-not-appended",
+        "renumbered-though-maybe-appended",
         "refusal-renews-session",
         "metadata-without-isr-change-ignored",
         "isr-shrink-at-once",
