@@ -219,7 +219,7 @@ class ClusterModel:
         *brokers, controller, number = state
         history = self.histories.values[number]
         others_lossy = sum(self.brokers.values[it].lossy for at, it in enumerate(brokers) if at != place)
-        loses = history.losses < self.scope.losses and others_lossy < self.scope.min_insync_replicas - 1
+        loses = history.losses < self.scope.losses and others_lossy < self.scope.losses_at_a_time
         last = history.crashes == self.scope.restarts
         for decision in self._registered[controller, place]:
             registered = self._decided(state, decision).state

@@ -30,7 +30,7 @@ class Scope:
     restarts: int = 0
     """Crashes of brokers, each of which comes back as a new incarnation, at most."""
     losses: int = 0
-    """Restarts in which a broker has lost data, at most; fewer than `min_insync_replicas` brokers at a time."""
+    """Restarts in which a broker has lost data, at most; `losses_at_a_time` says how many at a time."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
 
@@ -38,6 +38,11 @@ class Scope:
     def brokers(self) -> tuple[int, ...]:
         """The ids of the brokers."""
         return tuple(range(1, self.replicas + 1))
+
+    @property
+    def losses_at_a_time(self) -> int:
+        """Brokers that may have lost data and not been in the ISR since: fewer than have every committed record."""
+        return min(self.min_insync_replicas, self.replicas) - 1
 
     @property
     def rules(self) -> Rules:

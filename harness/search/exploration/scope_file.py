@@ -55,9 +55,7 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         raise SpecError(f"symmetry: {symmetry!r} is not true or false")
     if numbers["losses"] > numbers["restarts"]:
         raise SpecError(f"losses: {numbers['losses']} is more than restarts, {numbers['restarts']}")
-    if numbers["losses"] and numbers["min.insync.replicas"] < 2:
-        raise SpecError("losses: with min.insync.replicas 1 a record may be on one broker only, which may not lose it")
-    return Scope(
+    scope = Scope(
         **{_attribute(field): number for field, number in numbers.items()},
         protocol=TruncationProtocol(protocol),
         without=tuple(dict.fromkeys(without)),
@@ -65,6 +63,9 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         fetches_in_flight=_in_flight(fields, "fetch"),
         symmetry=symmetry,
     )
+    if scope.losses and not scope.losses_at_a_time:
+        raise SpecError("losses: with replicas or min.insync.replicas 1 a record may be on one broker only")
+    return scope
 
 
 def _attribute(field: str) -> str:

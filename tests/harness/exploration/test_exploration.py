@@ -160,7 +160,8 @@ def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureF
     [
         ("replicas: 9", "{path}:1: replicas: 9 is not a number from 1 to 5"),
         ("{restarts: 1, losses: 2, min.insync.replicas: 2}", "{path}:1: losses: 2 is more than restarts, 1"),
-        ("{restarts: 1, losses: 1}", "{path}:1: losses: with min.insync.replicas 1 a record may be on one broker only"),
+        ("{restarts: 1, losses: 1}", "{path}:1: losses: with replicas or min.insync.replicas 1 a record may be on one"),
+        ("{replicas: 1, min.insync.replicas: 2, restarts: 1, losses: 1}", "{path}:1: losses: with replicas or min.in"),
         ("restarts: -1", "{path}:1: restarts: -1 is not a number from 0 to 5"),
         ("records: many", "{path}:1: records: 'many' is not a number from 1 to 10"),
         ("protocol: kip1", "{path}:1: protocol: 'kip1' is not one of high_watermark, kip101"),

@@ -81,9 +81,10 @@ def may_lose_data(model: ClusterModel, state: Numbers, broker: int) -> bool:
     return any(model.brokers.values[after[broker - 1]].lossy for after in registered)
 
 
-def test_fewer_than_min_insync_replicas_brokers_lose_data_at_a_time() -> None:
-    """The second one may lose its data once the first is in the ISR again."""
-    model = ClusterModel(replace(AT_ONCE, restarts=2, losses=2))
+@pytest.mark.parametrize("min_insync_replicas", [2, 3])
+def test_fewer_brokers_lose_data_at_a_time_than_have_a_committed_record(min_insync_replicas: int) -> None:
+    """The second of two may lose its data once the first is in the ISR again, also where the minimum is above both."""
+    model = ClusterModel(replace(AT_ONCE, min_insync_replicas=min_insync_replicas, restarts=2, losses=2))
     crashed = (*READ_AND_REPLICATED, "crash 2", "fence 2")
     assert may_lose_data(model, walked(model, *crashed), 2)
     lost = (*crashed, "register 2")

@@ -88,8 +88,13 @@ class TracedWalk:
                 self._decide(self._updates(controller, step), after)
                 self._row("c1", "broker_registered", {"clean": False}, broker=action.broker)
                 opened = self.model.brokers.values[step.state[action.broker - 1]]
-                ends = {"log_end": len(opened.records), "high_watermark": opened.partition.high_watermark}
-                self._row(f"b{action.broker}", "log_recovered", offset=0, **ends)
+                self._row(
+                    f"b{action.broker}",
+                    "log_recovered",
+                    offset=0,
+                    log_end=len(opened.records),
+                    high_watermark=opened.partition.high_watermark,
+                )
             case "fence" | "unfence":
                 self._decide(self._updates(controller, step), after)
                 self._row("c1", f"broker_{action.kind}d", broker=action.broker)
