@@ -418,3 +418,12 @@ def test_without_a_step_the_story_says_what_each_node_believed() -> None:
     (story,) = stories(BORN, seen_by("linearizability", "duplicate", 5, time_s=7))
     assert story.step is None
     assert [line for line in story.lines() if line.startswith("belief  b1 leads in epoch 0")]
+
+
+def test_a_position_that_nothing_moved_is_told_of_the_client_and_leaves_nothing_unknown() -> None:
+    (story,) = stories(BORN, seen_by("positions", "position-skipped", 3, time_s=7))
+    assert story.cause == "the client itself: position-skipped at (3,)"
+    assert story.lacking == ()
+    (other,) = stories(BORN, seen_by("reads", "duplicate", 3, time_s=7))
+    assert other.cause == "duplicate at (3,)"
+    assert other.lacking != ()
