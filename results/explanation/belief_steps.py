@@ -57,6 +57,7 @@ def proposal_kept(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         leader is None
         or leader.role != "leader"
         or leader.proposal is None
+        or event.kind == "resigned"
         or event.kind.startswith(("isr_c", "isr_r"))
     ):
         return

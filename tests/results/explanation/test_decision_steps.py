@@ -308,3 +308,10 @@ def test_a_group_that_acts_before_its_record_is_written_is_told_and_no_other(kin
         )
         assert with_it == [kind]
         assert without == []
+
+
+def test_a_leader_whose_replica_is_removed_keeps_no_proposal() -> None:
+    removed = event(5, "b1", "resigned", leader=-1, leader_epoch=0, partition_epoch=2)
+    assert kinds([*BORN, proposed(4, "b1", 0, (1, 2, 3), 0, 5), removed]) == []
+    stays = event(5, "b1", "converged", leader=1, leader_epoch=0, partition_epoch=2)
+    assert kinds([*BORN, proposed(4, "b1", 0, (1, 2, 3), 0, 5), stays]) == ["proposal-kept-after-decision"]
