@@ -38,6 +38,8 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 DELETED_SUFFIX = "-delete"
 """The end of the name of a directory that is being deleted; that of a replica ends in a number."""
+_NAME_BYTES_MAX = 255
+"""The longest name of a directory; the longest one of a topic has 249 characters."""
 
 
 class ReplicaManager:
@@ -230,7 +232,7 @@ class ReplicaManager:
         """Delete the directory of a replica. A power loss leaves it whole, or under a name of no replica."""
         files = self._node_ports.files
         if self._config.rules.delete_replica_durably and files.exists(directory):
-            deleted = directory + DELETED_SUFFIX
+            deleted = directory[: _NAME_BYTES_MAX - len(DELETED_SUFFIX)] + DELETED_SUFFIX  # cut, as in Kafka
             files.delete(deleted)
             files.rename(directory, deleted)
             files.sync_directory(".")
