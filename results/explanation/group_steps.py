@@ -3,14 +3,16 @@ tell. The partition of `__consumer_offsets` does not matter: every group has one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.fault_model import OFFSETS_TOPIC
 from checkers.tables import TraceRow, trace_rows
+from results.explanation.replay import PartitionReplay
 from results.explanation.story import Step, StepKind
 from workloads.clients.assignments import UnreadableAssignment, decode_assignment
 from workloads.history import TopicPartition
@@ -26,6 +28,8 @@ class _GroupAnswers:
     """A group as its coordinators have answered so far."""
 
     generations: dict[int, TraceRow] = field(default_factory=dict)
+    records: list[TraceRow] = field(default_factory=list)
+    """Records of the group itself whose commit was waited for, in order."""
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
     """By partition, the offsets whose commit was answered, in order."""
     assignments: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -37,19 +41,16 @@ class _GroupAnswers:
 def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
     """The broken steps of coordinators that concern the committed offset of one partition, or the whole group."""
     groups: dict[str, _GroupAnswers] = {}
+    logs: dict[int, PartitionReplay] = {}
     place = f"{topic}-{partition}"
-    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
+    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS) | (pc.field("topic") == OFFSETS_TOPIC))):
+        log = logs.setdefault(event.partition, PartitionReplay())
+        if event.kind not in _KINDS:
+            log.apply(event)
+            continue
         detail = event.details()
         if event.kind == "coordinator_loaded":
-            if event.log_end > event.high_watermark:
-                yield _step(
-                    StepKind.COORDINATOR_LOADED_UNCOMMITTED,
-                    event,
-                    f"began to serve its groups with what it had read up to {event.log_end} of {_log(event)}, and its "
-                    f"high watermark was {event.high_watermark}: what lies between may be lost",
-                )
-            for name, offsets in detail.items():
-                yield from _outdated(groups.setdefault(name, _GroupAnswers()), event, place, offsets, "loaded")
+            yield from _loaded(groups, event, detail, place, log.replica(event.node).log)
             continue
         group = groups.setdefault(detail["group"], _GroupAnswers())
         if event.kind == "generation_begun":
@@ -58,6 +59,7 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _changed(group, event, detail)
         elif event.kind == "group_stored":
             group.unassigned = None
+            group.records.append(event)
             yield from _stored(event, detail)
         elif event.kind == "group_assigned":
             group.assignments[detail["generation"]] = detail["members"]
@@ -76,6 +78,30 @@ def _step(kind: StepKind, event: TraceRow, text: str) -> Step:
 
 def _log(event: TraceRow) -> str:
     return f"{event.topic}-{event.partition}"
+
+
+def _loaded(
+    groups: dict[str, _GroupAnswers], event: TraceRow, detail: dict[str, Any], place: str, log: Sequence[int]
+) -> Iterator[Step]:
+    """`log` has the leader epochs of the coordinator's log, by offset."""
+    began = f"began to serve its groups with what it had read up to {event.log_end} of {_log(event)}"
+    if event.log_end > event.high_watermark:
+        yield _step(
+            StepKind.COORDINATOR_LOADED_UNCOMMITTED,
+            event,
+            f"{began}, and its high watermark was {event.high_watermark}: what lies between may be lost",
+        )
+    if event.log_end < len(log):
+        yield _step(
+            StepKind.COORDINATOR_LOADED_PART,
+            event,
+            f"{began} only, and its own log ends at {len(log)}: it does not know the commits and members in between",
+        )
+    for name in dict.fromkeys((*detail, *groups)):
+        group = groups.setdefault(name, _GroupAnswers())
+        commits = group.commits.get(place, [])
+        if name in detail or (commits and commits[-1][1].partition == event.partition):
+            yield from _outdated(group, event, place, detail.get(name, {}), "loaded", log)
 
 
 def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
@@ -184,7 +210,9 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
     group.commits.setdefault(place, []).append((offset, event))
 
 
-def _outdated(group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[str, int], did: str) -> Iterator[Step]:
+def _outdated(
+    group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[str, int], did: str, log: Sequence[int] = ()
+) -> Iterator[Step]:
     """An offset other than the one that was committed last, and that an earlier commit wrote, or none at all."""
     commits = group.commits.get(place, [])
     if not commits or (did != "loaded" and not offsets and not group.generations):
@@ -198,9 +226,23 @@ def _outdated(group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[s
         if did == "loaded"
         else f"its high watermark was {event.high_watermark}"
     )
-    yield _step(
-        StepKind.COMMITTED_OFFSET_OUTDATED,
-        event,
-        f"{did} {value} ({read}), and the commit of {last} had been answered by {commit.node} {commit.at}, at "
-        f"{commit.offset} of that log",
-    )
+    kind = StepKind.COMMITTED_OFFSET_OUTDATED
+    text = f"{did} {value} ({read}), and the commit of {last} had been answered by {commit.node} {commit.at}, at "
+    text += f"{commit.offset} of that log"
+    if commit.offset < min(len(log), event.log_end) and log[commit.offset] == commit.leader_epoch:
+        kind = StepKind.COMMIT_DROPPED_WHILE_LOADING
+        text += f": its own log has that record, which it read and dropped while it loaded{_behind(group, commit)}"
+    yield _step(kind, event, text)
+
+
+def _behind(group: _GroupAnswers, commit: TraceRow) -> str:
+    """The first record of the group itself behind a commit."""
+    for record in group.records:
+        if record.partition == commit.partition and record.offset > commit.offset:
+            return f"; behind it, at {record.offset}, the group's own record of generation {_generation(record)}"
+    return ""
+
+
+def _generation(record: TraceRow) -> int:
+    generation: int = record.details()["generation"]
+    return generation

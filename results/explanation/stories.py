@@ -80,10 +80,12 @@ class _Found:
     offsets: frozenset[int]
 
     @property
-    def order(self) -> tuple[int, int, str]:
-        """From the inside of the protocol outwards, then in time."""
+    def order(self) -> tuple[int, bool, int, str]:
+        """From the inside of the protocol outwards, then in time: what a client alone decided comes before what became
+        of it, and an outcome, which has no time, last."""
         rank = NEAREST_FIRST.index(self.check) if self.check in NEAREST_FIRST else len(NEAREST_FIRST)
-        return rank, self.finding.time_ns, self.finding.kind
+        time_ns = self.finding.time_ns if self.finding.time_ns >= 0 else NEVER
+        return rank, self.finding.kind not in OF_CLIENTS, time_ns, self.finding.kind
 
 
 @dataclass(slots=True)

@@ -301,11 +301,18 @@ def loaded(end: int, watermark: int, **groups: dict[str, int]) -> Event:
 
 
 COMMITS = [begun(1, "b1", 1), commit(2, 5, 1, 1, 2, 2), commit(3, 9, 1, 1, 3, 3)]
+LAST = {"t-0": 9}
+HELD = [
+    event(4, "b2", "appended", topic="__consumer_offsets", partition=3, offset=0, log_end=3, leader_epoch=-1, leader=1)
+]
+"""The log of the next coordinator has both commits."""
 GROUPS = {
     "generation-number-reused": ([begun(1, "b1", 4), begun(2, "b2", 4)], [begun(1, "b1", 4), begun(2, "b2", 5)]),
     "commit-of-earlier-generation": ([*COMMITS, begun(4, "b1", 2), commit(5, 9, 1, 2, 4, 4)], COMMITS),
     "commit-answered-above-high-watermark": ([*COMMITS, commit(5, 12, 1, 1, 4, 3)], COMMITS),
-    "coordinator-loaded-uncommitted": ([*COMMITS, loaded(3, 2)], [*COMMITS, loaded(3, 3)]),
+    "coordinator-loaded-uncommitted": ([*COMMITS, loaded(3, 2, g=LAST)], [*COMMITS, loaded(3, 3, g=LAST)]),
+    "coordinator-loaded-part": ([*COMMITS, *HELD, loaded(2, 3, g=LAST)], [*COMMITS, *HELD, loaded(3, 3, g=LAST)]),
+    "commit-dropped-while-loading": ([*COMMITS, *HELD, loaded(3, 3)], [*COMMITS, *HELD, loaded(3, 3, g=LAST)]),
     "committed-offset-outdated": tuple(
         [*COMMITS, loaded(end, 3, g={"t-0": offset}), of_group(9, "b2", "offsets_told", 3, 3, offsets={"t-0": offset})]
         for end, offset in ((2, 5), (3, 9))
