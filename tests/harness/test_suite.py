@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -92,14 +94,13 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with one suite, run in one go."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     (directory / "mixed.yaml").write_text(MIXED)
-    process = faultline("suite", str(directory / "mixed.yaml"), "--store", str(directory))
-    out, errors = process.communicate()
-    assert process.returncode == INVALID, errors
-    assert "mutant" in out
-    assert "values drawn, in 2 dimensions; never: " in out
-    assert "\nsituations: " in out
-    assert [line for line in errors.splitlines() if line.startswith("invalid mutant-seed")], errors
-    assert "Spark" not in errors, "Spark is to be quiet"
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
+        code = main(["suite", str(directory / "mixed.yaml"), "--store", str(directory)])
+    assert code == INVALID, errors.getvalue()
+    assert "mutant" in output.getvalue()
+    assert "values drawn, in 2 dimensions; never: " in output.getvalue()
+    assert "\nsituations: " in output.getvalue()
+    assert [line for line in errors.getvalue().splitlines() if line.startswith("invalid mutant-seed")]
     return directory
 
 
@@ -207,9 +208,7 @@ def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_
     }
     assert 1 <= len(done) < 4
 
-    again = faultline("suite", "mixed", "--resume", *at)
-    _, errors = again.communicate()
-    assert again.returncode == INVALID, errors
+    assert main(["suite", "mixed", "--resume", *at]) == INVALID
     assert stored(tmp_path / "store") == stored(uninterrupted)
     runs = tables.read(tmp_path / "store", "runs").table.to_pylist()
     assert {row["run"]: row["started"] for row in runs if row["run"] in made_at} == made_at
@@ -272,8 +271,11 @@ def test_separate_executors_are_sent_the_package_and_give_the_same_verdicts_and_
 ) -> None:
     at = ["--master", "local-cluster[1,2,2048]", "--store", str(tmp_path / "store")]
     process = faultline("suite", str(mixed), "--seeds", "1", *at)
-    _, errors = process.communicate()
+    output, errors = process.communicate()
     assert process.returncode == INVALID, errors
+    assert "mutant" in output
+    assert [line for line in errors.splitlines() if line.startswith("invalid mutant-seed0")], errors
+    assert "Spark" not in errors, "Spark is to be quiet"
     assert stored(tmp_path / "store") == {
         name: [row for row in rows if row["run"].endswith("-seed0")] for name, rows in stored(uninterrupted).items()
     }
