@@ -192,8 +192,13 @@ INVALID = (
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """A session; commands that a test calls use it, too."""
-    with session("tests", master="local[2]", memory="1g") as spark:
+    """A session; commands that a test calls use it, too.
+
+    Its processes carry out one task after the other, as usual: suites that tests made in this Java have left it the
+    setting of a process for each task.
+    """
+    settings = {"spark.python.worker.reuse": "true"}
+    with session("tests", master="local[2]", memory="1g", settings=settings) as spark:
         yield spark
 
 
