@@ -21,11 +21,11 @@ help: ## list the targets
 run: $(READY) ## set up, then one run under faults (ARGS="--seed 7 --faults kill" passes options on)
 	$(BIN)/faultline run $(ARGS)
 
-test: $(READY) ## run everything that CI checks
+test: ## run everything that CI checks
 	@$(MAKE) --no-print-directory --jobs --output-sync=target lint types pythons collect
 	@$(MAKE) --no-print-directory pytest
 
-pythons: $(READY) ## give another Python of this machine the libraries of the simulation, so that tests compare digests
+pythons: | $(BIN)/python ## give another Python here the libraries of the simulation, so that tests compare digests
 	$(BIN)/python -m tests.simulation.other_pythons install
 
 lint: $(READY) ## check format, style and import contracts
@@ -82,11 +82,13 @@ venv-without-pins:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -e '.[dev]'
 
-$(READY): pyproject.toml constraints.txt
+# pip takes half a minute of one processor: the environments of other Pythons are made beside it.
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo 'Faultline needs Python 3.11 or later; name one: make PYTHON=python3.12 ...' >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
-	  { echo 'Python lacks venv; on Debian: apt-get install python3-venv' >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo 'Python lacks venv; on Debian: apt-get install python3-venv' >&2; exit 1; }
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' -c constraints.txt
 	@touch $@
 

@@ -69,9 +69,10 @@ def install(version: str, python: str) -> None:
     environment = _environment(version)
     if (environment / _stamp()).exists():
         return
-    subprocess.run([python, "-m", "venv", "--clear", str(environment)], check=True)
-    pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), *LIBRARIES], check=True)
+    subprocess.run([python, "-m", "venv", "--clear", "--without-pip", str(environment)], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+    options = ["--quiet", "--disable-pip-version-check", "--no-compile", "-c", str(ROOT / "constraints.txt")]
+    subprocess.run([*pip, "install", *options, *LIBRARIES], check=True)
     (environment / _stamp()).touch()
 
 
