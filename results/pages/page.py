@@ -30,6 +30,8 @@ SERVED_POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """The policy of served pages, sent as a header: only the scripts of ASSETS run, whatever the names in a run are."""
+_PLACE_OF_PLOTLY = "<script></script>"
+"""An empty element of the template; the last one in the page, since no script of ASSETS has markup in it."""
 ASSETS = {
     "report.css": ("results.pages", "report.css"),
     "serve.css": ("results.pages", "serve.css"),
@@ -45,8 +47,13 @@ def render(template: str, **values: Any) -> Markup:
 
 
 def frame(title: str, body: Markup) -> str:
-    """A whole page as one file."""
-    return str(render("file.html", title=title, body=body, policy=Markup(_POLICY), asset=_asset_markup))
+    """A whole page as one file.
+
+    Plotly, of millions of characters, is put into the rendered page: Jinja2 would copy it five times.
+    """
+    page = str(render("file.html", title=title, body=body, policy=Markup(_POLICY), asset=_asset_markup))
+    before, _, after = page.rpartition(_PLACE_OF_PLOTLY)
+    return f"{before}<script>{asset('plotly.js')}</script>{after}"
 
 
 def served(title: str, current: str, body: Markup) -> str:
