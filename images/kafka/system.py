@@ -61,6 +61,9 @@ _SMALL: Final[Mapping[str, str]] = {
 }
 """Three nodes have room in 1 GiB; no promise depends on these."""
 
+_PATIENT: Final[Mapping[str, str]] = {"initial.broker.registration.timeout.ms": "600000"}
+"""A broker that has not registered by then ends itself: on a busy machine the controllers take minutes to start."""
+
 _BROKER_NAMES: Final[Mapping[str, str]] = {
     "cleanup.policy": "log.cleanup.policy",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
@@ -176,6 +179,7 @@ class KafkaSystem:
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(f"{voter}@{address}:{number}" for voter, address, number in voters),
             **_SMALL,
+            **_PATIENT,
             **DEFAULTS,
             **{_BROKER_NAMES.get(name, name): value for name, value in settings.items()},
         }

@@ -318,7 +318,7 @@ def test_an_engine_that_goes_away_ends_the_run_in_one_line(tmp_path: Path) -> No
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", tmp_path / "runs"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192k", "tmpfs", tmp_path / "runs"], check=True)
     try:
         done = attempt("environment: docker\ncontrollers: 1\ntime_limit: 6s\nrate: 150\nfaults: none\n", tmp_path)
         assert done.returncode == NOT_CARRIED_OUT
