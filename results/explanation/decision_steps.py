@@ -53,7 +53,7 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             StepKind.FENCED_BROKER_JOINED_ISR,
             f"put {listed(fenced)} into the ISR {brokers(after.isr)}, and it is fenced",
         )
-    if removed and reason != "reassignment_cancelled":
+    if removed and reason not in ("reassignment", "reassignment_cancelled"):
         adding = before.adding & after.replicas
         if missing := adding - after.isr:
             text = f"completed the reassignment and removed {listed(removed)} while {listed(missing)}, which it adds,"

@@ -329,6 +329,12 @@ def test_a_step_of_a_group_coordinator_is_told_and_no_other(kind: str) -> None:
     assert right == []
 
 
+def test_a_target_that_an_administrator_replaces_is_not_completed_early() -> None:
+    first = changed(4, 1, 0, 1, (1, 2, 3), replicas=[1, 2, 3, 4], adding=[4], reason="reassignment")
+    second = changed(5, 1, 1, 2, (1, 2, 3), replicas=[1, 2, 3, 5], adding=[5], reason="reassignment")
+    assert kinds([*BORN, first, second]) == []
+
+
 @pytest.mark.parametrize("counted", [{"b1": 7}, {"b1": 7, "b2": 7, "b3": 7}])
 def test_a_deposed_leader_is_held_to_the_isr_of_its_own_epoch(counted: dict[str, int]) -> None:
     deposed = [*BORN, decided(4, 2, 1, 1, (2, 3), "fenced")]
