@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from checkers.verdict import Finding
@@ -78,10 +78,15 @@ def moment(iso: str) -> str:
     return iso.replace("T", " ").replace("+00:00", "")
 
 
+def _template(name: str) -> str:
+    """Its source, also where Spark sent the package as `./faultline-….zip`, in which PackageLoader finds nothing."""
+    return (files("results.pages") / "templates" / name).read_text(encoding="utf-8")
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=PackageLoader("results.pages"),
+        loader=FunctionLoader(_template),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

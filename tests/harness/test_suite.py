@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -71,10 +73,22 @@ ALONE = "import sys; sys.path.insert(0, {root!r}); from harness.cli.main import 
 """The command where nothing but its own process can import it."""
 
 
-def faultline(*arguments: str) -> subprocess.Popen[str]:
+def python_without_the_package(directory: Path) -> str:
+    """An interpreter that has the libraries, and cannot import a checkout that pip installed as editable."""
+    venv.create(directory)
+    for name in ("purelib", "platlib"):
+        libraries = Path(sysconfig.get_path(name, vars={"base": str(directory), "platbase": str(directory)}))
+        (libraries / "libraries.pth").write_text(sysconfig.get_path(name))
+    python = str(directory / "bin" / "python")
+    assert subprocess.run([python, "-c", "import pyspark, pyarrow"], cwd="/", check=False).returncode == 0
+    assert subprocess.run([python, "-I", "-c", "import harness"], capture_output=True, check=False).returncode == 1
+    return python
+
+
+def faultline(*arguments: str, python: str = sys.executable) -> subprocess.Popen[str]:
     """The command in a process of its own, in a process group of its own, as a shell starts it in the foreground."""
     return subprocess.Popen(
-        ["env", "--default-signal=INT", sys.executable, "-I", "-c", ALONE.format(root=str(ROOT)), *arguments],
+        ["env", "--default-signal=INT", python, "-I", "-c", ALONE.format(root=str(ROOT)), *arguments],
         cwd="/",
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         stdout=subprocess.PIPE,
@@ -270,7 +284,7 @@ def test_separate_executors_are_sent_the_package_and_give_the_same_verdicts_and_
     uninterrupted: Path, mixed: Path, tmp_path: Path
 ) -> None:
     at = ["--master", "local-cluster[1,2,2048]", "--store", str(tmp_path / "store")]
-    process = faultline("suite", str(mixed), "--seeds", "1", *at)
+    process = faultline("suite", str(mixed), "--seeds", "1", *at, python=python_without_the_package(tmp_path / "bare"))
     output, errors = process.communicate()
     assert process.returncode == INVALID, errors
     assert "mutant" in output
