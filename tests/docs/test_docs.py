@@ -29,6 +29,7 @@ from tests.docs import fault_table, mutant_tables, spec_tables
 from tests.docs.rules_in_runs import shown_by
 from tests.harness.shrinking import campaign
 from tests.results.explanation import flaws
+from tests.systems import campaign as kafka_campaign
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +102,7 @@ def _letters() -> str:
 
 
 SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
+KAFKA_RUNS = ROOT / "docs" / "kafka-runs.jsonl"
 
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
@@ -118,6 +120,12 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/rules.md", "rules"): _rules,
     ("docs/kafka.md", "faults-by-system"): lambda: _table(fault_table.HEAD, fault_table.rows()),
     ("docs/kafka.md", "kafka-incidents"): _kafka_incidents,
+    ("docs/kafka.md", "kafka-runs"): lambda: _table(
+        kafka_campaign.RUNS, list(kafka_campaign.table(kafka_campaign.read_rows(KAFKA_RUNS)))
+    ),
+    ("docs/kafka.md", "kafka-families"): lambda: _table(
+        kafka_campaign.TOTALS, list(kafka_campaign.totals(kafka_campaign.read_rows(KAFKA_RUNS)))
+    ),
     ("docs/situations.md", "letters"): _letters,
     ("docs/evidence.md", "rests-on"): _rests_on,
     ("docs/specs.md", "spec-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.spec_fields()),
