@@ -13,7 +13,7 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       start_checkpoint=[log start, base offset], if there were any
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
-                                      producers, as above
+                                      producers, as above; high_watermark with which it takes over, before it counts
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
 appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id,
@@ -32,6 +32,8 @@ isr_proposed              leader      members=proposed ISR, partition_epoch it w
                                       high_watermark at that moment; detail: reason, positions {replica that joins: LEO
                                       the leader held for it, -1 before its first fetch}, epochs {member: broker
                                       epoch}, lag_ms {member that leaves: time since it was caught up}, lag_max_ms
+alter_partition_sent      leader      a proposal leaves for the controllers, each time: leader_epoch, partition_epoch,
+                                      members of the proposal, broker_epoch
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of
@@ -39,11 +41,14 @@ fetch_accepted            leader      offset=position of a follower, log_end; de
                                       follower in a leader epoch, and for each one that gives another leader epoch
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch; fetched, the
                                       [last epoch, offset] of the fetch
+fetch_session             leader      the partitions of a follower's fetch are others than in its last one; detail:
+                                      replica, session, partitions by name
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error; of a follower's fetch
                                       offset=position in it, log_end; detail: replica, broker_epoch, last_epoch
 append_refused            leader      log_end; detail: producer_id, sequence of the batch, error, last=sequence that the
                                       producer state has, -1 for none
-records_refused           follower    offset=base of the batch in the leader's answer, log_end, which it does not follow
+records_refused           follower    offset=base of the batch in the leader's answer, which does not follow log_end; -1
+                                      for bytes that are no sound batch
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
                                       [producer id, sequence, crc] of a batch that was taken for a duplicate;
                                       producer_epoch of that, where it is above 0
@@ -57,25 +62,36 @@ generation_begun          leader      … log_end, high_watermark, when members 
                                       members
 group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
                                       generation, storing=a record that is not committed yet, members {id: the answer
-                                      that it waits for}
+                                      that it waits for}, held {partition: committed offset that it has}
 group_assigned            leader      … log_end, high_watermark, when the leader of a generation has assigned its
                                       partitions; detail: group, generation, leader=member, members {id: its assignment
                                       in hexadecimal digits}
 assignment_told           leader      … log_end, high_watermark, when a member gets its assignment; detail: group,
                                       generation, members, as above
+group_storing             leader      … offset=base, log_end of the record that begins a generation, or of that of its
+                                      assignment, high_watermark, when it is appended; detail: group, generation, error
+                                      that keeps it from being appended, or none
 group_stored              leader      … offset=base of such a record, log_end, high_watermark, when it is taken for
                                       committed, or given up; detail: group, generation, error
 offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
-                                      detail: group, member, generation it gave, current=of the group, offsets
+                                      detail: group, member, generation it gave, current=of the group, offsets,
+                                      held {partition: committed offset that it has with that}
 commit_failed             leader      … as offsets_committed, when the record of a commit was not appended, or was not
                                       committed in time; detail: error
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
+metadata_loaded           any         a broker has loaded a snapshot that ends at log_end, or a controller that takes
+                                      charge has replayed what is committed; leader_epoch of its end; detail: partitions
+                                      {name: fields as of partition_changed}, brokers {id: epoch, fenced,
+                                      shutting_down}, next_producer_id
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its
                                       log; left_over, start_checkpoint, as of log_recovered
 quorum_voted              controller  leader_epoch, broker=candidate; itself included
+quorum_vote_refused       controller  leader_epoch, leader it knows then, broker=candidate, refused though not for its
+                                      epoch; detail: pre_vote, candidate and own=[last epoch, log end], voted=its vote
+                                      in this epoch, role, leader_answered its fetches
 quorum_candidate          controller  leader_epoch it stands in
 quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected
 quorum_follower           controller  leader_epoch, leader
@@ -95,7 +111,8 @@ broker_unfenced           controller  broker=id, broker_epoch; detail: metadata_
 broker_stays_fenced       controller  a heartbeat does not unfence its broker; detail: metadata_offset, shutting_down
 broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR
 registration_refused      controller  broker=id, broker_epoch registered; detail: incarnation, contact_ms=time of the
-                                      last contact with the registered one, on the controller's clock
+                                      last contact with the registered one, on the controller's clock;
+                                      session_timeout_ms, over=whether that long ago
 heartbeat_refused         controller  broker=id, broker_epoch that it gave; detail: known
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,
@@ -132,10 +149,12 @@ KINDS: Final = frozenset(
         "high_watermark",
         "follower_high_watermark",
         "isr_proposed",
+        "alter_partition_sent",
         "isr_committed",
         "isr_rejected",
         "fetch_accepted",
         "diverging",
+        "fetch_session",
         "request_fenced",
         "append_refused",
         "records_refused",
@@ -147,14 +166,17 @@ KINDS: Final = frozenset(
         "group_changed",
         "group_assigned",
         "assignment_told",
+        "group_storing",
         "group_stored",
         "offsets_committed",
         "commit_failed",
         "offsets_told",
         "metadata_applied",
+        "metadata_loaded",
         "producer_id_assigned",
         "quorum_recovered",
         "quorum_voted",
+        "quorum_vote_refused",
         "quorum_candidate",
         "quorum_leader",
         "quorum_follower",

@@ -45,6 +45,7 @@ from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.metadata.image import ClusterImage
+from images.broker.metadata.image_trace import metadata_loaded
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.broker.ports import Files, NodePorts
 from images.broker.raft.log import decode_records
@@ -132,7 +133,12 @@ class BrokerNode:
                 return task
 
             alter_partition_manager = AlterPartitionManager(
-                self._config.node_id, self._isr_channel, lambda: self._epoch, self._backoff_s, spawn
+                self._config.node_id,
+                self._isr_channel,
+                lambda: self._epoch,
+                self._backoff_s,
+                spawn,
+                self._node_ports.trace,
             )
             replica_manager = ReplicaManager(
                 self._config,
@@ -201,7 +207,9 @@ class BrokerNode:
             config.rules,
         )
         handlers: dict[Api, Handler] = {
-            **ProduceFetchApis(replica_manager, image, sessions, config.number("fetch.max.bytes")).handlers(),
+            **ProduceFetchApis(
+                replica_manager, image, sessions, config.number("fetch.max.bytes"), self._node_ports.trace
+            ).handlers(),
             **OffsetApis(
                 replica_manager,
                 image,
@@ -364,6 +372,7 @@ class BrokerNode:
         if data is None or snapshot.end <= self._image.offset:
             return False
         self._image, self._image_epoch = decode_snapshot(data, snapshot), snapshot.epoch
+        self._node_ports.trace(metadata_loaded(self._image, snapshot.epoch))
         return True
 
     def _metadata_fetch(self) -> FetchRequest:

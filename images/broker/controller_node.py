@@ -41,6 +41,7 @@ from images.broker.controller.requests import RegistrationAnswer, TopicResult
 from images.broker.controller.topic_config import ConfigChange
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import ClusterImage
+from images.broker.metadata.image_trace import metadata_loaded
 from images.broker.ports import NodePorts
 from images.broker.raft.fetch import MetadataFetchHandler
 from images.broker.raft.log import KafkaMetadataLog
@@ -208,6 +209,7 @@ class _ActiveController:
                 image = after
                 for event in events:
                     self._node_ports.trace(event)
+        self._node_ports.trace(metadata_loaded(image, self.epoch))
         return image
 
     async def _decide(self, decide: Callable[[Controller, int], ControllerResult[A]]) -> A:

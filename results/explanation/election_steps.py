@@ -32,7 +32,27 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if detail.get("unclean") is not True:
         yield from _left_isr(event, before, after, reason)
         yield from _left_elr(event, before, after, reason)
+    else:
+        yield from _recovered(state, event, after, detail.get("told") or {})
     yield from _still_reassigning(state, event, after)
+
+
+def _recovered(
+    state: PartitionReplay, event: TraceRow, after: Decision, told: Mapping[str, list[int]]
+) -> Iterator[Step]:
+    """An unclean recovery elects the replica with the longest log: by the last leader epoch, then by the log end. A
+    report counts while the log is still so and its broker may lead."""
+    elected = told.get(str(after.leader))
+    current = [
+        (replica, log)
+        for replica, log in told.items()
+        if state.is_active(int(replica)) and len(state.replica(f"b{replica}").log) == log[1]
+    ]
+    longest = max(current, key=lambda one: one[1], default=None)
+    if elected is not None and longest is not None and elected < longest[1]:
+        ends = ", ".join(f"b{replica} {end} of epoch {epoch}" for replica, (epoch, end) in sorted(told.items()))
+        text = f"recovered the partition with the leader b{after.leader}, and b{longest[0]} had reported a longer log: "
+        yield _step(StepKind.RECOVERED_SHORTER_LOG, event, f"{text}the log ends are {ends}")
 
 
 def _left_isr(event: TraceRow, before: Decision, after: Decision, reason: object) -> Iterator[Step]:

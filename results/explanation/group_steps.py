@@ -34,6 +34,8 @@ class _GroupAnswers:
     """By partition, the offsets whose commit was answered, in order."""
     assignments: dict[int, dict[str, str]] = field(default_factory=dict)
     """By generation, the assignment of each member."""
+    members: dict[int, set[str]] = field(default_factory=dict)
+    """By generation, everybody who was a member in it."""
     unassigned: tuple[int, int] | None = None
     """Leader epoch of the coordinator, and generation, whose members wait for their partitions to be committed."""
 
@@ -57,6 +59,8 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _begun(group, event, detail)
         elif event.kind == "group_changed":
             yield from _changed(group, event, detail)
+            if "held" in detail:
+                yield from _forgotten(group, event, place, detail["held"], f"when the group became {detail['state']}")
         elif event.kind == "group_stored":
             group.unassigned = None
             group.records.append(event)
@@ -70,6 +74,10 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _outdated(group, event, place, detail["offsets"], "told a member")
         elif place in detail["offsets"]:
             yield from _committed(group, event, detail, place)
+        elif "held" in detail:
+            of = ", ".join(f"{offset} for {name}" for name, offset in sorted(detail["offsets"].items()))
+            upon = f"with the commit of {of} by {detail['member'][:12] or 'nobody'}"
+            yield from _forgotten(group, event, place, detail["held"], upon)
 
 
 def _step(kind: StepKind, event: TraceRow, text: str) -> Step:
@@ -120,6 +128,7 @@ def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Ite
 
 def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
     """A rebalance that writes waits for a generation, which begins when all members have joined."""
+    group.members.setdefault(detail["generation"], set()).update(detail["members"])
     absent = [member[:12] for member, answer in detail["members"].items() if answer != "join"]
     generation = detail["generation"]
     if detail["state"] == "PreparingRebalance" and detail["storing"] and absent:
@@ -200,6 +209,14 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
             f"accepted the commit of {offset} for {place} by {detail['member'][:12]} in generation {generation}, while "
             f"the group is in generation {number}{begun}",
         )
+    known = group.members.get(generation, set())
+    if generation >= 0 and known and detail["member"] not in known and generation == detail["current"]:
+        yield _step(
+            StepKind.COMMIT_OF_NO_MEMBER,
+            event,
+            f"accepted the commit of {offset} for {place} by {detail['member'][:12]}, which is no member in generation "
+            f"{generation}: its members are {', '.join(sorted(member[:12] for member in known))}",
+        )
     if event.log_end > event.high_watermark:
         yield _step(
             StepKind.COMMIT_ANSWERED_ABOVE_HIGH_WATERMARK,
@@ -241,6 +258,28 @@ def _behind(group: _GroupAnswers, commit: TraceRow) -> str:
         if record.partition == commit.partition and record.offset > commit.offset:
             return f"; behind it, at {record.offset}, the group's own record of generation {_generation(record)}"
     return ""
+
+
+def _forgotten(group: _GroupAnswers, event: TraceRow, place: str, held: dict[str, int], upon: str) -> Iterator[Step]:
+    """A coordinator keeps every offset whose commit it, or an earlier one, has answered, whatever else changes."""
+    commits = [one for one in group.commits.get(place, []) if one[1].leader_epoch <= event.leader_epoch]
+    if not commits or commits[-1][1].partition != event.partition:
+        return
+    (last, commit), offset = commits[-1], held.get(place)
+    if offset == last or (offset is not None and offset not in [earlier for earlier, _ in commits[:-1]]):
+        return
+    left = ", ".join(f"{value} for {name}" for name, value in sorted(held.items())) or "none at all"
+    changed = (
+        f"forgot the committed offset {last} of {place}"
+        if offset is None
+        else (f"replaced the committed offset {last} of {place} by the earlier {offset}")
+    )
+    yield _step(
+        StepKind.OFFSETS_FORGOTTEN,
+        event,
+        f"{changed} {upon}: {commit.node} had answered the commit of {last} {commit.at}, and the group's offsets are "
+        f"{left} now",
+    )
 
 
 def _generation(record: TraceRow) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, BatchCopy, PartitionReplay, ReplicaView, batch_of
-from results.explanation.story import Step, StepKind, span
+from results.explanation.story import Step, StepKind, brokers, span
 
 _NEVER_EXPIRES_MS: Final = 600_000
 """A log that forgets idle producers no sooner than this forgets none during a run."""
@@ -331,6 +331,39 @@ def _led(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+def _took_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A new leader begins with the high watermark that it had: only counting its ISR moves it."""
+    replica, taken = state.replica(event.node), event.details().get("high_watermark", -1)
+    known = max(replica.high_watermark, replica.log_start, 0)
+    if taken > known:
+        whole = ", the end of its log" if taken == event.log_end else ""
+        yield Step(
+            StepKind.HIGH_WATERMARK_SET_AT_TAKEOVER,
+            event.time_ns,
+            event.node,
+            f"{event.node} set its high watermark to {taken}{whole}, when it became leader in epoch "
+            f"{event.leader_epoch}: it had known {known}, and had no fetch of its followers in this epoch yet, so that "
+            f"nobody has counted whether the ISR {brokers(frozenset(event.members))} holds "
+            f"{span(known, taken)}",
+            known,
+        )
+
+
+def _checkpoint(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """The high watermark with which a log is opened is one that the replica had, or at least a leader."""
+    replica = state.replica(event.node)
+    known = max(replica.greatest_high_watermark, replica.log_start, event.offset, len(state.committed))
+    if event.high_watermark > known:
+        yield Step(
+            StepKind.CHECKPOINT_ABOVE_HIGH_WATERMARK,
+            event.time_ns,
+            event.node,
+            f"{event.node} opened its log with the checkpointed high watermark {event.high_watermark}, and no high "
+            f"watermark had ever been above {known}: what lies between counts as committed, and nobody has counted it",
+            known,
+        )
+
+
 def _follower_high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica, after = state.replica(event.node), event.high_watermark
     leader = state.replicas.get(f"b{event.leader}")
@@ -375,8 +408,8 @@ def _log_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 
 LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
-    "log_recovered": (_knowledge, _recovered_start),
-    "became_leader": (_knowledge, _led),
+    "log_recovered": (_knowledge, _recovered_start, _checkpoint),
+    "became_leader": (_took_over, _knowledge, _led),
     "follower_high_watermark": (_follower_high_watermark,),
     "truncated": (_truncated, _knowledge),
     "fetch_accepted": (_fetch_accepted,),

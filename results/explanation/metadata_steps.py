@@ -19,8 +19,9 @@ from results.explanation.steps import appended_behind, live_segment_deleted
 from results.explanation.story import Step, StepKind, span
 
 _KINDS: Final = (
-    "quorum_recovered", "quorum_voted", "quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned",
-    "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed", "metadata_applied",
+    "quorum_recovered", "quorum_voted", "quorum_vote_refused", "quorum_candidate", "quorum_leader", "quorum_follower",
+    "quorum_resigned", "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed",
+    "metadata_applied",
 )  # fmt: skip
 
 
@@ -71,6 +72,8 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
             yield from appended_behind(controller, leader, since, event)
     elif event.kind == "quorum_voted":
         yield from _voted(quorum, controller, event)
+    elif event.kind == "quorum_vote_refused":
+        yield from _vote_refused(quorum, event)
     elif event.kind == "quorum_leader":
         yield from _elected(quorum, event)
     elif event.kind == "metadata_committed":
@@ -80,6 +83,7 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
     elif event.kind == "quorum_recovered":
         if deleted := live_segment_deleted(event):
             yield _step(StepKind.LIVE_SEGMENT_DELETED, event, f"{deleted[2]} (metadata log)")
+        yield from _vote_forgotten(quorum, event)
         end, leader_name = quorum.counted.get(event.node, (0, ""))
         if event.log_end < min(end, len(controller.log)):
             text = (
@@ -128,6 +132,45 @@ def _voted(quorum: _Quorum, voter: ReplicaView, event: TraceRow) -> Iterator[Ste
             f"{voter.node} voted for {candidate.node} in controller epoch {event.leader_epoch}, whose log ends at "
             f"{_end(candidate)[1]} with epoch {_end(candidate)[0]}: its own, which ends at {_end(voter)[1]} with epoch "
             f"{_end(voter)[0]}, is more up to date",
+        )
+
+
+def _vote_refused(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
+    """A vote is refused by a leader, to a second candidate in one epoch, where a leader is known, or to an older log; a
+    pre-vote by a follower whose leader answers."""
+    detail = event.details()
+    if detail["candidate"] < detail["own"] or detail["role"] == "leader":
+        return
+    if detail["pre_vote"]:
+        justified = detail["role"] == "follower" and detail["leader_answered"]
+    else:
+        justified = event.leader >= 0 or detail["voted"] not in (-1, event.broker)
+    if not justified:
+        candidate = quorum.nodes.get(event.broker, f"voter {event.broker}")
+        what = "pre-vote" if detail["pre_vote"] else "vote"
+        (epoch, end), (own_epoch, own_end) = detail["candidate"], detail["own"]
+        yield _step(
+            StepKind.VOTE_REFUSED_WRONGLY,
+            event,
+            f"{event.node} refused its {what} to {candidate} in controller epoch {event.leader_epoch}, whose log ends "
+            f"at {end} with epoch {epoch}: its own, which ends at {own_end} with epoch {own_epoch}, is not more up to "
+            f"date, and it ({detail['role']}) had neither voted for another nor a leader",
+        )
+
+
+def _vote_forgotten(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
+    """A vote is on the disk before it is sent: a controller comes back with its last epoch and its vote in that."""
+    epochs = [epoch for epoch, votes in quorum.votes.items() if event.node in votes]
+    if not epochs or event.leader_epoch > (last := max(epochs)):
+        return
+    voted, kept = quorum.votes[last][event.node], event.details().get("voted", -1)
+    if event.leader_epoch < last or kept not in (voted, UNKNOWN):
+        name = quorum.nodes.get(voted, f"voter {voted}")
+        yield _step(
+            StepKind.VOTE_FORGOTTEN,
+            event,
+            f"{event.node} came back in controller epoch {event.leader_epoch}, and had voted for {name} in epoch "
+            f"{last}: its vote was not on disk before it was sent, so it may vote again in that epoch",
         )
 
 

@@ -13,6 +13,8 @@ from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView
 from results.explanation.story import Step, StepKind, brokers
 
+_BATCHES_KEPT: Final = 5
+"""So many batches of a producer a leader knows, to recognize a retry."""
 _REPETITIONS: Final = 3
 """So often a fetch diverges at the same place before it is taken for one that does not converge."""
 
@@ -27,6 +29,14 @@ def _step(kind: StepKind, event: TraceRow, text: str, first: int = 0) -> Step:
 def _registration_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """The earlier process has ended, so its session cannot be renewed between two refusals of the new one."""
     detail = event.details()
+    if detail.get("over"):
+        yield _step(
+            StepKind.REGISTRATION_REFUSED_AFTER_SESSION,
+            event,
+            f"refused to register the new process of b{event.broker}, because the session of the earlier one (broker "
+            f"epoch {event.broker_epoch}) lasts, though its last contact is longer ago than the session timeout of "
+            f"{detail['session_timeout_ms']} ms: that session is over",
+        )
     earlier = state.refusals.get((event.node, event.broker, detail["incarnation"]))
     if earlier is not None and earlier < detail["contact_ms"]:
         yield _step(
@@ -41,14 +51,17 @@ def _registration_refused(state: PartitionReplay, event: TraceRow) -> Iterator[S
 
 def _stays_fenced(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail = event.details()
-    if detail["metadata_offset"] >= event.broker_epoch and not detail["shutting_down"]:
-        yield _step(
-            StepKind.BROKER_KEPT_FENCED,
-            event,
-            f"kept b{event.broker} fenced upon a heartbeat that says that it has read the metadata up to "
-            f"{detail['metadata_offset']}: its registration is at {event.broker_epoch}, so it has read that and may be "
-            "unfenced",
-        )
+    if detail["metadata_offset"] < event.broker_epoch or event.broker in state.leave_asked:
+        return
+    text = f"kept b{event.broker} fenced upon a heartbeat that says that it has read the metadata up to "
+    text += f"{detail['metadata_offset']}: its registration is at {event.broker_epoch}, so it has read that and may be "
+    text += "unfenced"
+    if detail["shutting_down"]:
+        text += "; but it still counts as shutting down, which this process has not asked for"
+        if (earlier := state.left_before.get(event.broker)) is not None:
+            text += f": its earlier one, with broker epoch {earlier.broker_epoch}, shut down {earlier.at}, and the new "
+            text += "registration kept that mark"
+    yield _step(StepKind.BROKER_KEPT_FENCED, event, text)
 
 
 def _unfenced(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
@@ -206,6 +219,11 @@ def _records_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         return
     if not leader.log_start <= event.log_end < len(leader.log):
         return
+    if event.offset < 0:
+        text = f"{leader.node} answered the fetch of {event.node} from {event.log_end} with bytes that are no sound "
+        text += "batch (their length or checksum is wrong), though its log holds a record there"
+        yield Step(StepKind.DAMAGED_RECORDS_ANSWERED, event.time_ns, leader.node, text)
+        return
     yield Step(
         StepKind.FETCH_ANSWERED_FROM_ELSEWHERE,
         event.time_ns,
@@ -233,7 +251,19 @@ def _append_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         if key[0] == detail["producer_id"]
     ]
     last = max(of_producer)[1] if of_producer else UNKNOWN
-    if leader.role == "leader" and last + 1 == detail["sequence"] and detail["error"] == "out_of_order_sequence_number":
+    if leader.role != "leader" or detail["error"] != "out_of_order_sequence_number":
+        return
+    held = sorted((copy.offset, key[1]) for key, copy in leader.batches.items() if key[0] == detail["producer_id"])
+    kept = {sequence: offset for offset, sequence in held[-_BATCHES_KEPT:] if offset >= leader.log_start}
+    if detail["sequence"] in kept:
+        yield _step(
+            StepKind.BATCH_REFUSED_WRONGLY,
+            event,
+            f"refused sequence {detail['sequence']} of producer id {detail['producer_id']} as out of order: its log "
+            f"holds that batch at {kept[detail['sequence']]}, one of the producer's last {_BATCHES_KEPT}, so it is a "
+            f"retry; its producer state has {detail['last']} for the last one",
+        )
+    elif last + 1 == detail["sequence"]:
         yield _step(
             StepKind.BATCH_REFUSED_WRONGLY,
             event,

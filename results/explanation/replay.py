@@ -21,7 +21,8 @@ UNKNOWN: Final = -1
 BROKER_KINDS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
 """Changes of a broker that controllers decide."""
 NODE_KINDS: Final = (
-    "node_started", "metadata_applied", "registered", "registration_refused", "broker_stays_fenced", *BROKER_KINDS
+    "node_started", "metadata_applied", "registered", "registration_refused", "broker_stays_fenced", "fetch_session",
+    *BROKER_KINDS,
 )  # fmt: skip
 """Events of a whole node that matter to each of its partitions."""
 
@@ -40,6 +41,11 @@ class Proposal:
     partition_epoch: int
     time_ns: int
     leader_epoch: int = -1
+    sent: int = 0
+    """How often it has left for the controllers."""
+    sent_ns: int = -1
+    refused: str = ""
+    """The error with which a controller refused it last."""
 
 
 class BatchCopy(NamedTuple):
@@ -68,6 +74,7 @@ class ReplicaView:
     isr: frozenset[int] = frozenset()
     proposal: Proposal | None = None
     high_watermark: int = -1
+    greatest_high_watermark: int = 0
     positions: Mapping[int, int] = field(default_factory=dict)
     log: list[int] = field(default_factory=list)
     """Leader epoch by offset."""
@@ -86,6 +93,8 @@ class ReplicaView:
     """The `became_follower` after which its log was not compared with its leader's yet."""
     batches: dict[tuple[int, int, int], BatchCopy] = field(default_factory=dict)
     """By producer id, sequence and checksum, the batches in its log."""
+    fetch_refused: TraceRow | None = None
+    """The last refusal of a fetch that its leader has not accepted one after."""
     divergences: dict[tuple[int, ...], int] = field(default_factory=dict)
     """Leader epoch, last epoch and offset of its fetches that diverged → how often."""
 
@@ -160,6 +169,8 @@ class PartitionReplay:
     """One partition after the events applied so far."""
 
     replicas: dict[str, ReplicaView] = field(default_factory=dict)
+    place: str = ""
+    """The partition by name, once an event has named it."""
     decision: Decision | None = None
     metadata_offset: int = -1
     committed: list[int] = field(default_factory=list)
@@ -178,6 +189,10 @@ class PartitionReplay:
     leaving: dict[int, int] = field(default_factory=dict)
     """Broker → when it was fenced, until the instant after that is seen."""
     shutting_down: set[int] = field(default_factory=set)
+    leave_asked: dict[int, TraceRow] = field(default_factory=dict)
+    """Broker → the event with which its present process began to shut down, as far as it has one."""
+    left_before: dict[int, TraceRow] = field(default_factory=dict)
+    """Broker → the same of its last process that did."""
     broker_epochs: dict[int, int] = field(default_factory=dict)
     """Broker → the broker epoch that the controllers gave it last."""
     leaderless: Decision | None = None
@@ -220,6 +235,8 @@ class PartitionReplay:
 
     def apply(self, event: TraceRow) -> None:
         """Change the views by one event."""
+        if event.topic and not self.place:
+            self.place = f"{event.topic}-{event.partition}"
         if event.kind == "node_started":
             if event.number >= 0:
                 self.started_ns[event.number] = event.time_ns
@@ -232,6 +249,10 @@ class PartitionReplay:
             self.refusals[event.node, event.broker, detail["incarnation"]] = detail["contact_ms"]
         elif event.kind == "partition_changed":
             self._decide(event)
+        elif event.kind == "alter_partition_refused":
+            proposal = self.replica(f"b{event.broker}").proposal
+            if proposal is not None and proposal.members == frozenset(event.members):
+                proposal.refused = event.details()["error"]
         elif event.kind in _APPLY and event.number >= 0:
             replica = self.replica(event.node)
             if event.kind != "log_recovered":
@@ -252,6 +273,7 @@ class PartitionReplay:
         self.last_change_ns = event.time_ns
         if event.kind == "broker_shutting_down":
             self.shutting_down.add(event.broker)
+            self.leave_asked[event.broker] = self.left_before[event.broker] = event
             return
         if event.kind == "broker_unfenced":
             self.fenced.discard(event.broker)
@@ -260,8 +282,11 @@ class PartitionReplay:
         self.fenced.add(event.broker)
         if event.kind == "broker_fenced":
             self.leaving[event.broker] = event.time_ns
+            if event.details().get("reason") in ("controlled_shutdown", "taken_over"):
+                self.leave_asked[event.broker] = self.left_before[event.broker] = event
             return
         self.shutting_down.discard(event.broker)
+        self.leave_asked.pop(event.broker, None)
         self.broker_epochs[event.broker] = event.broker_epoch
         if event.details().get("clean") is False:
             self.unclean[event.broker] = event.time_ns
@@ -337,12 +362,19 @@ def _diverged(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
     follower.divergences[fetch] = follower.divergences.get(fetch, 0) + 1
 
 
+def _fetched(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    follower = state.replicas.get(f"b{event.details().get('replica', -1)}")
+    if follower is not None:
+        follower.fetch_refused = event if event.kind == "request_fenced" else None
+
+
 def _log_start(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.log_start = max(event.offset, 0)
 
 
 def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.high_watermark = event.high_watermark
+    replica.greatest_high_watermark = max(replica.greatest_high_watermark, event.high_watermark)
     if event.kind == "high_watermark":
         replica.positions = positions_of(event)
         state.committed += replica.log[len(state.committed) : event.high_watermark]
@@ -351,6 +383,12 @@ def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TraceRo
 def _proposed(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.proposal = Proposal(frozenset(event.members), event.partition_epoch, event.time_ns, event.leader_epoch)
     state.proposals.append(replica.proposal)
+
+
+def _proposal_sent(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    if replica.proposal is not None and replica.proposal.members == frozenset(event.members):
+        replica.proposal.sent += 1
+        replica.proposal.sent_ns = event.time_ns
 
 
 def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
@@ -372,9 +410,12 @@ _APPLY: Final = {
     "log_recovered": _recovered,
     "log_start": _log_start,
     "diverging": _diverged,
+    "fetch_accepted": _fetched,
+    "request_fenced": _fetched,
     "high_watermark": _high_watermark,
     "follower_high_watermark": _high_watermark,
     "isr_proposed": _proposed,
+    "alter_partition_sent": _proposal_sent,
     "isr_committed": _isr_decided,
     "isr_rejected": _isr_decided,
 }

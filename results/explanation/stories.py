@@ -25,10 +25,13 @@ from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.client_steps import client_steps, member_steps
 from results.explanation.context import faults_at, requests_about
 from results.explanation.group_steps import group_steps
+from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
+from results.explanation.standing_groups import group_standing_steps
+from results.explanation.standing_nodes import node_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import beliefs_at, broken_steps
 from results.explanation.story import Belief, Consequence, Step, StepKind, Story
@@ -139,25 +142,34 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
         events = list(events_of(evidence.trace, topic, partition))
         steps += (*broken_steps(events), *read_steps(events, evidence.history, topic, partition))
         steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
-        steps += metadata_steps(evidence.trace)
+        steps += (*metadata_steps(evidence.trace), *image_steps(evidence.trace))
         if OF_GROUPS & set(checks):
             steps += group_steps(evidence.trace, topic, partition)
             steps += member_steps(evidence.trace, evidence.history, topic, partition)
     else:
-        steps += metadata_steps(evidence.trace)
+        steps += (*metadata_steps(evidence.trace), *image_steps(evidence.trace))
         if not {"raft"} & set(checks):
+            end_ns = _end_ns(evidence)
             steps += group_steps(evidence.trace, topic, partition)
+            steps += (*node_steps(evidence.trace, end_ns), *group_standing_steps(evidence.trace, end_ns))
             for name, number in _partitions(evidence.trace):
                 events = list(events_of(evidence.trace, name, number))
-                named = [*broken_steps(events), *standing_steps(events, _end_ns(evidence))]
+                named = [*broken_steps(events), *standing_steps(events, end_ns)]
                 steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
     return sorted(steps, key=lambda step: (step.time_ns, step.kind not in OF_FETCHES))
 
 
 def _end_ns(evidence: RunEvidence) -> int:
-    """The last moment that the evidence knows of."""
+    """The end of the run, as far as the evidence knows: its last event, or what was waited for after that in vain."""
     times = (evidence.trace.column("time_ns"), evidence.history.column("completed_ns"))
-    return max(pc.max(column).as_py() or 0 for column in times)
+    last_ns = max(pc.max(column).as_py() or 0 for column in times)
+    recovery, began = evidence.recovery, None
+    if not recovery.get("recovered", True):
+        began = pc.max(evidence.faults.column("ended_ns")).as_py()
+    elif not recovery.get("final_reads", True):
+        began = pc.min(evidence.history.filter(pc.field("phase") == "final").column("invoked_ns")).as_py()
+    limit_ns = int(recovery.get("limit_seconds", 0) * 1e9)
+    return last_ns if began is None else max(last_ns, began + limit_ns)
 
 
 def _partitions(trace: pa.Table) -> list[tuple[str, int]]:

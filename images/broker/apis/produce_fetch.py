@@ -28,6 +28,7 @@ from images.broker.replication.replica_manager import ReplicaManager, find_repli
 from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
+from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, is_transactional, produced_batch
 from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
@@ -59,11 +60,15 @@ class ProduceFetchApis:
         image: Callable[[], ClusterImage],
         sessions: FetchSessionCache,
         fetch_max_bytes: int,
+        trace: Callable[[TraceEvent], None],
     ) -> None:
         self._replica_manager = replica_manager
         self._image = image
         self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
+        self._trace = trace
+        self._followers_fetch: dict[int, tuple[int, int]] = {}
+        """Follower → session, and number of partitions, of its last fetch, for the trace."""
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
@@ -138,6 +143,8 @@ class ProduceFetchApis:
         context = self._sessions.open(body, of_follower=of_follower, names=names)
         if context.error is not ErrorCode.none:
             return FetchResponse(throttle_time=NO_THROTTLE, error_code=context.error, responses=())
+        if of_follower:
+            self._trace_session(body, context)
         if names is not None:
             names.update((context.session.names if context.session is not None else None) or {})
             fetches = [self._find_by_name(names[key], key, part) for key, part in context.partitions]
@@ -158,6 +165,23 @@ class ProduceFetchApis:
     def _find_by_name(self, name: str, key: Any, partition: Any) -> _PartitionFetch:
         replica, error = self._find(name, partition.partition)
         return _PartitionFetch(key, partition, replica, error)
+
+    def _trace_session(self, body: FetchRequest, context: FetchContext) -> None:
+        """Trace the partitions of a follower's fetch when they are others than in its last one."""
+        replica = body.replica_state.replica_id
+        session = context.session.id if context.session is not None else NO_SESSION
+        fetched = session, len(context.partitions)
+        if self._followers_fetch.get(replica) == fetched and not body.forgotten_topics_data:
+            return
+        self._followers_fetch[replica] = fetched
+        topics = [self._image().topic_by_id(topic_id) for topic_id, _ in context.partitions]
+        names = [
+            f"{topic.name}-{part.partition}"
+            for topic, (_, part) in zip(topics, context.partitions, strict=True)
+            if topic is not None
+        ]
+        detail = {"replica": replica, "session": session, "partitions": sorted(names)}
+        self._trace(TraceEvent("fetch_session", detail=detail))
 
     def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)

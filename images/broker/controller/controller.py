@@ -123,7 +123,7 @@ class Controller:
             return self._result(change, RegistrationAnswer(ErrorCode.none, known.epoch))
         alive = request.id in self.last_contact_ms and now_ms < self._session_end_ms(request.id)
         if known is not None and alive and self.rules.registration_waits_for_fencing:
-            change.refuse_registration(request, known)
+            change.refuse_registration(request, known, **self._session(request.id, now_ms))
             return self._result(change, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
         clean = known is None or request.previous_epoch == known.epoch
         change.register(request, known, clean, **self._session(request.id, now_ms))

@@ -76,8 +76,16 @@ class MetadataChange:
             "broker_registered", registered, clean=clean, incarnation=request.incarnation, **previous, **session
         )
 
-    def refuse_registration(self, request: Registration, known: BrokerImage) -> None:
-        detail = {"incarnation": request.incarnation, "contact_ms": self.last_contact_ms[known.id]}
+    def refuse_registration(
+        self, request: Registration, known: BrokerImage, *, silent_ms: int, session_timeout_ms: int
+    ) -> None:
+        """No record: the session of the earlier incarnation is said to last."""
+        detail = {
+            "incarnation": request.incarnation,
+            "contact_ms": self.last_contact_ms[known.id],
+            "session_timeout_ms": session_timeout_ms,
+            "over": silent_ms >= session_timeout_ms,
+        }
         self.trace.append(TraceEvent("registration_refused", broker=known.id, broker_epoch=known.epoch, detail=detail))
 
     def fence(self, broker: BrokerImage, reason: str, **session: int) -> None:

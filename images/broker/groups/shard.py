@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -153,7 +153,7 @@ class Shard:
             "coordinator_loaded",
             replica.log.start,
             end,
-            {name: _values(offsets) for name, offsets in self._offsets.items()},
+            {name: self._held(name) for name in self._offsets},
         )
         self._changed.notify_all()
 
@@ -208,12 +208,16 @@ class Shard:
         """Trace a group that waits for something else than before."""
         detail = _waiting_for(group)
         if before is None or _waiting_for(before) != detail:
-            self._trace_now("group_changed", group.id, detail)
+            self._trace_now("group_changed", group.id, {**detail, "held": self._held(group.id)})
 
     def _trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
         """Trace an event of a group that has no record of its own."""
         end = self._replica.state.log_end
         self._replica.coordinated(kind, end, end, {"group": name, **detail})
+
+    def _trace_storing(self, name: str, generation: int, append_result: AppendResult) -> None:
+        detail = {"group": name, "generation": generation, "error": append_result.error.name}
+        self._replica.coordinated("group_storing", append_result.base_offset, append_result.end, detail)
 
     def _trace_stored(self, name: str, generation: int, append_result: AppendResult, error: ErrorCode) -> None:
         detail = {"group": name, "generation": generation, "error": error.name}
@@ -278,6 +282,7 @@ class Shard:
             "group_assigned", name, {"generation": store.generation, "leader": group.leader, "members": assigned}
         )
         append_result = self._append((encode_group(group, self.record_ms()),))
+        self._trace_storing(name, store.generation, append_result)
         self._spawn(self._report_stored(name, store.generation, append_result))
 
     def _store_generation(self, name: str, store: StoreGeneration) -> None:
@@ -287,6 +292,7 @@ class Shard:
             return
         next_group = Group.stored(name, self.groups[name].protocol_type, store.generation, None, None, ())
         append_result = self._append((encode_group(next_group, self.record_ms()),))
+        self._trace_storing(name, store.generation, append_result)
         self._spawn(self._report_generation(name, store.generation, append_result))
 
     async def _report_generation(self, name: str, generation: int, append_result: AppendResult) -> None:
@@ -344,8 +350,13 @@ class Shard:
             self._trace_commit("commit_failed", append_result, {**detail, "error": error.name})
         return error
 
-    def _trace_commit(self, kind: str, append_result: AppendResult, detail: Mapping[str, object]) -> None:
-        self._replica.coordinated(kind, append_result.base_offset, append_result.end, detail)
+    def _trace_commit(self, kind: str, append_result: AppendResult, detail: dict[str, Any]) -> None:
+        held = {"held": self._held(detail["group"])}
+        self._replica.coordinated(kind, append_result.base_offset, append_result.end, {**detail, **held})
+
+    def _held(self, name: str) -> dict[str, int]:
+        """For the trace: the committed offsets of a group, as this coordinator has them now."""
+        return _values(self._offsets.get(name, {}))
 
     async def committed_offsets(
         self, name: str, until: float

@@ -26,7 +26,7 @@ from images.broker.log.divergence import truncation_offset
 from images.broker.log.leader_epochs import UNDEFINED, EpochEnd
 from images.broker.metadata.image import LeaderChange, Record
 from images.broker.ports import NodePorts
-from images.broker.raft import messages
+from images.broker.raft import messages, values
 from images.broker.raft.log import KafkaMetadataLog
 from images.broker.raft.snapshots import fetch_snapshot
 from images.broker.raft.state import QuorumState
@@ -173,6 +173,8 @@ class RaftNode:
             return messages.vote_error(error)
         state, answer = self.state.on_vote_request(vote, self.log.last_entry, self._now())
         self._transition(state)
+        if answer.error is ErrorCode.none and not answer.granted:
+            self._trace_refusal(vote)
         return messages.vote_response(answer)
 
     async def begin_epoch(self, request: Request[BeginQuorumEpochRequest]) -> Any:
@@ -452,6 +454,18 @@ class RaftNode:
     def _trace(self, kind: str, **fields: Any) -> None:
         fields.setdefault("leader_epoch", self.state.epoch)
         self._node_ports.trace(TraceEvent(kind, **fields))
+
+    def _trace_refusal(self, vote: values.VoteRequest) -> None:
+        state, end = self.state, self.log.last_entry
+        detail = {
+            "pre_vote": vote.pre_vote,
+            "candidate": [vote.end.epoch, vote.end.offset],
+            "own": [end.epoch, end.offset],
+            "voted": state.voted_for,
+            "role": str(state.role),
+            "leader_answered": state.leader_answered,
+        }
+        self._trace("quorum_vote_refused", leader=state.leader, broker=vote.candidate, detail=detail)
 
     def _trace_transition(self, before: QuorumState, state: QuorumState) -> None:
         if state.voted_for != NO_NODE and (state.voted_for, state.epoch) != (before.voted_for, before.epoch):

@@ -18,6 +18,7 @@ from images.broker.controller.channel import ControllerChannel
 from images.broker.replication.partition import IsrCommitted, IsrRefused, ProposeIsr
 from images.broker.replication.replica import Replica
 from images.broker.runtime.spawn import Spawn
+from images.trace import TraceEvent
 from images.wire.connection import ConnectionLost
 
 RETRIABLE = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
@@ -28,13 +29,20 @@ class AlterPartitionManager:
     """Sends the ISR changes of the partitions that this broker leads."""
 
     def __init__(
-        self, node_id: int, channel: ControllerChannel, broker_epoch: Callable[[], int], backoff_s: float, spawn: Spawn
+        self,
+        node_id: int,
+        channel: ControllerChannel,
+        broker_epoch: Callable[[], int],
+        backoff_s: float,
+        spawn: Spawn,
+        trace: Callable[[TraceEvent], None],
     ) -> None:
         self._node_id = node_id
         self._channel = channel
         self._broker_epoch = broker_epoch
         self._backoff_s = backoff_s
         self._spawn = spawn
+        self._trace = trace
         self._in_flight: dict[tuple[str, int], asyncio.Task[None]] = {}
 
     def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
@@ -54,6 +62,7 @@ class AlterPartitionManager:
     async def _send(self, replica: Replica, proposal: ProposeIsr) -> None:
         certain = True
         while replica.still_proposes(proposal):
+            self._trace_sent(replica, proposal)
             try:
                 response = await self._channel.call(self._request(replica, proposal))
             except ConnectionLost as lost:
@@ -68,6 +77,20 @@ class AlterPartitionManager:
                 replica.isr_refused(proposal, IsrRefused(error, certain))
                 return
             await asyncio.sleep(self._backoff_s)
+
+    def _trace_sent(self, replica: Replica, proposal: ProposeIsr) -> None:
+        self._trace(
+            TraceEvent(
+                "alter_partition_sent",
+                replica.topic,
+                replica.index,
+                leader=self._node_id,
+                leader_epoch=proposal.leader_epoch,
+                partition_epoch=proposal.partition_epoch,
+                broker_epoch=self._broker_epoch(),
+                members=proposal.members,
+            )
+        )
 
     def _request(self, replica: Replica, proposal: ProposeIsr) -> AlterPartitionRequest:
         members = tuple(

@@ -93,7 +93,8 @@ def _lead(before: Partition, updated: Partition, now_ms: int, limits: Limits) ->
         leadership=LeaderState(start=updated.log_end, followers=tuple(followers), read_index=read_index),
     )
     step = advance_high_watermark(as_leader, limits)
-    return PartitionStep(step.partition, (BecameLeader(as_leader.leader_epoch, as_leader.log_end), *step.decisions))
+    became = BecameLeader(as_leader.leader_epoch, as_leader.log_end, as_leader.high_watermark)
+    return PartitionStep(step.partition, (became, *step.decisions))
 
 
 def _unknown_follower(replica: int, isr: tuple[int, ...], now_ms: int) -> Follower:

@@ -178,6 +178,8 @@ class BecameLeader:
 
     leader_epoch: int
     start: int
+    high_watermark: int
+    """Before it is moved by what it counts."""
 
 
 @dataclass(frozen=True, slots=True)

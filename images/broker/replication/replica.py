@@ -428,6 +428,7 @@ class Replica:
                 self._trace.appended(self.state, header.base_offset, header.leader_epoch, header, self.log.end)
         except CorruptBatch as error:
             problem = f"{self.name}: corrupt batch from the leader: {error}"
+            self._trace.records_refused(self.state, None, self.log)
         if self.log.end != self.state.log_end:
             self.state = follower.replicated(self.state, self.log.epochs, self.log.end)
         self._apply(follower.on_leader_high_watermark(self.state, leader_high_watermark, self.limits))
@@ -474,7 +475,7 @@ class Replica:
             if self.limits.rules.enter_leader_epoch_start:
                 self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)
-            self._trace.became_leader(self.state, decision.start, self.log)
+            self._trace.became_leader(self.state, decision, self.log)
         elif isinstance(decision, BecameFollower):
             self._trace.event(state, "became_follower", log_end=state.log_end)
         elif isinstance(decision, Resigned):

@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
 from images.broker.replication.partition import (
+    BecameLeader,
     HighWatermarkMoved,
     IsrResolved,
     Limits,
@@ -109,11 +110,10 @@ class ReplicaTrace:
         detail = {"replica": fetch.replica, "epoch": epoch, "fetched": [fetch.last_fetched_epoch, fetch.offset]}
         self.event(state, "diverging", offset=end, detail=detail)
 
-    def became_leader(self, state: Partition, start: int, log: Log) -> None:
-        """This replica leads, from the offset `start` on."""
-        self.event(
-            state, "became_leader", offset=start, log_end=state.log_end, members=state.isr, detail=log_detail(log)
-        )
+    def became_leader(self, state: Partition, became: BecameLeader, log: Log) -> None:
+        """This replica leads, from an offset on and with the high watermark that it has taken over."""
+        detail = {**log_detail(log), "high_watermark": became.high_watermark}
+        self.event(state, "became_leader", offset=became.start, log_end=state.log_end, members=state.isr, detail=detail)
 
     def fenced(
         self, state: Partition, api: str, requested: int, error: ErrorCode, fetch: ReplicaFetch | None = None
@@ -179,9 +179,9 @@ class ReplicaTrace:
             detail={"before": moved.before, "reason": str(moved.reason)},
         )
 
-    def records_refused(self, state: Partition, header: Header, log: Log) -> None:
-        """A batch in the leader's answer does not follow this log."""
-        self.event(state, "records_refused", offset=header.base_offset, log_end=log.end)
+    def records_refused(self, state: Partition, header: Header | None, log: Log) -> None:
+        """A batch in the leader's answer does not follow this log, or, without a header, is damaged."""
+        self.event(state, "records_refused", offset=-1 if header is None else header.base_offset, log_end=log.end)
 
     def isr_proposed(
         self, state: Partition, proposal: ProposeIsr, high_watermark: int, now_ms: int, limits: Limits

@@ -85,7 +85,9 @@ class Broker:
         )
         sessions = FetchSessionCache(2, 60.0, asyncio.get_running_loop().time, Random(1))
         self.handlers = {
-            **ProduceFetchApis(self.replica_manager, lambda: self.image, sessions, fetch_max_bytes=1 << 20).handlers(),
+            **ProduceFetchApis(
+                self.replica_manager, lambda: self.image, sessions, fetch_max_bytes=1 << 20, trace=self.trace.append
+            ).handlers(),
             **OffsetApis(self.replica_manager, lambda: self.image, latest_timeout_s=0.02).handlers(),
         }
 

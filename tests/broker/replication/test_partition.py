@@ -50,7 +50,7 @@ def test_a_new_leader_enters_its_epoch_at_its_log_end_before_anything_else() -> 
     epochs, end = log((1, 4))
     fresh = Partition(node=1, log_end=end, epochs=epochs)
     step = apply_registration(fresh, PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 5, 7), 0, LIMITS)
-    assert step.decisions[0] == BecameLeader(5, 4)
+    assert step.decisions[0] == BecameLeader(5, 4, high_watermark=0)
     assert step.partition.epochs.latest == 5
     assert step.partition.leader_state.start == 4
 

@@ -334,7 +334,7 @@ def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_
     (diverging,) = (event for event in second.trace if event.kind == "diverging")
     assert diverging.detail == {"replica": 1, "epoch": 1, "fetched": [1, 2]}
     (led,) = (event for event in second.trace if event.kind == "became_leader")
-    assert led.detail == {"epochs": [[1, 0], [2, 1]], "producers": {"7": 0}, **expiration}
+    assert led.detail == {"epochs": [[1, 0], [2, 1]], "producers": {"7": 0}, "high_watermark": 1, **expiration}
     (accepted,) = (event for event in second.trace if event.kind == "fetch_accepted")
     assert (accepted.offset, accepted.detail) == (1, {"replica": 1, "requested": 2, "last_epoch": 1})
 

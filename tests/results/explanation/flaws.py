@@ -309,6 +309,11 @@ NAMED: Final = frozenset(
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
     {
+        "whole-log-committed-at-takeover",
+        "one-proposal-per-topic",
+        "shutting-down-for-ever",
+        "commit-replaces-offsets",
+        "failed-generation-unreported",
         "load-to-high-watermark",
         "commits-what-it-fetched",
         "empty-group-drops-offsets",

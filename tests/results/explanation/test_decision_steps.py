@@ -176,7 +176,10 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*ALIVE, *BORN, registered(4, 2, 9, silent_ms=10, session_timeout_ms=3000)],
         [*ALIVE, *BORN, registered(4, 2, 9, silent_ms=3000, session_timeout_ms=3000)],
     ),
-    "broker-kept-fenced": ([*BORN, stays_fenced(7)], [*BORN, stays_fenced(6), stays_fenced(7, shutting_down=True)]),
+    "broker-kept-fenced": (
+        [*BORN, stays_fenced(7)],
+        [*BORN, stays_fenced(6), of_broker(3, "broker_shutting_down", 2), stays_fenced(7, shutting_down=True)],
+    ),
     "unfenced-before-registration-read": (
         [*BORN, unfenced(4, 2, epoch=7, metadata_offset=6)],
         [*BORN, applied(3.5, 2, 8), unfenced(4, 2, epoch=7, metadata_offset=7)],

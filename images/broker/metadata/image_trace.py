@@ -1,0 +1,36 @@
+"""The trace event for metadata that a node has not read record by record as it was decided."""
+
+from __future__ import annotations
+
+from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.trace import TraceEvent
+
+
+def metadata_loaded(image: ClusterImage, epoch: int) -> TraceEvent:
+    """The event for an image that ends with a record of controller `epoch`: loaded from a snapshot, or replayed by a
+    controller that takes charge."""
+    partitions = {
+        f"{topic.name}-{partition.index}": _partition(topic, partition) for topic, partition in image.partitions()
+    }
+    brokers = {
+        str(broker.id): {"epoch": broker.epoch, "fenced": broker.fenced, "shutting_down": broker.shutting_down}
+        for broker in image.brokers.values()
+    }
+    detail = {"partitions": partitions, "brokers": brokers, "next_producer_id": image.next_producer_id}
+    return TraceEvent("metadata_loaded", leader_epoch=epoch, log_end=image.offset, detail=detail)
+
+
+def _partition(topic: TopicImage, partition: PartitionImage) -> dict[str, object]:
+    """The fields that a `partition_changed` has, too."""
+    return {
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "partition_epoch": partition.partition_epoch,
+        "isr": list(partition.isr),
+        "elr": list(partition.elr),
+        "last_known_elr": list(partition.last_known_elr),
+        "replicas": list(partition.replicas),
+        "adding": list(partition.adding),
+        "removing": list(partition.removing),
+        "min_isr": topic.min_isr(partition),
+    }

@@ -1,0 +1,277 @@
+"""Steps of what is left undone, taken over or forgotten: a few events with the mistake, and the same done right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from checkers.tables import trace_rows
+from results.explanation.group_steps import group_steps
+from results.explanation.image_steps import image_steps
+from results.explanation.metadata_steps import metadata_steps
+from results.explanation.standing_groups import group_standing_steps
+from results.explanation.standing_nodes import node_steps
+from results.explanation.standing_steps import standing_steps
+from results.explanation.steps import broken_steps
+from results.explanation.story import Step
+from tests.checkers import small_evidence
+from tests.results.explanation.test_decision_steps import ALIVE, registered, unfenced
+from tests.results.explanation.test_steps import changed, of_broker
+from tests.results.explanation.test_stories import BORN, CONTROLLERS, Event, appended, event, follows, leads, proposed
+
+_END_NS = 60 * small_evidence.S
+
+
+def of_partition(*events: Event) -> list[Step]:
+    return list(broken_steps(trace_rows(small_evidence.trace(*events))))
+
+
+def of_end(*events: Event) -> list[Step]:
+    return list(standing_steps(trace_rows(small_evidence.trace(*events)), _END_NS))
+
+
+def of_nodes(*events: Event) -> list[Step]:
+    return list(node_steps(small_evidence.trace(*events), _END_NS))
+
+
+def of_quorum(*events: Event) -> list[Step]:
+    return list(metadata_steps(small_evidence.trace(*events)))
+
+
+def of_images(*events: Event) -> list[Step]:
+    return list(image_steps(small_evidence.trace(*events)))
+
+
+def of_groups(*events: Event) -> list[Step]:
+    return list(group_steps(small_evidence.trace(*events), "t", 0))
+
+
+def of_groups_end(*events: Event) -> list[Step]:
+    return list(group_standing_steps(small_evidence.trace(*events), _END_NS))
+
+
+def takes_over(watermark: int) -> list[Event]:
+    known = event(3.1, "b2", "follower_high_watermark", offset=0, high_watermark=3, leader=1, leader_epoch=0)
+    return [*BORN, known, {**leads(5, "b2", 1, 1, 5, (1, 2, 3)), "detail": f'{{"high_watermark": {watermark}}}'}]
+
+
+def opened(watermark: int) -> list[Event]:
+    return [*BORN, event(5, "b2", "log_recovered", offset=0, log_end=5, high_watermark=watermark)]
+
+
+def in_flight(*after: Event) -> list[Event]:
+    return [*ALIVE, *BORN, proposed(4, "b1", 0, (1, 2), 0, 5), *after]
+
+
+def sent(time_s: float) -> Event:
+    place = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, "members": [1, 2]}
+    return event(time_s, "b1", "alter_partition_sent", **place)
+
+
+def refused_batch(sequence: int) -> Event:
+    detail = {"producer_id": 4, "sequence": sequence, "error": "out_of_order_sequence_number", "last": 8}
+    return event(5, "b1", "append_refused", detail, leader=1, leader_epoch=0, partition_epoch=0, log_end=7)
+
+
+def batch(offset: int, sequence: int) -> Event:
+    detail = {"producer_id": 4, "sequence": sequence, "crc": sequence}
+    return event(4, "b1", "appended", detail, leader=1, leader_epoch=0, offset=offset, log_end=offset + 1)
+
+
+def refused_registration(*, over: bool) -> Event:
+    detail = {"incarnation": "new", "contact_ms": 1000, "session_timeout_ms": 3000, "over": over}
+    return of_broker(5, "registration_refused", 2, **detail)
+
+
+def kept_fenced(*, shutting_down: bool) -> Event:
+    return {**of_broker(6, "broker_stays_fenced", 2, metadata_offset=60, shutting_down=shutting_down),
+            "broker_epoch": 50}  # fmt: skip
+
+
+LEFT = [*ALIVE, *BORN, of_broker(4, "broker_shutting_down", 2), registered(5, 2, 50)]
+IN_EPOCH = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0}
+DAMAGED = event(5, "b2", "records_refused", offset=-1, log_end=5, leader=1, leader_epoch=0)
+
+
+def recovered(leader: int) -> Event:
+    told = {str(replica): [0, 5 if replica < 3 else 3] for replica in (1, 2, 3)}
+    return changed(6, leader, 1, 9, (leader,), reason="unclean_recovery", unclean=True, told=told)
+
+
+SHORT = [row for row in BORN if (row["node"], row["kind"]) != ("b3", "appended")] + [appended(2, "b3", 1, 0, 0, 3)]
+
+
+def vote(kind: str, candidate: list[int], *, voted: int = -1) -> list[Event]:
+    detail = {"pre_vote": False, "candidate": candidate, "own": [2, 7], "voted": voted, "role": "unattached",
+              "leader_answered": False}  # fmt: skip
+    return [*CONTROLLERS, event(5, "c1", kind, detail, leader=-1, leader_epoch=3, broker=102)]
+
+
+def comes_back(epoch: int, voted: int) -> list[Event]:
+    detail = {"voted": voted, "epochs": []}
+    cast = event(5, "c2", "quorum_voted", leader_epoch=3, broker=103)
+    return [*CONTROLLERS, cast, event(6, "c2", "quorum_recovered", detail, leader_epoch=epoch, offset=0, log_end=4)]
+
+
+def loaded(node: str, elr: Sequence[int], end: int = 9) -> list[Event]:
+    fields = {"leader": 1, "leader_epoch": 0, "partition_epoch": 1, "isr": [1, 2], "elr": list(elr), "min_isr": 2,
+              "replicas": [3, 2, 1]}  # fmt: skip
+    detail = {"partitions": {"t-0": fields}, "brokers": {}, "next_producer_id": 0}
+    change = {**changed(4, 1, 0, 1, (1, 2), elr=[3], reason="fenced"), "offset": 9}
+    return [change, event(5, node, "metadata_loaded", detail, topic="", partition=-1, log_end=end)]
+
+
+def commit(time_s: float, place: str, held: dict[str, int], member: str = "m", node: str = "b1") -> Event:
+    detail = {"group": "g", "member": member, "generation": 3, "current": 3, "offsets": {place: 5}, "held": held}
+    epoch = 1 if node == "b1" else 0
+    return of_log(time_s, node, "offsets_committed", detail, epoch)
+
+
+def of_log(time_s: float, node: str, kind: str, detail: dict[str, Any], epoch: int = 1) -> Event:
+    where = {
+        "topic": "__consumer_offsets",
+        "partition": 0,
+        "leader": 1,
+        "leader_epoch": epoch,
+        "partition_epoch": epoch,
+    }
+    return event(time_s, node, kind, detail, **where, offset=7, log_end=8, high_watermark=8)
+
+
+def group(time_s: float, state: str, *, storing: bool, **members: str) -> Event:
+    detail = {"group": "g", "state": state, "generation": 3, "storing": storing, "members": members}
+    return of_log(time_s, "b1", "group_changed", detail)
+
+
+def storing(error: str) -> Event:
+    return of_log(5, "b1", "group_storing", {"group": "g", "generation": 4, "error": error})
+
+
+COORDINATOR = of_log(1, "b1", "became_leader", {})
+WAITS = [COORDINATOR, group(5, "PreparingRebalance", storing=True, m="join"), storing("not_enough_replicas")]
+LED = [
+    event(1, "c1", "quorum_leader", leader=101, leader_epoch=1),
+    event(2, "c1", "metadata_appended", leader_epoch=1, offset=0, log_end=9),
+    event(3, "c1", "metadata_committed", {"positions": {}}, leader_epoch=1, offset=0, high_watermark=9),
+]
+
+
+def started(broker: int) -> Event:
+    return event(4, f"b{broker}", "node_started", topic="", partition=-1)
+
+
+def registers(broker: int) -> Event:
+    return event(4.5, f"b{broker}", "registered", topic="", partition=-1, broker_epoch=50)
+
+
+def applied(broker: int, end: int) -> Event:
+    return event(5, f"b{broker}", "metadata_applied", topic="", partition=-1, offset=0, log_end=end)
+
+
+Case = tuple[Any, Iterable[Event], str, Iterable[Event]]
+CASES: dict[str, list[Case]] = {
+    "high-watermark-set-at-takeover": [
+        (of_partition, takes_over(5), "set its high watermark to 5, the end of its log, when it became leader in epoch "
+         "1: it had known 3", takes_over(3)),
+    ],
+    "checkpoint-above-high-watermark": [
+        (of_partition, opened(6), "no high watermark had ever been above 5", opened(5)),
+    ],
+    "proposal-never-decided": [
+        (of_end, in_flight(), "b1 never sent it to one", in_flight(changed(5, 1, 0, 1, (1, 2)), event(
+            5.1, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=1, members=[1, 2]))),
+        (of_end, in_flight(sent(4), sent(5)), "sent it 2 times (AlterPartition), last at 5.000000 s, and has not",
+         in_flight(sent(4), leads(6, "b1", 1, 1, 5, (1, 2)), changed(6, 1, 1, 1, (1, 2), elr=[3]))),
+    ],
+    "high-watermark-stands-still": [
+        (of_end, [*ALIVE, *BORN, *(appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3"))],
+         "leaves its high watermark at 5", [*ALIVE, *BORN]),
+    ],
+    "batch-refused-wrongly": [
+        (of_partition, [*BORN, batch(5, 7), batch(6, 8), refused_batch(7)], "holds that batch at 5, one of the",
+         [*BORN, batch(5, 7), batch(6, 8), refused_batch(6)]),
+    ],
+    "registration-refused-after-session": [
+        (of_partition, [*BORN, refused_registration(over=True)], "longer ago than the session timeout of 3000 ms",
+         [*BORN, refused_registration(over=False)]),
+    ],
+    "broker-kept-fenced": [
+        (of_partition, [*LEFT, kept_fenced(shutting_down=True)], "its earlier one, with broker epoch -1, shut down",
+         [*LEFT, of_broker(5.5, "broker_shutting_down", 2), kept_fenced(shutting_down=True)]),
+    ],
+    "damaged-records-answered": [
+        (of_partition, [*BORN, appended(4, "b1", 1, 0, 5, 7), DAMAGED], "bytes that are no sound batch",
+         [*BORN, DAMAGED]),
+    ],
+    "recovered-shorter-log": [
+        (of_partition, [*ALIVE, *SHORT, changed(5, -1, 1, 8, (), elr=[]), recovered(3)], "b1 5 of epoch 0, b2 5",
+         []),
+    ],
+    "vote-refused-wrongly": [
+        (of_quorum, vote("quorum_vote_refused", [2, 7]), "had neither voted for another nor a leader",
+         vote("quorum_vote_refused", [1, 9])),
+        (of_quorum, vote("quorum_vote_refused", [2, 7]), "", vote("quorum_vote_refused", [2, 7], voted=103)),
+    ],
+    "vote-forgotten": [
+        (of_quorum, comes_back(2, -1), "had voted for c3 in epoch 3", comes_back(3, 103)),
+    ],
+    "loaded-metadata-differs": [
+        (of_images, loaded("b2", []), "b2 loaded a snapshot of the metadata up to 9, and has in it t-0 with elr {}, "
+         "and decided is {b3}", loaded("b2", [3])),
+        (of_images, loaded("c2", []), "c2 took charge with", loaded("c2", [], end=8)),
+    ],
+    "offsets-forgotten": [
+        (of_groups, [commit(1, "t-0", {"t-0": 5}), commit(2, "t-1", {"t-1": 5})], "forgot the committed offset 5 of "
+         "t-0 with the commit of 5 for t-1 by m",
+         [commit(1, "t-0", {"t-0": 5}), commit(2, "t-1", {"t-0": 5, "t-1": 5})]),
+        (of_groups, [commit(1, "t-0", {"t-0": 5}), commit(2, "t-1", {"t-1": 5})], "",
+         [commit(1, "t-0", {"t-0": 5}), commit(2, "t-1", {"t-1": 5}, node="b2")]),
+    ],
+    "commit-of-no-member": [
+        (of_groups, [group(1, "Stable", storing=False, m=""), commit(2, "t-0", {}, member="n")], "by n, which is no",
+         [group(1, "Stable", storing=False, m=""), commit(2, "t-0", {}, member="m")]),
+    ],
+    "group-write-never-ended": [
+        (of_groups_end, WAITS, "its append was refused with NOT_ENOUGH_REPLICAS at 5.000000 s",
+         [*WAITS, group(7, "Stable", storing=False, m="")]),
+        (of_groups_end,
+         [*WAITS[:2], storing("none"), group(30, "PreparingRebalance", storing=True, m="join", n="join")],
+         "and is committed: its high watermark is 8", [*WAITS, follows(6, "b2", 2, 2, 2, 8), {
+             **of_log(7, "b1", "became_follower", {}, 2), "leader": 2}]),
+    ],
+    "group-stands-still": [
+        (of_groups_end, [COORDINATOR, group(5, "PreparingRebalance", storing=False, m="join")], "nothing is being",
+         [COORDINATOR, group(5, "PreparingRebalance", storing=False, m="join", n="")]),
+    ],
+    "broker-never-registered": [
+        (of_nodes, [*LED, started(2)], "b2 started at 4.000000 s and has not registered since: no controller has",
+         [*LED, started(2), registers(2), applied(2, 9)]),
+    ],
+    "broker-never-unfenced": [
+        (of_nodes, [*LED, started(2), registers(2), registered(4.5, 2, 50)], "no heartbeat of it has reached a",
+         [*LED, started(2), registers(2), registered(4.5, 2, 50), unfenced(5, 2), applied(2, 9)]),
+        (of_nodes, [*LED, started(2), registers(2), registered(4.5, 2, 50), kept_fenced(shutting_down=True)],
+         "and it counts as shutting down", [*LED]),
+    ],
+    "metadata-not-read": [
+        (of_nodes, [*LED, started(2), registers(2), applied(2, 7)], "up to 7 only, and the controllers have committed",
+         [*LED, started(2), registers(2), applied(2, 9)]),
+    ],
+    "no-controller-elected": [
+        (of_nodes, [*LED, event(4, "c1", "quorum_resigned", leader_epoch=1)], "no controller has led since 3.0", LED),
+    ],
+    "metadata-commit-stands-still": [
+        (of_nodes, LED[:2], "has committed the metadata up to 0 only, and its log ends at 9", LED),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_a_step_is_told_of_the_events_that_show_it_and_of_no_others(kind: str) -> None:
+    for look, with_it, words, without in CASES[kind]:
+        found = [step for step in look(*with_it) if str(step.kind) == kind]
+        assert found, [step.text for step in look(*with_it)]
+        assert words in found[0].text
+        assert [step.text for step in look(*without) if str(step.kind) == kind] == []
