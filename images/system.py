@@ -35,6 +35,8 @@ class Capability(StrEnum):
     """Its active controller resigns upon EndQuorumEpoch."""
     CONFIRMED_ENDS = "confirmed end offsets"
     """ListOffsets(latest) is linearizable (docs/decisions/0010)."""
+    REPLACED_REASSIGNMENTS = "replaced reassignments"
+    """A reassignment of a partition takes the place of one that is under way (KIP-455)."""
     COMBINED_ROLES = "combined roles"
     """Its brokers can be the controllers, too: a cluster without nodes that are controllers alone."""
 

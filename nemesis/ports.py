@@ -141,6 +141,8 @@ class EnvironmentCapability(StrEnum):
     """Clocks that can stand still, and run again."""
     RESIGNATION = "resignation"
     """A controller that resigns when it is asked to: `ClusterAdmin.move_controller`."""
+    REPLACED_REASSIGNMENTS = "replaced-reassignments"
+    """A second reassignment that takes the place of the first: without, the first is cancelled before."""
     EMPTY_DISKS = "empty-disks"
     """Brokers that may lose their whole disk: no broker is a voter of the controllers' quorum."""
     LIVE_TRACE = "live-trace"

@@ -311,11 +311,8 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
     target = tuple(broker for broker in before if broker != leaving) + coming
     handle.add_targets((leaving, *coming))
 
-    async def back() -> AdminResult:
-        return await admin.reassign(handle.topic, partition, before)
-
     if not outside:
-        handle.add_undo(lambda: until_done(handle, back, put_back(partition), answers))
+        handle.add_undo(lambda: put_back(handle, partition, before, answers))
     answer = (await recorded(answers, admin.reassign(handle.topic, partition, target))).outcome
     if answer != DONE:
         handle.notes.append(f"not reassigned: {answer}")
@@ -323,9 +320,16 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
     return before
 
 
-def put_back(partition: int) -> str:
-    """Purpose of the request that restores a removed replica, in words."""
-    return f"putting the replica of partition {partition} back"
+async def put_back(handle: FaultHandle, partition: int, before: Sequence[str], undone: Sequence[AdminResult]) -> None:
+    """Ask until a partition is to have the replicas of before; see `until_done`."""
+    admin = handle.cluster.admin
+
+    async def back() -> AdminResult:
+        if EnvironmentCapability.REPLACED_REASSIGNMENTS in handle.cluster.unsupported:
+            await admin.reassign(handle.topic, partition, None)
+        return await admin.reassign(handle.topic, partition, before)
+
+    await until_done(handle, back, f"putting the replica of partition {partition} back", undone)
 
 
 async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from nemesis.ports import UNANSWERED, AdminResult, ClockChange, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
+from nemesis.ports import (
+    UNANSWERED,
+    AdminResult,
+    ClockChange,
+    EnvironmentCapability,
+    Evidence,
+    KeepUnsynced,
+    Link,
+    LinkQuality,
+    MessageRule,
+)
 
 
 class FakeCluster:
@@ -14,6 +24,7 @@ class FakeCluster:
     def __init__(self, brokers: int = 3, controllers: int = 1) -> None:
         self.brokers = tuple(f"b{number}" for number in range(1, brokers + 1))
         self.controllers = tuple(f"c{number}" for number in range(1, controllers + 1))
+        self.unsupported: dict[EnvironmentCapability, str] = {}
         self.leading: dict[tuple[str, int], str] = {("t", 0): "b1", ("t", 1): "b2"}
         self.active: str | None = "c1"
         self.cuts: set[Link] = set()

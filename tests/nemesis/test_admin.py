@@ -21,6 +21,7 @@ from nemesis.faults.fault import Fault
 from nemesis.faults.process import Pause
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
+from nemesis.ports import EnvironmentCapability
 from nemesis.schedule import Schedule, ScheduledFault
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -60,6 +61,15 @@ def test_what_was_taken_away_is_put_back_however_often_that_is_refused() -> None
     cluster.answers = ["", "UNANSWERED", "REQUEST_TIMED_OUT", "INVALID_REPLICA_ASSIGNMENT"]
     carried_out(Reassign(0), cluster)
     assert cluster.calls[1:] == ["reassign t-0 b1 b2 b3"] * 4
+
+
+def test_where_a_reassignment_does_not_replace_another_one_that_one_is_cancelled_first() -> None:
+    """Kafka answers that the replicas of before are back, and goes on taking one away (docs/kafka.md)."""
+    cluster = FakeCluster()
+    cluster.unsupported = {EnvironmentCapability.REPLACED_REASSIGNMENTS: "it goes on"}
+    cluster.answers = ["", "NO_REASSIGNMENT_IN_PROGRESS", "UNANSWERED"]
+    carried_out(Reassign(0), cluster)
+    assert cluster.calls[1:] == ["reassign t-0 cancel", "reassign t-0 b1 b2 b3"] * 2
 
 
 def test_the_last_replicas_that_are_needed_are_not_taken_away() -> None:

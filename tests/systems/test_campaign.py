@@ -53,5 +53,9 @@ def test_a_command_that_crashes_has_a_line_that_says_so() -> None:
 def test_totals_count_each_family_over_all_runs() -> None:
     rows = [campaign.row_of("4.1.1", "java", SUMMARY, [], 1.0), campaign.row_of("4.1.1", "java", SUMMARY, [], 1.0)]
     totals = {family: rest for family, *rest in campaign.totals(rows)}
-    assert (totals["`kill`"], totals["`pause`"], totals["`wipe`"]) == (["4", "6", "2"], ["0", "2", "0"], ["0", "0", "0"])
+    assert (totals["`kill`"], totals["`pause`"], totals["`wipe`"]) == (
+        ["4", "6", "2"],
+        ["0", "2", "0"],
+        ["0", "0", "0"],
+    )
     assert "`message`" not in totals

@@ -174,7 +174,11 @@ def test_faults_that_kafka_cannot_carry_are_known_before_anything_runs() -> None
         EnvironmentCapability.MESSAGES,
         EnvironmentCapability.CHANNELS,
     }
-    of_kafka = {EnvironmentCapability.FROZEN_CLOCKS, EnvironmentCapability.RESIGNATION}
+    of_kafka = {
+        EnvironmentCapability.FROZEN_CLOCKS,
+        EnvironmentCapability.RESIGNATION,
+        EnvironmentCapability.REPLACED_REASSIGNMENTS,
+    }
     assert lacks(3) == of_machines | of_kafka
     assert lacks(0) == of_machines | of_kafka | {EnvironmentCapability.EMPTY_DISKS}
 

@@ -34,6 +34,8 @@ def lacks_of(layout: Layout) -> dict[EnvironmentCapability, str]:
         lacks[EnvironmentCapability.FROZEN_CLOCKS] = f"waits of system {system.name} do not end when a clock runs again"
     if Capability.RESIGNATION not in system.capabilities:
         lacks[EnvironmentCapability.RESIGNATION] = f"no controller of system {system.name} resigns upon a request"
+    if Capability.REPLACED_REASSIGNMENTS not in system.capabilities:
+        lacks[EnvironmentCapability.REPLACED_REASSIGNMENTS] = f"system {system.name} goes on with what it was replacing"
     if not layout.controllers:
         lacks[EnvironmentCapability.EMPTY_DISKS] = "each broker is a controller, too, which must not forget its vote"
     return lacks

@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.faults.admin import put_back, recorded, until_done
+from nemesis.faults.admin import put_back, recorded
 from nemesis.faults.scripted.script import ScriptedLeaderFault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
@@ -87,15 +87,12 @@ class RemovedAndBack(ScriptedLeaderFault):
 
         answers: list[AdminResult] = []
 
-        async def back() -> AdminResult:
-            return await admin.reassign(handle.topic, self.partition, before)
-
-        handle.add_undo(lambda: until_done(handle, back, put_back(self.partition), answers))
+        handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         hear = await handle.cut(one_way([leader], handle.cluster.controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.4) * patience_s)
         removed = await recorded(answers, admin.reassign(handle.topic, self.partition, rest))
         await asyncio.sleep(handle.random.uniform(0.002, 0.02) * patience_s)  # requests need no injection
-        returned = await back()
+        returned = await admin.reassign(handle.topic, self.partition, before)
         if DONE == removed.outcome == returned.outcome:
             handle.count_evidence("reassigned")
         await handle.cut(one_way(followers, [leader]))
