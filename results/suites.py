@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from checkers.verdict import checker_name
 from results.atomic_files import json_object
-from results.coverage import drawn_worlds, without_situations
+from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situations
 from results.errors import StoreError
 from results.run_figures import PLANNED
 from results.store import tables
 from results.store.schema import MEASURED, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
-from results.thoroughness import Thoroughness, situation_codes, thoroughness
+from results.thoroughness import MadeRun, ReachedSituations, Thoroughness, reached, thoroughness
 
 FAILED, NOT_CHECKED = "failed", "not checked"
 MUTANT_FOUND, MUTANT_MISSED = "mutant found", "mutant missed"
@@ -35,6 +37,7 @@ OUTCOMES = ("invalid", FAILED, "unknown", NOT_CHECKED, MUTANT_FOUND, MUTANT_MISS
 FAILURE_OUTCOMES = OUTCOMES[: OUTCOMES.index(MUTANT_FOUND)]
 RESAMPLES = 1000
 """For an interval over the runs of a suite, which may have thousands."""
+_NUMBER = re.compile(r"\d{1,18}(?=\D*$)")
 _NIGHT = re.compile(r"(?P<series>.+)-\d{8}T\d{6}(-\d+)?")
 
 
@@ -136,9 +139,16 @@ class SuiteSituations:
 
     thoroughness: Thoroughness | None
     """None when no run has a situation."""
-    codes: Collection[str]
+    reached: ReachedSituations
+    worlds: Mapping[str, tuple[str, ...]]
+    """As of a suite."""
     damaged: tuple[tables.DamagedFile, ...]
     """Files of it that had to be left out."""
+
+    @property
+    def codes(self) -> Set[str]:
+        """The codes of the situations."""
+        return self.reached.visits.keys()
 
 
 def series(suite: str) -> str:
@@ -202,12 +212,30 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
 
 def situations_of_suite(store: Path, name: str) -> SuiteSituations:
     """The situations of a suite. StoreError for a name that can be none."""
-    runs, marks = (tables.read(store, table, name) for table in ("runs", "coverage"))
-    cells = zip(runs.table.column("run").to_pylist(), runs.table.column("cell").to_pylist(), strict=True)
-    names = _planned_runs(_plan(store, name), cells)
+    runs = tables.read(store, "runs", name)
+    marks = tables.read(store, "coverage", name, pc.field("kind").isin([SITUATION, TRANSITION]))
+    plan, rows = _plan(store, name), runs.table.select(["run", "cell", "started", "facts"]).to_pylist()
+    names = _planned_runs(plan, ((row["run"], row["cell"]) for row in rows))
+    counted = set(names)
+    made = sorted((row for row in rows if row["run"] in counted), key=_place)
     return SuiteSituations(
-        thoroughness(marks.table, names), situation_codes(marks.table, names), (*runs.damaged, *marks.damaged)
+        thoroughness(marks.table, names),
+        reached(marks.table, [MadeRun(row["run"], _cpu_s(row["facts"])) for row in made]),
+        _worlds(plan.get("worlds")),
+        (*runs.damaged, *marks.damaged),
     )
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, int, str]:
+    """The place of a run among those of its suite: when it began, and of runs of one second the number in its name."""
+    number = _NUMBER.search(row["run"])
+    return row["started"], int(number[0]) if number else 0, row["run"]
+
+
+def _cpu_s(facts: str) -> float:
+    """The processor time of a run that says it."""
+    value = json_object(facts).get("cpu_seconds")
+    return float(value) if isinstance(value, int | float) and 0 <= value < float("inf") else 0.0
 
 
 def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *, mutant: bool) -> SuiteRun:

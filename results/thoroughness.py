@@ -11,6 +11,9 @@ richness         Chao2, how many situations such runs can show at all: seen + (1
 
 All of it assumes that the next run is made as these were: the same specs in the same proportions, with another seed. It
 says nothing of other specs, and nothing of what the situations leave out.
+
+`reached` says when each situation was reached first, of runs in the order in which they were made: how fast a search
+came to them, and what one suite reached and another did not.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +109,60 @@ class Thoroughness:
         }
 
 
+class MadeRun(NamedTuple):
+    """A run, and what it cost."""
+
+    run: str
+    cpu_s: float
+    """Processor time, in seconds."""
+
+
+class FirstVisit(NamedTuple):
+    """When a situation was reached first, and how often."""
+
+    at: int
+    """The place, from 0, of the first run that was in it."""
+    runs: int
+    """How many runs were in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedSituations:
+    """The situations of many runs, by the order in which the runs were made."""
+
+    runs: Sequence[MadeRun]
+    """In that order."""
+    visits: Mapping[str, FirstVisit]
+    """By the code of the situation."""
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time of all runs."""
+        return float(self._ends_s()[-1]) if self.runs else 0.0
+
+    def curve(self) -> list[tuple[int, float, int]]:
+        """A number of runs, the processor time of the first so many of them, and the situations that these reached."""
+        new = np.bincount([visit.at for visit in self.visits.values()], minlength=len(self.runs)).cumsum()
+        ends_s = self._ends_s()
+        step = max(1, math.ceil(len(self.runs) / CURVE_POINTS))
+        ends = [*range(1, len(self.runs), step), len(self.runs)]
+        return [(end, float(ends_s[end - 1]), int(new[end - 1])) for end in ends]
+
+    def within(self, cpu_s: float) -> int:
+        """The situations that the runs which ended within so much processor time reached."""
+        made = int(np.searchsorted(self._ends_s(), cpu_s, side="right"))
+        return sum(visit.at < made for visit in self.visits.values())
+
+    def _ends_s(self) -> npt.NDArray[np.float64]:
+        """The processor time until the end of each run."""
+        return np.cumsum([run.cpu_s for run in self.runs])
+
+    def missing_in(self, other: ReachedSituations) -> dict[str, FirstVisit]:
+        """The situations that no run of `other` was in; those of most runs first, then in the order of their codes."""
+        alone = ((code, visit) for code, visit in self.visits.items() if code not in other.visits)
+        return dict(sorted(alone, key=lambda item: (-item[1].runs, item[0])))
+
+
 def thoroughness(marks: pa.Table, runs: Collection[str]) -> Thoroughness | None:
     """Of these runs of one suite, by its coverage marks; None when they have no situation."""
     situations = _of(marks, SITUATION, runs)
@@ -123,12 +180,20 @@ def thoroughness(marks: pa.Table, runs: Collection[str]) -> Thoroughness | None:
     )
 
 
-def situation_codes(marks: pa.Table, runs: Collection[str]) -> set[str]:
-    """The codes of the situations that these runs of one suite have."""
-    return set(pc.unique(_of(marks, SITUATION, runs).column("name")).to_pylist())
+def reached(marks: pa.Table, runs: Sequence[MadeRun]) -> ReachedSituations:
+    """When these runs of one suite, in the order in which they were made, reached each situation, by their coverage
+    marks."""
+    names = pa.array([run.run for run in runs], pa.string())
+    situations = _of(marks, SITUATION, names)
+    at = pc.index_in(situations.column("run"), value_set=names)
+    by_code = pa.table({"code": situations.column("name"), "at": at}).group_by("code")
+    visits = by_code.aggregate([("at", "min"), ("at", "count_distinct")]).to_pylist()
+    return ReachedSituations(
+        tuple(runs), {row["code"]: FirstVisit(row["at_min"], row["at_count_distinct"]) for row in visits}
+    )
 
 
-def _of(marks: pa.Table, kind: str, runs: Collection[str]) -> pa.Table:
+def _of(marks: pa.Table, kind: str, runs: Collection[str] | pa.Array) -> pa.Table:
     """The marks of one kind that these runs have."""
     of_runs = pc.field("run").isin(pa.array(runs, pa.string()))
     return marks.filter((pc.field("kind") == kind) & of_runs)

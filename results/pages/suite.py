@@ -34,8 +34,8 @@ def render(suite: SuiteResult, link: RunLink) -> str:
     return page.frame(f"{suite.name} · Faultline", body(suite, link))
 
 
-def body(suite: SuiteResult, link: RunLink) -> Markup:
-    """The page's sections."""
+def body(suite: SuiteResult, link: RunLink, situations: str = "") -> Markup:
+    """The page's sections; `situations` is the address of the page of its situations, where it has one."""
     outcomes = suite.outcomes()
     worst = (
         "invalid" if suite.missed_mutants else "valid" if all(run.good for run in suite.runs) else next(iter(outcomes))
@@ -60,6 +60,7 @@ def body(suite: SuiteResult, link: RunLink) -> Markup:
         measures=measures.per_run(),
         cells=[_cell(suite, cell) for cell in suite.cells],
         pictures=_pictures(suite, link),
+        situations=situations,
         accumulation=suite.thoroughness and accumulation(suite.thoroughness),
         coverage=_coverage(suite),
         runs=suite.runs[:RUNS_MAX],

@@ -137,8 +137,9 @@ def write_batch(store: Path, suite: str, batch: str, tables: Mapping[str, pa.Tab
         _put(batch_path(store, name, suite, batch), tables[name])
 
 
-def read(store: Path, name: str, suite: str = "") -> StoredTable:
-    """One table: the rows of every complete batch, by suite and batch; of one suite only, if it is given.
+def read(store: Path, name: str, suite: str = "", rows_where: pc.Expression | None = None) -> StoredTable:
+    """One table: the rows of every complete batch, by suite and batch; of one suite, and rows for which `rows_where`
+    is true, if they are given.
 
     `damaged` lists the files left out: unusable files, and files missing from complete batches."""
     schema = SCHEMAS[name]
@@ -152,6 +153,8 @@ def read(store: Path, name: str, suite: str = "") -> StoredTable:
         if not marker.exists():
             damaged.append(DamagedFile(path, "its batch is incomplete: runs has no file of this name"))
             continue
+        if rows_where is not None:
+            rows = rows.filter(rows_where)
         of = path.parent.name.removeprefix("suite=")
         parts.append(rows.append_column("suite", pa.array([of] * rows.num_rows, pa.string())))
     empty = schema.append(pa.field("suite", pa.string())).empty_table()

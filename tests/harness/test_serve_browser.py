@@ -32,6 +32,8 @@ from tests.results.trend.nights import make_night, plain, suite_name
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 SCRIPT = "</script><script>document.title='owned'</script>"
+LONG = "L= FI--i=sc FI-u-<sb Fo-u+<sb LI--p>rc foxuo<gb"
+"""A situation."""
 WIDE, NARROW = 1180, 360
 PATIENCE_MS = 120_000
 """On a busy machine a page takes what it takes."""
@@ -70,7 +72,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for run in (bad, stranger):
         (run.nodes_path / "b1" / "node.log").write_text(f"0.1 elected\n0.2 {SCRIPT}{'x' * 3000}\n")
     for night in range(3):
-        make_night(store, night, lossy, seeds=20)
+        make_night(store, night, lossy, seeds=20, situations={f"append-seed{night}": [LONG, HOSTILE, SCRIPT]})
     batch_path(store, "verdicts", suite_name(2), "a-file-of-a-stranger-with-a-long-name").write_bytes(b"PAR1")
     comparison = compare("acks", "safe", [of_cell(cell, seed) for cell in ("safe", HOSTILE) for seed in range(20)])
     (store / "comparisons").mkdir()
@@ -150,6 +152,9 @@ def pages(store: Path) -> Sequence[str]:
         f"/suites/{suite_name(0)}/append-seed0",
         "/trends",
         "/trends/nightly",
+        "/situations",
+        f"/situations/{suite_name(0)}",
+        f"/situations/{suite_name(0)}/{suite_name(1)}",
         f"/suites/nightly/{bad}",
         address("runs", hostile),
         address("runs", hostile, "logs", "b1"),

@@ -11,6 +11,8 @@ from urllib.parse import parse_qs
 
 import numpy as np
 import plotly.graph_objects
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.cli.main import main
@@ -18,8 +20,8 @@ from results.measures import MEASURES
 from results.pages import suite as suite_page
 from results.run.directory import RunDirectory
 from results.store import tables
-from results.store.schema import batch_path
-from results.suites import RESAMPLES, SuiteResult, read_suite, series
+from results.store.schema import SCHEMAS, batch_path
+from results.suites import RESAMPLES, SuiteResult, read_suite, series, situations_of_suite
 from tests.results.conftest import INVALID, make_run
 from tests.results.trend.nights import SIGNATURE, make_night, plain
 
@@ -230,3 +232,21 @@ def test_a_suite_that_is_not_there_or_a_page_that_cannot_be_written_is_one_line(
     )
     assert main([command, "nightly", "--store", str(tmp_path), "--out", str(tmp_path / "no" / "page.html")]) == 3
     assert capsys.readouterr().err.startswith(f"faultline {command}: cannot write {tmp_path / 'no' / 'page.html'}: ")
+
+
+def test_situations_over_time_follow_the_order_in_which_runs_were_made_and_leave_mutants_out(tmp_path: Path) -> None:
+    name = make_night(tmp_path, 0, seeds=11, mutants=["groups"])
+    found = situations_of_suite(tmp_path, name).reached
+    assert [run.run for run in found.runs] == [f"append-seed{seed}" for seed in range(11)]
+    assert found.visits["E> nI--.=.c nI--.=.c"] == (0, 11)
+    assert found.visits["append-seed10"] == (10, 1)
+    assert (found.cpu_s, found.curve()[-1]) == (16.5, (11, 16.5, 12))
+    path = batch_path(tmp_path, "runs", name, "batch-00001")
+    rows = tables.read(tmp_path, "runs", name).table.drop_columns(["suite"]).to_pylist()
+    for row in rows:
+        row["started"] = "2026-11-01T00:59:59+00:00" if row["run"] == "append-seed7" else row["started"]
+        row["facts"] = json.dumps({"cpu_seconds": -1}) if row["run"] == "append-seed0" else row["facts"]
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["runs"]), path)
+    found = situations_of_suite(tmp_path, name).reached
+    assert [run.run for run in found.runs[:3]] == ["append-seed7", "append-seed0", "append-seed1"]
+    assert [run.cpu_s for run in found.runs[:3]] == [1.5, 0.0, 1.5]

@@ -12,6 +12,8 @@ address                                 page
 /suites/SUITE/RUN                       a run of it, from its directory if it was kept, else from the tables
                  /replicas, /logs …     as of a run directory
 /trends[/NAME]                          the suites of many nights that share a name
+/situations                             situations of the protocol that each suite reached over time
+/situations/SUITE[/OTHER]               of one suite; beside another
 /comparisons[/NAME]                     comparisons
 /assets/NAME                            style and scripts
 
@@ -35,6 +37,7 @@ from results.comparison import ComparedRun
 from results.errors import StoreError
 from results.pages import comparison as comparison_page
 from results.pages import page, report
+from results.pages import situations as situations_page
 from results.pages import suite as suite_page
 from results.pages import trend as trend_page
 from results.pages.browsing import index_pages, node_logs, replica_diff
@@ -116,6 +119,13 @@ class Router:
                 return "Trends", index_pages.trend_list(self._browser.trends())
             case ("trends", name):
                 return self._trend(name)
+            case ("situations",):
+                suites, left_out = self._browser.all_situations()
+                return "Situations", situations_page.index(suites, left_out)
+            case ("situations", name):
+                return self._situations(name)
+            case ("situations", name, other):
+                return self._situations_beside(name, other)
             case ("comparisons",):
                 return "Comparisons", index_pages.comparison_list(self._browser.comparisons())
             case ("comparisons", name):
@@ -147,7 +157,19 @@ class Router:
         stored = self._browser.suite(suite)
         if stored is None:
             return None
-        return suite, suite_page.body(stored, lambda run: page.address("suites", suite, run))
+        situations = page.address("situations", suite)
+        return suite, suite_page.body(stored, lambda run: page.address("suites", suite, run), situations)
+
+    def _situations(self, name: str) -> _TitledPage | None:
+        others, _ = self._browser.all_situations()
+        suite = others.pop(name, None)
+        return None if suite is None else (f"Situations of {name}", situations_page.body(name, suite, others))
+
+    def _situations_beside(self, name: str, other_name: str) -> _TitledPage | None:
+        suite, other = (self._browser.situations(it) for it in (name, other_name))
+        if suite is None or other is None or name == other_name:
+            return None
+        return f"{name} beside {other_name}", situations_page.beside(name, suite, other_name, other)
 
     def _trend(self, name: str) -> _TitledPage | None:
         trend = self._browser.trend(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,11 +28,13 @@ from results.pages.browsing.listing import (
 from results.run.directory import RunDirectory
 from results.run.paths import runs as run_directories
 from results.store import stored_runs, tables
-from results.store.schema import tables_path
-from results.suites import SuiteResult, read_suite, series, suite_names
+from results.store.schema import plain, tables_path
+from results.suites import SuiteResult, SuiteSituations, read_suite, series, situations_of_suite, suite_names
 from results.trend import Trend, read_trend
 
 _T = TypeVar("_T")
+_OF_SITUATIONS = ("runs", "coverage")
+"""The tables that situations are read from."""
 
 
 class StoreBrowser:
@@ -44,7 +46,7 @@ class StoreBrowser:
     def __init__(self, store: Path, comparisons: Path) -> None:
         self.store = store
         self._comparisons = comparisons
-        self._cache: dict[str, tuple[list[tuple[str, int]], Any]] = {}
+        self._cache: dict[tuple[str, str], tuple[list[tuple[str, int]], Any]] = {}
 
     # ---- lists ----------------------------------------------------------------------------------------------------
 
@@ -92,12 +94,13 @@ class StoreBrowser:
     def _listed(self) -> StoreListing:
         return self._cached("listed", lambda: listed(self.store))
 
-    def _cached(self, key: str, compute: Callable[[], _T]) -> _T:
-        paths = [path for name in LISTED for path in tables_path(self.store).glob(f"{name}/*/*.parquet")]
+    def _cached(self, key: str, compute: Callable[[], _T], read: Sequence[str] = LISTED, directory: str = "*") -> _T:
+        """What `compute` makes of the tables `read`, of the suites in `directory`."""
+        paths = [path for name in read for path in tables_path(self.store).glob(f"{name}/{directory}/*.parquet")]
         now = sorted((str(path), path.lstat().st_mtime_ns) for path in paths)
-        known = self._cache.get(key)
+        known = self._cache.get((key, directory))
         if known is None or known[0] != now:
-            known = self._cache[key] = (now, compute())
+            known = self._cache[key, directory] = (now, compute())
         return cast(_T, known[1])
 
     # ---- one of them ----------------------------------------------------------------------------------------------
@@ -139,6 +142,29 @@ class StoreBrowser:
         if name not in self.trends():
             return None
         return self._cached(f"trend {name}", lambda: read_trend(self.store, name))
+
+    def situations(self, name: str) -> SuiteSituations | None:
+        """The situations of the suite; None when none of this name is stored, or it has none. StoreError for a name
+        that no suite has."""
+        if name not in suite_names(self.store):
+            return None
+        place = f"suite={plain('suite', name)}"
+        found = self._cached("situations", lambda: situations_of_suite(self.store, name), _OF_SITUATIONS, place)
+        return found if found.thoroughness is not None else None
+
+    def all_situations(self) -> tuple[dict[str, SuiteSituations], list[str]]:
+        """Those of every suite that has some, the newest first; and what had to be left out, by name."""
+        found, left_out = dict[str, SuiteSituations](), list[str]()
+        for entry in self.suites():
+            try:
+                suite = self.situations(entry.name)
+            except StoreError as error:
+                left_out.append(str(error))
+                continue
+            if suite is not None:
+                found[entry.name] = suite
+                left_out += [f"{entry.name}: {file.line}" for file in suite.damaged]
+        return found, left_out
 
     def comparison(self, name: str) -> Comparison | None:
         """The comparison, worked out anew from its runs; None without one. StoreError when it is damaged."""

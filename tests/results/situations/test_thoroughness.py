@@ -13,9 +13,17 @@ import plotly.graph_objects
 import pyarrow as pa
 import pytest
 
-from results.figures.situations import accumulation
+from results.figures.situations import accumulation, over_time
 from results.statistics import Interval, none_in
-from results.thoroughness import Thoroughness, chao2, expected_distinct, thoroughness
+from results.thoroughness import (
+    MadeRun,
+    ReachedSituations,
+    Thoroughness,
+    chao2,
+    expected_distinct,
+    reached,
+    thoroughness,
+)
 
 
 def marks(runs: Sequence[Sequence[str]], kind: str = "situation") -> pa.Table:
@@ -98,6 +106,43 @@ def test_the_curve_of_thousands_of_runs_has_few_points_and_ends_with_all_situati
     assert len(curve) <= 201
     assert curve[-1] == (10_000, pytest.approx(500))
     assert all(one <= other for (_, one), (_, other) in pairwise(curve))
+
+
+def by_order(runs: Sequence[Sequence[str]], order: Sequence[int] = (), cpu_s: float = 2.0) -> ReachedSituations:
+    return reached(marks(runs), [MadeRun(f"r{number}", cpu_s) for number in order or range(len(runs))])
+
+
+def test_each_situation_is_known_by_the_first_run_that_was_in_it_and_by_how_many_were() -> None:
+    assert by_order(RUNS).visits == {"a": (0, 4), "b": (0, 3), "c": (0, 2), "d": (1, 1), "e": (3, 1)}
+    assert by_order(RUNS, [3, 2, 1, 0]).visits == {"a": (0, 4), "c": (0, 2), "e": (0, 1), "b": (1, 3), "d": (2, 1)}
+
+
+def test_situations_over_time_are_those_of_all_runs_so_far() -> None:
+    assert by_order(RUNS).curve() == [(1, 2.0, 3), (2, 4.0, 4), (3, 6.0, 4), (4, 8.0, 5)]
+    assert by_order(["", "ab"]).curve() == [(1, 2.0, 0), (2, 4.0, 2)]
+    assert [by_order(RUNS).within(s) for s in (0.0, 1.9, 2.0, 7.9, 8.0, 1e9)] == [0, 0, 3, 4, 5, 5]
+
+
+def test_the_curve_over_time_of_thousands_of_runs_has_few_points_and_the_last() -> None:
+    many = by_order([[str(number), "same"] for number in range(10_000)], cpu_s=0.5)
+    curve = many.curve()
+    assert len(curve) <= 201
+    assert curve[0] == (1, 0.5, 2)
+    assert curve[-1] == (10_000, 5_000.0, 10_001)
+
+
+def test_what_only_one_of_two_reached_begins_with_what_most_of_its_runs_reached() -> None:
+    assert list(by_order(RUNS).missing_in(by_order(["bx"]))) == ["a", "c", "d", "e"]
+    assert by_order(["b"]).missing_in(by_order(RUNS)) == {}
+
+
+def test_the_figure_over_time_is_one_that_plotly_takes_and_names_are_no_markup() -> None:
+    figure = over_time({"<b>": by_order(RUNS)}, "cpu", lambda suite, run: f"/suites/{suite}/{run}")
+    plotly.graph_objects.Figure(figure)
+    (line,) = figure["data"]
+    assert (line["x"], line["y"]) == ([0, 2.0, 4.0, 6.0, 8.0], [0, 3, 4, 4, 5])
+    assert line["customdata"][1] == "/suites/<b>/r0"
+    assert "<b>" not in line["name"] + line["hovertemplate"]
 
 
 def test_the_sentence_says_how_much_is_left() -> None:

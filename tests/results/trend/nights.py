@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -47,9 +48,10 @@ def make_night(
     seeds: int = 30,
     name: str = "nightly",
     mutants: Sequence[str] = (),
+    situations: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> str:
     """Store one night; a run that lost something is invalid. The suite's name. `mutants` has those of CELLS whose specs
-    are mutants, and mutants without a run."""
+    are mutants, and mutants without a run; `situations` more situations of runs."""
     suite, rows = suite_name(night, name), {table: list[dict[str, object]]() for table in SCHEMAS}
     started = f"2026-11-{night + 1:02}T01:00:00+00:00"
     for cell in CELLS:
@@ -73,7 +75,9 @@ def make_night(
                     "spec": f"rate: 20\nenvironment: sim\nseed: {seed}\n",
                     "settings": "{}",
                     "recovery": "{}",
-                    "facts": json.dumps({"signatures": [SIGNATURE]} if cell_figures["lost"] else {}),
+                    "facts": json.dumps(
+                        {"cpu_seconds": 1.5} | ({"signatures": [SIGNATURE]} if cell_figures["lost"] else {})
+                    ),
                 }
             )
             rows["verdicts"].append(
@@ -92,7 +96,10 @@ def make_night(
             ]
             rows["coverage"] += [
                 {"run": run, "kind": kind, "name": name, "count": 2}
-                for kind, name in (("fault", "kill"), ("situation", "E> nI--.=.c nI--.=.c"), ("situation", run))
+                for kind, name in (
+                    ("fault", "kill"),
+                    *(("situation", code) for code in ("E> nI--.=.c nI--.=.c", run, *situations.get(run, ()))),
+                )
             ]
     directory = store / "suites" / suite
     directory.mkdir(parents=True)
