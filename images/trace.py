@@ -8,6 +8,7 @@ kind                      written by  meaning of the fields used
 ------------------------  ----------  -----------------------------------------------------------------------------
 node_started              any         broker_epoch of the previous life if it ended cleanly
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
+                                      cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence};
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any
@@ -43,6 +44,9 @@ diverging                 leader      leader_epoch, offset=end offset answered; 
                                       [last epoch, offset] of the fetch
 fetch_session             leader      the partitions of a follower's fetch are others than in its last one; detail:
                                       replica, session, partitions by name
+consumer_moved            leader      a consumer's fetch from offset is answered with records behind it, or as out of
+                                      range; log_end, high_watermark; detail: first of these records, or -1,
+                                      last_epoch=of the record before, as the consumer gives it
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error; of a follower's fetch
                                       offset=position in it, log_end; detail: replica, broker_epoch, last_epoch
 append_refused            leader      log_end; detail: producer_id, sequence of the batch, error, last=sequence that the
@@ -155,6 +159,7 @@ KINDS: Final = frozenset(
         "fetch_accepted",
         "diverging",
         "fetch_session",
+        "consumer_moved",
         "request_fenced",
         "append_refused",
         "records_refused",

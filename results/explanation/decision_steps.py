@@ -80,16 +80,17 @@ def _registered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 
 def _fenced(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    """A broker that was fenced in an earlier instant and is still in the ISR or leads."""
+    """A broker that was fenced, or shut down, in an earlier instant and is still in the ISR or leads."""
     for broker, time_ns in take_past(state.leaving, event.time_ns):
         decision = state.decision
         if decision is not None and (broker in decision.isr or broker == decision.leader):
             where = "leader" if broker == decision.leader else "member of the ISR"
+            did = "fenced" if broker in state.fenced else "let shut down"
             yield Step(
                 StepKind.FENCED_BROKER_KEPT,
                 time_ns,
                 f"b{broker}",
-                f"the controllers fenced b{broker} and kept it as {where}: ISR {brokers(decision.isr)}",
+                f"the controllers {did} b{broker} and kept it as {where}: ISR {brokers(decision.isr)}",
                 len(state.committed),
             )
 

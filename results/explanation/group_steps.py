@@ -165,7 +165,14 @@ def _told_assignment(group: _GroupAnswers, event: TraceRow, detail: dict[str, An
     generation = detail["generation"]
     assigned = group.assignments.get(generation)
     for member, content in detail["members"].items():
-        if assigned is not None and content != assigned.get(member):
+        if assigned is None:
+            yield _step(
+                StepKind.ASSIGNMENT_NOT_OF_GENERATION,
+                event,
+                f"gave the member {member[:12]} of the group {detail['group']} the partitions {_listed(content)} in "
+                f"generation {generation}, whose leader had assigned nothing yet",
+            )
+        elif content != assigned.get(member):
             yield _step(
                 StepKind.ASSIGNMENT_NOT_OF_GENERATION,
                 event,

@@ -101,6 +101,29 @@ def _producers(
         return
 
 
+def cut_as(event: TraceRow) -> str:
+    """What the opening of a log cut as damaged, in words."""
+    detail = event.details()
+    reason = detail.get("cut_reason")
+    return f" (it cut {detail['cut_bytes']} bytes: {reason})" if reason else ""
+
+
+def live_segment_deleted(event: TraceRow) -> tuple[int, int, str] | None:
+    """The records that the opening of a log deleted with segments that reach above its start, and that in words."""
+    detail = event.details()
+    if "left_over" not in detail:
+        return None
+    (first, end), (start, base) = detail["left_over"], detail["start_checkpoint"]
+    if end <= start:
+        return None
+    text = (
+        f"{event.node} opened its log and deleted the segment that holds its log start, with {span(start, end)}: its "
+        f"log-start checkpoint has log start {start} and names {base} as the base offset of the first segment to keep, "
+        f"and the segments from {first}, which lie below that, end at {end}"
+    )
+    return start, end, text
+
+
 # ---- fetches ---------------------------------------------------------------------------------------------------------
 
 

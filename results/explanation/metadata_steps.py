@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
+from results.explanation.log_steps import live_segment_deleted
 from results.explanation.replay import UNKNOWN, ReplicaView, differs, positions_of
-from results.explanation.steps import appended_behind, live_segment_deleted
+from results.explanation.steps import appended_behind
 from results.explanation.story import Step, StepKind, span
 
 _KINDS: Final = (

@@ -132,8 +132,15 @@ def _may_all_join(state: PartitionReplay, epochs: Mapping[str, int]) -> bool:
 
 def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail = event.details()
-    limit_ms = detail.get("lag_max_ms", -1)
+    limit_ms, leader = detail.get("lag_max_ms", -1), state.replica(event.node)
     for member, lag_ms in detail.get("lag_ms", {}).items():
+        if lag_ms > limit_ms and leader.positions.get(int(member)) == event.log_end == len(_log(state, member)):
+            yield _step(
+                StepKind.ISR_SHRINK_OF_CAUGHT_UP_MEMBER,
+                event,
+                f"proposed an ISR without b{member}, which it had counted at {event.log_end}, the end of its own log: "
+                "nothing was appended since, so that member is caught up",
+            )
         if lag_ms <= limit_ms:
             yield _step(
                 StepKind.ISR_SHRINK_OF_CAUGHT_UP_MEMBER,
@@ -141,6 +148,10 @@ def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
                 f"proposed an ISR without b{member}, which was caught up {lag_ms} ms before: "
                 f"replica.lag.time.max.ms is {limit_ms}",
             )
+
+
+def _log(state: PartitionReplay, broker: str) -> list[int]:
+    return state.replica(f"b{broker}").log
 
 
 def _isr_rejected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
@@ -234,6 +245,31 @@ def _records_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     )
 
 
+def _consumer_moved(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A consumer reads on from where it asks, if the log has that."""
+    leader, detail = state.replica(event.node), event.details()
+    if leader.role != "leader" or not leader.log_start <= event.offset <= len(leader.log):
+        return
+    held = f"its log goes from {leader.log_start} to {len(leader.log)}, its high watermark is {event.high_watermark}"
+    if detail["first"] >= 0:
+        yield Step(
+            StepKind.ANSWER_SKIPS_RECORDS,
+            event.time_ns,
+            event.node,
+            f"{event.node} answered the fetch of a consumer from {event.offset} with records from {detail['first']} "
+            f"on, and left out those between, which it holds: {held}",
+            event.offset,
+            detail["first"],
+        )
+    elif detail["last_epoch"] in (UNKNOWN, *leader.log):
+        yield _step(
+            StepKind.OFFSET_REFUSED_WRONGLY,
+            event,
+            f"refused the fetch of a consumer from {event.offset} as out of range, upon which the consumer resets its "
+            f"position: {held}",
+        )
+
+
 def _cut(replica: ReplicaView) -> str:
     assert replica.shortened is not None
     return f"{replica.node} cut its log {replica.shortened.log_end} → {replica.shortened.offset}"
@@ -296,6 +332,7 @@ LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[S
     "isr_proposed": (_isr_proposed,),
     "isr_rejected": (_isr_rejected,),
     "request_fenced": (_fetch_refused,),
+    "consumer_moved": (_consumer_moved,),
     "diverging": (_diverging,),
     "records_refused": (_records_refused,),
     "append_refused": (_append_refused,),

@@ -274,6 +274,7 @@ class PartitionReplay:
         if event.kind == "broker_shutting_down":
             self.shutting_down.add(event.broker)
             self.leave_asked[event.broker] = self.left_before[event.broker] = event
+            self.leaving[event.broker] = event.time_ns
             return
         if event.kind == "broker_unfenced":
             self.fenced.discard(event.broker)

@@ -422,12 +422,13 @@ def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 def _recovered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     known = len(replica.log)
-    if (deleted := live_segment_deleted(event)) and event.log_end < known:
+    if (deleted := log_steps.live_segment_deleted(event)) and event.log_end < known:
         first, end, text = deleted
         yield Step(StepKind.LIVE_SEGMENT_DELETED, event.time_ns, event.node, text, first, end)
     elif event.log_end < known and not replica.removed:
         clean = event.details().get("clean") is True and event.log_end > 0
         closed = ", although it had been closed as clean, all of it on disk" if clean else ""
+        closed += log_steps.cut_as(event)
         yield Step(
             StepKind.CLEAN_LOG_CAME_BACK_SHORTER if clean else StepKind.LOG_CAME_BACK_SHORTER,
             event.time_ns,
@@ -437,22 +438,6 @@ def _recovered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             known,
             is_loss=not clean,
         )
-
-
-def live_segment_deleted(event: TraceRow) -> tuple[int, int, str] | None:
-    """The records that the opening of a log deleted with segments that reach above its start, and that in words."""
-    detail = event.details()
-    if "left_over" not in detail:
-        return None
-    (first, end), (start, base) = detail["left_over"], detail["start_checkpoint"]
-    if end <= start:
-        return None
-    text = (
-        f"{event.node} opened its log and deleted the segment that holds its log start, with {span(start, end)}: its "
-        f"log-start checkpoint has log start {start} and names {base} as the base offset of the first segment to keep, "
-        f"and the segments from {first}, which lie below that, end at {end}"
-    )
-    return start, end, text
 
 
 def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
+from checkers.fault_model import node_failures
 from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.client_steps import client_steps, member_steps
 from results.explanation.context import faults_at, requests_about
@@ -140,7 +141,8 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
     steps: list[Step] = []
     if topic:
         events = list(events_of(evidence.trace, topic, partition))
-        steps += (*broken_steps(events), *read_steps(events, evidence.history, topic, partition))
+        steps += unexcused(broken_steps(events), evidence)
+        steps += read_steps(events, evidence.history, topic, partition)
         steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
         steps += (*metadata_steps(evidence.trace), *image_steps(evidence.trace))
         if OF_GROUPS & set(checks):
@@ -149,14 +151,38 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
     else:
         steps += (*metadata_steps(evidence.trace), *image_steps(evidence.trace))
         if not {"raft"} & set(checks):
-            end_ns = _end_ns(evidence)
+            # A process that is gone leaves undone what it should do, and is a cause itself.
+            end_ns = -1 if _ended(evidence) else _end_ns(evidence)
             steps += group_steps(evidence.trace, topic, partition)
             steps += (*node_steps(evidence.trace, end_ns), *group_standing_steps(evidence.trace, end_ns))
             for name, number in _partitions(evidence.trace):
                 events = list(events_of(evidence.trace, name, number))
-                named = [*broken_steps(events), *standing_steps(events, end_ns)]
+                named = [*unexcused(broken_steps(events), evidence), *standing_steps(events, end_ns)]
                 steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
     return sorted(steps, key=lambda step: (step.time_ns, step.kind not in OF_FETCHES))
+
+
+def unexcused(steps: Sequence[Step], evidence: RunEvidence) -> Iterator[Step]:
+    """The steps; a log that came back shorter is no loss to a fault where no fault took anything from its node."""
+    known = not any(gap.part is EvidencePart.FAULTS for gap in evidence.gaps)
+    lossy = [failure for failure in node_failures(evidence.faults) if failure.may_have_lost] if known else []
+    for step in steps:
+        took = any(failure.node == step.node and failure.started_ns <= step.time_ns for failure in lossy)
+        if not step.is_loss or took or not known:
+            yield step
+            continue
+        text = (
+            f"{step.text}, although no fault had taken anything from its disk: what a process has written to its log "
+        )
+        text += "survives its end"
+        yield replace(step, kind=StepKind.LOG_LOST_WITHOUT_FAULT, text=text, is_loss=False)
+
+
+def _ended(evidence: RunEvidence) -> bool:
+    """Whether a process has ended by itself and did not start again."""
+    starts = evidence.trace.filter(pc.field("kind") == "node_started").select(["node", "time_ns"]).to_pylist()
+    last = {row["node"]: row["time_ns"] for row in starts}
+    return any(last.get(crash["node"], -1) <= crash["time_ns"] for crash in evidence.recovery.get("crashes", ()))
 
 
 def _end_ns(evidence: RunEvidence) -> int:

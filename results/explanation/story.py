@@ -158,6 +158,9 @@ class StepKind(StrEnum):
     GROUP_STANDS_STILL = "group-stands-still"
     RECOVERED_SHORTER_LOG = "recovered-shorter-log"
     DAMAGED_RECORDS_ANSWERED = "damaged-records-answered"
+    OFFSET_REFUSED_WRONGLY = "offset-refused-wrongly"
+    ANSWER_SKIPS_RECORDS = "answer-skips-records"
+    LOG_LOST_WITHOUT_FAULT = "log-lost-without-fault"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ LAST_FETCH_BY_NAME = 12
 _LEADER_SINCE = 16
 """The first version of Fetch that tells the current leader to a client that asked another (KIP-951)."""
 _OF_ANOTHER_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
+NO_OFFSET = -1
 NO_EPOCH = -1
 """The client gives no leader epoch; as in Kafka, every negative one of a consumer's fetch means so."""
 
@@ -160,6 +161,8 @@ class ProduceFetchApis:
             for fetch, result in zip(fetches, results, strict=True):
                 if fetch.replica is not None and result.error is ErrorCode.none:
                     fetch.replica.answered(replica_id, request.connection)
+        else:
+            self._trace_answers(fetches, results)
         return _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
 
     def _find_by_name(self, name: str, key: Any, partition: Any) -> _PartitionFetch:
@@ -182,6 +185,30 @@ class ProduceFetchApis:
         ]
         detail = {"replica": replica, "session": session, "partitions": sorted(names)}
         self._trace(TraceEvent("fetch_session", detail=detail))
+
+    def _trace_answers(self, fetches: list[_PartitionFetch], results: list[FetchResult]) -> None:
+        """Trace the answers that move a consumer: records behind the offset that it asked for, or no such offset."""
+        for fetch, result in zip(fetches, results, strict=True):
+            asked = fetch.partition.fetch_offset
+            refused = result.error is ErrorCode.offset_out_of_range
+            first = int.from_bytes(result.records[:8], "big") if result.records else NO_OFFSET  # of the first batch
+            if fetch.replica is None or not (refused or first > asked):
+                continue
+            replica, state = fetch.replica, fetch.replica.state
+            self._trace(
+                TraceEvent(
+                    "consumer_moved",
+                    replica.topic,
+                    replica.index,
+                    state.leader,
+                    state.leader_epoch,
+                    state.partition_epoch,
+                    offset=asked,
+                    log_end=state.log_end,
+                    high_watermark=state.high_watermark,
+                    detail={"first": first, "last_epoch": fetch.partition.last_fetched_epoch},
+                )
+            )
 
     def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)

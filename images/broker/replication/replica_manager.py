@@ -178,6 +178,7 @@ class ReplicaManager:
                 detail={
                     "clean": log.recovery.clean,
                     "cut_bytes": log.recovery.cut_bytes,
+                    "cut_reason": log.recovery.cut_reason,
                     **left_over,
                     **log_detail(log),
                 },

@@ -157,7 +157,7 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
     ),
     "eligible-leader-not-elected": (
         [*ALIVE, *BORN, ELECTED_LATE, applied(6, 2, 1)],
-        [*ALIVE, *BORN, ELECTED_LATE, of_broker(5, "broker_shutting_down", 1), applied(6, 2, 1)],
+        [*ALIVE, *BORN, ELECTED_LATE, of_broker(5, "broker_shutting_down", 1)],
     ),
     "reassignment-not-completed": (
         [*ALIVE, *BORN, changed(4, 1, 0, 1, (1, 2, 3), adding=[3], reason="alter_partition")],
@@ -178,7 +178,7 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
     ),
     "broker-kept-fenced": (
         [*BORN, stays_fenced(7)],
-        [*BORN, stays_fenced(6), of_broker(3, "broker_shutting_down", 2), stays_fenced(7, shutting_down=True)],
+        [*BORN, stays_fenced(6), of_broker(4, "broker_shutting_down", 2), stays_fenced(7, shutting_down=True)],
     ),
     "unfenced-before-registration-read": (
         [*BORN, unfenced(4, 2, epoch=7, metadata_offset=6)],

@@ -110,6 +110,13 @@ def stories(events: Sequence[Event], *more: Verdict) -> tuple[Story, ...]:
     return explain([check(evidence), *more], evidence)
 
 
+def without_power(events: Sequence[Event]) -> RunEvidence:
+    """Evidence in which b3 has lost data to a power loss."""
+    measured = {"nodes": {"b3": {"killed": 1, "lost_bytes": 10}}}
+    cut = small_evidence.fault("power-loss", ["b3"], 3, 3.1, measured)
+    return replace(evidence_of(events), faults=small_evidence.faults(cut))
+
+
 def seen_by(checker: str, kind: str, *offsets: int, time_s: float = 20, partition: int = 0) -> Verdict:
     lines = (f"{kind} at {offsets}",)
     finding = Finding(kind, lines, "t", partition, offsets=offsets, time_ns=round(time_s * 1e9))
@@ -261,7 +268,7 @@ def test_a_replica_that_enters_the_elr_from_outside_is_the_cause(taken_over: boo
     detail = {"elr": [2, 3], "replicas": [1, 2, 3], "min_isr": 2, "reason": "fenced", "unclean": False}
     joined = event(4, "c1", "partition_changed", detail | ({"taken_over": True} if taken_over else {}), **place)
     back = event(3.2, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
-    (story,) = stories([*BORN, back, out, joined], seen_by("loss", "lost-append", 4, time_s=5))
+    (story,) = explain([seen_by("loss", "lost-append", 4, time_s=5)], without_power([*BORN, back, out, joined]))
     assert (story.signature.cause == "elr-join-from-outside") is found
     if found:
         assert story.cause == (
@@ -340,10 +347,10 @@ def test_a_log_that_a_fault_shortened_is_a_cause_only_without_another() -> None:
     back = event(4, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
     moves = moved(5, "b1", 0, 5, 6, b1=6, b2=6, b3=6)
     lost = seen_by("loss", "lost-append", 4, time_s=6)
-    (story,) = explain([lost], evidence_of([*BORN, back]))
+    (story,) = explain([lost], without_power([*BORN, back]))
     assert story.signature.cause == "log-came-back-shorter"
     counted = [*BORN, back, *(appended(4.5, node, 1, 0, 5, 6) for node in ("b1", "b2")), moves]
-    (story,) = explain([seen_by("loss", "lost-append", 4, 5, time_s=6)], evidence_of(counted))
+    (story,) = explain([seen_by("loss", "lost-append", 4, 5, time_s=6)], without_power(counted))
     assert story.signature.cause == "position-ahead-of-log-counted"
     assert any("the trace has no fetch requests" in line for line in story.lines())
 
@@ -357,7 +364,7 @@ def test_a_log_that_a_removed_replica_left_behind_is_no_cause() -> None:
 
 def test_what_a_group_committed_is_not_lost_with_a_log_of_the_topic() -> None:
     back = event(4, "b3", "log_recovered", offset=0, log_end=3, high_watermark=3)
-    (story,) = explain([seen_by("groups", "committed-offset-lost", 4)], evidence_of([*BORN, back]))
+    (story,) = explain([seen_by("groups", "committed-offset-lost", 4)], without_power([*BORN, back]))
     assert story.signature.cause == "committed-offset-lost"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checkers.evidence import RunEvidence
 from checkers.tables import trace_rows
 from results.explanation.group_steps import group_steps
 from results.explanation.image_steps import image_steps
@@ -15,6 +16,7 @@ from results.explanation.standing_groups import group_standing_steps
 from results.explanation.standing_nodes import node_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import broken_steps
+from results.explanation.stories import unexcused
 from results.explanation.story import Step
 from tests.checkers import small_evidence
 from tests.results.explanation.test_decision_steps import ALIVE, registered, unfenced
@@ -170,6 +172,25 @@ def applied(broker: int, end: int) -> Event:
     return event(5, f"b{broker}", "metadata_applied", topic="", partition=-1, offset=0, log_end=end)
 
 
+def moved(first: int, asked: int = 3) -> Event:
+    place = {"leader": 1, "leader_epoch": 0, "offset": asked, "log_end": 5, "high_watermark": 5}
+    return event(5, "b1", "consumer_moved", {"first": first, "last_epoch": 0}, **place)
+
+
+def told_assignment(*before: Event) -> list[Event]:
+    told = {"group": "g", "generation": 3, "members": {"m": ""}}
+    return [*before, of_log(5, "b1", "assignment_told", told)]
+
+
+ASSIGNED = of_log(4, "b1", "group_assigned", {"group": "g", "generation": 3, "leader": "m", "members": {"m": ""}})
+
+
+def shrinks(log_end: int) -> list[Event]:
+    detail = {"reason": "shrink", "positions": {}, "lag_ms": {"3": 4000}, "lag_max_ms": 1000}
+    place = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, "members": [1, 2], "log_end": log_end}
+    return [*BORN, event(5, "b1", "isr_proposed", detail, offset=0, high_watermark=5, **place)]
+
+
 Case = tuple[Any, Iterable[Event], str, Iterable[Event]]
 CASES: dict[str, list[Case]] = {
     "high-watermark-set-at-takeover": [
@@ -204,6 +225,16 @@ CASES: dict[str, list[Case]] = {
     "damaged-records-answered": [
         (of_partition, [*BORN, appended(4, "b1", 1, 0, 5, 7), DAMAGED], "bytes that are no sound batch",
          [*BORN, DAMAGED]),
+    ],
+    "answer-skips-records": [(of_partition, [*BORN, moved(4)], "with records from 4 on", [*BORN, moved(7, asked=6)])],
+    "offset-refused-wrongly": [(of_partition, [*BORN, moved(-1)], "as out of range", [*BORN, moved(-1, asked=6)])],
+    "fenced-broker-kept": [
+        (of_partition, [*ALIVE, *BORN, of_broker(4, "broker_shutting_down", 2), applied(1, 9)], "let shut down b2",
+         [*ALIVE, *BORN, of_broker(4, "broker_shutting_down", 2), changed(4, 1, 0, 1, (1, 3)), applied(1, 9)]),
+    ],
+    "isr-shrink-of-caught-up-member": [(of_partition, shrinks(5), "which it had counted at 5, the end", shrinks(6))],
+    "assignment-not-of-generation": [
+        (of_groups, told_assignment(), "whose leader had assigned nothing yet", told_assignment(ASSIGNED)),
     ],
     "recovered-shorter-log": [
         (of_partition, [*ALIVE, *SHORT, changed(5, -1, 1, 8, (), elr=[]), recovered(3)], "b1 5 of epoch 0, b2 5",
@@ -266,6 +297,23 @@ CASES: dict[str, list[Case]] = {
         (of_nodes, LED[:2], "has committed the metadata up to 0 only, and its log ends at 9", LED),
     ],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("faults", ["none", "a process ended", "a disk lost data"])
+def test_only_a_fault_that_takes_data_excuses_a_log_that_comes_back_shorter(faults: str) -> None:
+    shorter = event(5, "b2", "log_recovered", {"cut_bytes": 70, "cut_reason": "a batch is torn"}, offset=0, log_end=3,
+                    high_watermark=3)  # fmt: skip
+    evidence = {"none": [], "a process ended": [killed(0)], "a disk lost data": [killed(10)]}[faults]
+    found = unexcused(of_partition(*BORN, shorter), RunEvidence(faults=small_evidence.faults(*evidence)))
+    (step,) = found
+    assert str(step.kind) == ("log-came-back-shorter" if evidence == [killed(10)] else "log-lost-without-fault")
+    assert "came back ending at 3 (it cut 70 bytes: a batch is torn)" in step.text
+    assert step.is_loss is ("although no fault had taken anything from its disk" not in step.text)
+
+
+def killed(lost_bytes: int) -> dict[str, Any]:
+    measured = {"nodes": {"b2": {"killed": 1, "lost_bytes": lost_bytes}}}
+    return small_evidence.fault("kill", ["b2"], 4, 4.5, measured)
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -1,0 +1,56 @@
+"""Runs of a sound broker under faults: no event of theirs is a broken step, whichever check might ask for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from checkers.evidence import RunEvidence
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+from results.explanation.client_steps import client_steps, member_steps
+from results.explanation.group_steps import group_steps
+from results.explanation.image_steps import image_steps
+from results.explanation.metadata_steps import metadata_steps
+from results.explanation.replay import events_of
+from results.explanation.standing_groups import group_standing_steps
+from results.explanation.standing_nodes import node_steps
+from results.explanation.standing_steps import standing_steps
+from results.explanation.steps import broken_steps
+from results.explanation.stories import unexcused
+from results.explanation.story import Step
+from results.run import evidence_loader
+
+RUNS: Final[tuple[dict[str, Any], ...]] = (
+    {"seed": 201, "time_limit": 15, "vary": True},
+    {"seed": 301, "time_limit": 15, "faults": "all"},
+    {"seed": 204, "time_limit": 15, "vary": True, "workload": "groups"},
+    {"seed": 302, "time_limit": 15, "faults": "all", "workload": "groups"},
+)
+
+
+def every_step(evidence: RunEvidence) -> Iterator[Step]:
+    """All steps of a run, with the end of the run where its last event is."""
+    trace, history = evidence.trace, evidence.history
+    end_ns = trace.column("time_ns").to_pylist()[-1]
+    yield from (*metadata_steps(trace), *image_steps(trace), *node_steps(trace, end_ns))
+    yield from group_standing_steps(trace, end_ns)
+    places = {(row["topic"], row["partition"]) for row in trace.select(["topic", "partition"]).to_pylist()}
+    for topic, partition in sorted(place for place in places if place[0]):
+        events = list(events_of(trace, topic, partition))
+        yield from (*unexcused(broken_steps(events), evidence), *standing_steps(events, end_ns))
+        if not topic.startswith("__"):
+            yield from client_steps(events, history, evidence.replicas, topic, partition)
+            yield from (*group_steps(trace, topic, partition), *member_steps(trace, history, topic, partition))
+
+
+@pytest.mark.parametrize("fields", RUNS, ids=lambda fields: f"{fields.get('workload', 'append')}-{fields['seed']}")
+def test_a_sound_run_has_no_broken_step(fields: dict[str, Any], tmp_path: Path) -> None:
+    outcome = run_in_simulation(parse(dict(fields)), tmp_path)
+    assert outcome.directory is not None
+    evidence = evidence_loader.load(outcome.directory)
+    assert evidence.trace.num_rows > 0
+    assert [step.text for step in every_step(evidence) if not step.is_loss] == []
