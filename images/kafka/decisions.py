@@ -6,9 +6,9 @@ change of a partition. Beside that each voter's batches are told as it holds the
 logs can be compared, and the elections of controllers (`quorum_leader`), by their records of a change of leader.
 
 The reasons of a change are not in the records. Two are derived, as a controller does that takes over: within an
-election no ISR grows, so a change that adds to one of which a member stays is an AlterPartition; and a replica that is
-elected when ISR and ELR are empty, being the only one that was in the ELR last, is the last known leader. Whether a
-broker that registers had shut down cleanly is not in them either.
+election no ISR grows, so a change that adds to one of which a member stays, or that completes a reassignment, is an
+AlterPartition; and a replica that is elected when ISR and ELR are empty, being the only one that was in the ELR last,
+is the last known leader. Whether a broker that registers had shut down cleanly is not in them either.
 
 Times are those of the records, by the clock of the controller that led.
 """
@@ -223,7 +223,7 @@ def _reason(before: _Partition, after: _Partition) -> str:
     grown = set(after.isr) - set(before.isr)
     if grown and set(after.isr) & set(before.isr):
         return "alter_partition"
-    completed = set(before.adding) - set(after.adding)
+    completed = {*before.adding, *before.removing} - {*after.adding, *after.removing}
     if grown and completed and grown <= set(after.replicas):
         return "alter_partition"
     if grown and not (before.isr or before.elr) and before.last_known_elr == (after.leader,):

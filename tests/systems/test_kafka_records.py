@@ -270,6 +270,13 @@ def test_changes_of_a_partition_build_on_each_other() -> None:
             ),
             "alter_partition",
         ),
+        (
+            (
+                change(Isr=(1,), RemovingReplicas=(1,), Replicas=(2, 1)),
+                change(Isr=(2,), Replicas=(2,), RemovingReplicas=(), Leader=2),
+            ),
+            "alter_partition",
+        ),
     ],
 )
 def test_the_reason_of_a_change_is_derived_as_far_as_it_shows(records: tuple[bytes, ...], reason: str) -> None:
