@@ -101,7 +101,8 @@ quorum_leader             controller  leader_epoch it leads, offset=log end when
 quorum_follower           controller  leader_epoch, leader
 quorum_resigned           controller  leader_epoch it led
 metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc
-metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew
+metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew; detail: answer, the
+                                      [epoch, end offset] of its leader
 metadata_trimmed          controller  offset=new start: a snapshot replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:

@@ -40,6 +40,12 @@ def end_of_epoch(entries: Epochs, log_end: int, epoch: int) -> tuple[int, int]:
     return (known[-1] if known else epoch), (above[0] if above else log_end)
 
 
+def truncation_of(entries: Epochs, log_end: int, epoch: int, end: int) -> int:
+    """Where a log with these epochs is truncated upon the answer that `epoch` ends at `end` in the leader's."""
+    own_epoch, own_end = end_of_epoch(entries, log_end, epoch)
+    return min(log_end, end if own_end == UNKNOWN else own_end if own_epoch != epoch else min(own_end, end))
+
+
 def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """Epoch cache and producer state of a log that was truncated or recovered, or that a new leader begins with."""
     detail, replica = event.details(), state.replica(event.node)
@@ -198,8 +204,7 @@ def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if "answer" not in detail or "log_start" in detail or entries is None:
         return
     epoch, end = detail["answer"]
-    own_epoch, own_end = end_of_epoch(entries, len(replica.log), epoch)
-    right = min(len(replica.log), end if own_end == UNKNOWN else own_end if own_epoch != epoch else min(own_end, end))
+    right = truncation_of(entries, len(replica.log), epoch, end)
     inside_batch = any(copy.offset == event.offset and copy.end > right for copy in replica.batches.values())
     if event.offset == right or (event.offset < right and inside_batch):
         return

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.log_steps import live_segment_deleted
+from results.explanation.log_steps import epochs_of, live_segment_deleted, truncation_of
 from results.explanation.replay import UNKNOWN, ReplicaView, differs, positions_of
 from results.explanation.steps import appended_behind
 from results.explanation.story import Step, StepKind, span
@@ -225,6 +225,16 @@ def _committed(quorum: _Quorum, leader: ReplicaView, event: TraceRow) -> Iterato
 
 
 def _truncated(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    answer, entries = event.details().get("answer"), epochs_of(controller.log)
+    if answer and entries and event.offset != (right := truncation_of(entries, len(controller.log), *answer)):
+        side = "more" if event.offset < right else "less"
+        yield _step(
+            StepKind.TRUNCATED_TO_WRONG_OFFSET,
+            event,
+            f"{event.node} cut its metadata log {event.log_end} → {event.offset}, {side} than diverges: its leader "
+            f"answered that epoch {answer[0]} ends at {answer[1]}, so that both logs may share the records below "
+            f"{right}",
+        )
     end = min(len(controller.log), len(quorum.committed))
     held = differs(controller.log[event.offset : end], quorum.committed[event.offset : end])
     if event.offset < end and held != 0:

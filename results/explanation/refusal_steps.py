@@ -235,12 +235,15 @@ def _records_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         text += "batch (their length or checksum is wrong), though its log holds a record there"
         yield Step(StepKind.DAMAGED_RECORDS_ANSWERED, event.time_ns, leader.node, text)
         return
+    why = "it read at a wrong position of its log"
+    if event.offset < event.log_end:
+        why += ", or from an earlier fetch offset of its follower, which their fetch session kept"
     yield Step(
         StepKind.FETCH_ANSWERED_FROM_ELSEWHERE,
         event.time_ns,
         leader.node,
         f"{leader.node} answered the fetch of {event.node} from {event.log_end} with a batch at {event.offset}, though "
-        f"its log holds a record at {event.log_end}: it read at a wrong position of its log",
+        f"its log holds a record at {event.log_end}: {why}",
         before=((leader.shortened.time_ns, _cut(leader)),) if leader.shortened is not None else (),
     )
 

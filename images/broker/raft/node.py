@@ -434,7 +434,7 @@ class RaftNode:
             return False
         if answer.diverging_epoch.end_offset >= 0:
             diverging = EpochEnd(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
-            self._truncate(truncation_offset(self.log.view.epochs, self.log.end, diverging))
+            self._truncate(truncation_offset(self.log.view.epochs, self.log.end, diverging), diverging)
             self._transition(self.state.on_leader_contact(now))
             return True
         for header, batch in batches.iterate(answer.records or b""):
@@ -444,10 +444,11 @@ class RaftNode:
         self._transition(self.state.on_fetch_response(answer.high_watermark, self.log.end, now))
         return True
 
-    def _truncate(self, to: int) -> None:
-        before = self.log.end
+    def _truncate(self, to: int, answer: EpochEnd) -> None:
+        before, known = self.log.end, self.state.high_watermark
         self.log.truncate(to)
-        self._trace("metadata_truncated", offset=self.log.end, log_end=before, high_watermark=self.state.high_watermark)
+        detail = {"answer": [answer.epoch, answer.end]}
+        self._trace("metadata_truncated", offset=self.log.end, log_end=before, high_watermark=known, detail=detail)
 
     # ---- the trace ---------------------------------------------------------------------------------------------------
 

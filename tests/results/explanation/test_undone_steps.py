@@ -117,6 +117,11 @@ def comes_back(epoch: int, voted: int) -> list[Event]:
     return [*CONTROLLERS, cast, event(6, "c2", "quorum_recovered", detail, leader_epoch=epoch, offset=0, log_end=4)]
 
 
+def cuts(to: int) -> list[Event]:
+    cut = event(4.1, "c1", "metadata_truncated", {"answer": [1, 4]}, leader_epoch=2, offset=to, log_end=6)
+    return [*CONTROLLERS[:8], cut]
+
+
 def loaded(node: str, elr: Sequence[int], end: int = 9) -> list[Event]:
     fields = {"leader": 1, "leader_epoch": 0, "partition_epoch": 1, "isr": [1, 2], "elr": list(elr), "min_isr": 2,
               "replicas": [3, 2, 1]}  # fmt: skip
@@ -245,6 +250,7 @@ CASES: dict[str, list[Case]] = {
          vote("quorum_vote_refused", [1, 9])),
         (of_quorum, vote("quorum_vote_refused", [2, 7]), "", vote("quorum_vote_refused", [2, 7], voted=103)),
     ],
+    "truncated-to-wrong-offset": [(of_quorum, cuts(3), "3, more than diverges: its leader", cuts(4))],
     "vote-forgotten": [
         (of_quorum, comes_back(2, -1), "had voted for c3 in epoch 3", comes_back(3, 103)),
     ],
