@@ -17,6 +17,8 @@ from results.explanation.story import Step, StepKind, brokers
 
 STANDS_NS: Final = 10_000_000_000
 """So long a state has to last to be taken for one that does not end."""
+_UNDECIDED_NS: Final = 3_000_000_000
+"""So long a proposal has to wait to be taken for one that nobody decides, as for the check of liveness."""
 _NO_PROGRESS: Final = frozenset({
     "acknowledged", "append_unacknowledged", "latest_told", "fetch_session", "fetch_accepted", "request_fenced",
     "diverging", "records_refused", "alter_partition_sent",
@@ -48,7 +50,7 @@ def _proposal(state: PartitionReplay, decision: Decision, end_ns: int) -> Iterat
     """A change of the ISR that a leader has in flight, and that nobody decides: it is sent until it is answered."""
     leader = state.replica(f"b{decision.leader}")
     proposal = leader.proposal
-    if proposal is None or not state.is_active(decision.leader) or end_ns - proposal.time_ns < STANDS_NS:
+    if proposal is None or not state.is_active(decision.leader) or end_ns - proposal.time_ns < _UNDECIDED_NS:
         return
     if leader.role != "leader" or leader.leader_epoch != decision.leader_epoch:
         return
@@ -63,7 +65,7 @@ def _proposal(state: PartitionReplay, decision: Decision, end_ns: int) -> Iterat
         text += "no controller has accepted or refused it; "
         if proposal.sent == 0:
             text += f"{leader.node} never sent it to one (AlterPartition)"
-        elif end_ns - proposal.sent_ns >= STANDS_NS:
+        elif end_ns - proposal.sent_ns >= _UNDECIDED_NS:
             times = "once" if proposal.sent == 1 else f"{proposal.sent} times"
             text += (
                 f"{leader.node} sent it {times} (AlterPartition), last {_at(proposal.sent_ns)}, and has not sent it "
