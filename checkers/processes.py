@@ -5,7 +5,9 @@ process-crashed  a node's process ended by itself: a finding even where it broke
 node-vanished    a node's machine was removed by something outside the run, so nobody knows how its process ended;
                  the verdict is then `unknown`, unless another process crashed
 
-A node whose disk a fault filled may end: one that says in one line that it has no space has not crashed.
+A node whose disk a fault filled may end: one that says in one line that it has no space has not crashed. Kafka says it
+in the last error of its log: a fatal fault that want of space caused, or that all its log directories have failed, one
+of them for want of space.
 
 The verdict is `unknown` when the run ended before that was recorded.
 
@@ -25,6 +27,11 @@ RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS})
 
 _NO_SPACE: Final = re.compile(r"failed: \[Errno 28\]")
 """Not the last line of a traceback, which names the exception before the number."""
+_KAFKA_ENTRY: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+ (?=[A-Z]+ )", re.MULTILINE)
+"""Where an entry of Kafka's log begins, whose lines are those of a trace, too."""
+_KAFKA_NO_SPACE: Final = "No space left on device"
+_KAFKA_FATAL: Final = "Encountered fatal fault: "
+_KAFKA_LOGS_FAILED: Final = "Shutdown broker because all log dirs in "
 _INJECTION_NS_MAX: Final = 5_000_000_000
 """A fault counts from when it holds on all of its nodes; the first of them may be hit earlier by so much."""
 
@@ -53,9 +60,9 @@ def check(evidence: RunEvidence) -> Verdict:
 
 
 def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:
-    """Whether its last words are one line about want of space, after a fault began to fill its disk."""
+    """Whether its last words are about want of space, after a fault began to fill its disk."""
     lines = crash["error"].strip().splitlines()
-    if not lines or not _NO_SPACE.search(lines[-1]):
+    if not lines or not (_NO_SPACE.search(lines[-1]) or _kafka_had_no_space(crash["error"])):
         return False
     return any(
         row["fault"] == "disk-full"
@@ -63,6 +70,15 @@ def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:
         and row["started_ns"] - _INJECTION_NS_MAX <= crash["time_ns"]
         for row in evidence.faults.select(["fault", "nodes", "started_ns"]).to_pylist()
     )
+
+
+def _kafka_had_no_space(log: str) -> bool:
+    errors = [entry for entry in _KAFKA_ENTRY.split(log) if entry.startswith("ERROR ")]
+    if not errors:
+        return False
+    if _KAFKA_LOGS_FAILED in errors[-1]:
+        return any(_KAFKA_NO_SPACE in entry for entry in errors)
+    return _KAFKA_FATAL in errors[-1] and _KAFKA_NO_SPACE in errors[-1]
 
 
 def _last_line(error: str) -> tuple[str, ...]:

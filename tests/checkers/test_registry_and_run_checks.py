@@ -183,6 +183,44 @@ def test_a_node_that_says_in_one_line_that_its_full_disk_is_full_has_not_crashed
     assert processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows)).validity is validity
 
 
+KAFKA_FATAL = """2026-11-23T04:33:50.787 ERROR org.example.FaultHandler - Encountered fatal fault: Unexpected error
+java.io.UncheckedIOException: Error while writing the Quorum status
+\tat org.apache.kafka.raft.FileQuorumStateStore.writeElectionState(FileQuorumStateStore.java:144)
+Caused by: java.io.IOException: {cause}
+\t... 10 more
+"""
+KAFKA_APPEND = """2026-11-23T04:33:50.500 ERROR org.example.LogDirFailureChannel - Error while appending records
+java.io.IOException: {cause}
+2026-11-23T04:33:50.501 WARN kafka.log.LogManager - Stopping serving logs in dir /data
+"""
+KAFKA_LOGS = (
+    "2026-11-23T04:33:50.600 ERROR kafka.log.LogManager - Shutdown broker because all log dirs in /a have failed\n"
+)
+KAFKA_INFO = "2026-11-23T04:33:50.900 INFO kafka.server.BrokerServer - something\n"
+KAFKA_OTHER = "2026-11-23T04:33:50.950 ERROR kafka.Kafka$ - Exiting Kafka due to fatal exception\n"
+FULL, OTHER = "No space left on device", "Input/output error"
+
+
+@pytest.mark.parametrize(
+    ("log", "validity"),
+    [
+        (KAFKA_FATAL.format(cause=FULL), Validity.VALID),
+        (KAFKA_FATAL.format(cause=FULL) + KAFKA_INFO, Validity.VALID),
+        (KAFKA_FATAL.format(cause=OTHER), Validity.INVALID),
+        (KAFKA_APPEND.format(cause=FULL) + KAFKA_LOGS + KAFKA_INFO, Validity.VALID),
+        (KAFKA_APPEND.format(cause=OTHER) + KAFKA_LOGS, Validity.INVALID),
+        (KAFKA_APPEND.format(cause=FULL), Validity.INVALID),
+        (KAFKA_APPEND.format(cause=FULL) + KAFKA_OTHER, Validity.INVALID),
+    ],
+)
+def test_kafka_says_that_its_full_disk_is_full_in_the_last_error_of_its_log(log: str, validity: Validity) -> None:
+    crash = {"node": "c1", "time_ns": 12 * 10**9, "error": log}
+    rows = small_evidence.faults(small_evidence.fault("disk-full", ["c1"], 10, 15, {}))
+    assert processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows)).validity is validity
+    never_filled = RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows.slice(0, 0))
+    assert processes.check(never_filled).validity is Validity.INVALID
+
+
 def test_a_disk_filled_later_excuses_nothing() -> None:
     crash = {"node": "b2", "time_ns": 12 * 10**9, "error": NO_SPACE}
     rows = small_evidence.faults(small_evidence.fault("disk-full", ["b2"], 30, 35, {}))
