@@ -90,9 +90,11 @@ class FaultHandle:
         on_evidence: Callable[[], None] = lambda: None,
         step_s: float = 0.0,
         trigger: Sequence[str] = (),
+        replication_factor: int | None = None,
     ) -> None:
         """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step. `trigger`
-        are the nodes of the occurrences that the fault waited for."""
+        are the nodes of the occurrences that the fault waited for. Without `replication_factor` no partition counts as
+        moving."""
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
@@ -111,6 +113,7 @@ class FaultHandle:
         """`min.insync.replicas` as the run has it."""
         self._step_s = step_s
         self._trigger = tuple(trigger)
+        self._replication_factor = replication_factor
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     # ---- targets -----------------------------------------------------------------------------------------------------
@@ -404,6 +407,11 @@ class FaultHandle:
             return False
         self._claim(self._effects.placements, partition)
         return True
+
+    def is_moving(self, replicas: Sequence[str]) -> bool:
+        """Whether a reassignment of the partition that has these replicas is under way: those that it adds come before
+        those that it removes go. That of a fault which has healed may still be."""
+        return self._replication_factor is not None and len(replicas) > self._replication_factor
 
     def _claim(self, effects: dict[Any, int], key: Any) -> None:
         """Hold a resource until this fault heals."""

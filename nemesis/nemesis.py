@@ -73,6 +73,7 @@ class Nemesis:
         min_isr: int = 1,
         situation: Situation | None = None,
         step_s: float = 0.0,
+        replication_factor: int | None = None,
     ) -> None:
         """`situation` is what the conditions of the schedule are checked against; a source keeps it up to date. The
         environment takes `step_s` to carry out one step of a fault."""
@@ -85,6 +86,7 @@ class Nemesis:
         self._situation = situation or Situation()
         self._situation.names |= dict.fromkeys(schedule.bound_names, ())
         self._step_s = step_s
+        self._replication_factor = replication_factor
         self._effects = ActiveEffects()
         self._active: dict[int, str] = {}
         self.injections: list[Injection] = []
@@ -143,6 +145,7 @@ class Nemesis:
             save,
             self._step_s,
             moment.nodes,
+            self._replication_factor,
         )
         self._handles.append(handle)
         if moment.missed:

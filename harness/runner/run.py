@@ -356,6 +356,7 @@ class RunSession:
             spec.min_insync_replicas,
             self._situation,
             self._step_s,
+            spec.replication_factor,
         )
 
     def _library(self, settings: WorkloadSettings, deployment: Deployment) -> DrivenLibrary | None:

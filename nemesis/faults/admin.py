@@ -24,6 +24,8 @@ _RETRIES = 120
 _TO_HIGH_WATERMARK_SHARE = 0.1
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
+STILL_MOVING = "a reassignment of an earlier fault is under way"
+"""Why a fault leaves the replicas of a partition alone: those that it found would not be those to restore."""
 
 
 _FAMILY = Family(number=8, name="admin", colour="#5b5ea6")
@@ -302,6 +304,9 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
         handle.notes.append("another fault is moving it")
         return ()
     before = await admin.replicas(handle.topic, partition)
+    if handle.is_moving(before):
+        handle.notes.append(STILL_MOVING)
+        return ()
     outside = [broker for broker in handle.cluster.brokers if broker not in before]
     if len(before) < 2 or (not outside and len(before) <= handle.min_isr):
         handle.notes.append("no replica can be spared")

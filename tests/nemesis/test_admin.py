@@ -79,6 +79,21 @@ def test_the_last_replicas_that_are_needed_are_not_taken_away() -> None:
     assert not Reassign(0).took_effect(handle.evidence)
 
 
+@pytest.mark.parametrize("fault", [Reassign(0), CancelReassignment(0)])
+def test_a_partition_with_more_replicas_than_it_is_to_have_is_not_moved(fault: Fault) -> None:
+    cluster = FakeCluster(brokers=4)
+    cluster.placed = ("b1", "b2", "b3")
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=1, replication_factor=2)
+
+    async def scenario() -> None:
+        await fault.inject(handle)
+        await handle.heal()
+
+    run(scenario())
+    assert not cluster.calls
+    assert handle.notes == ["a reassignment of an earlier fault is under way"]
+
+
 def test_two_faults_do_not_move_one_partition_at_a_time() -> None:
     cluster, effects = FakeCluster(), ActiveEffects()
     second = FaultHandle(cluster, effects, Random(4), "t", min_isr=2)

@@ -72,3 +72,22 @@ def test_a_request_that_a_frozen_broker_carries_out_after_it_was_undone_is_undon
 def test_replicas_taken_away_late_are_back_in_the_end(seed: int) -> None:
     """Seeds of which the test above is what was left."""
     assert run_in_simulation(parse({"seed": seed})).validity is Validity.VALID
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_partition_that_is_still_moving_after_its_fault_healed_is_left_alone(seed: int) -> None:
+    """Drawn world 115, reduced: a broker that is down keeps the partition moving, the second fault takes the three
+    replicas of the move for its two, and puts back three."""
+    down = {"at": "3s", "for": "10s", "fault": "kill", "nodes": ["b1"]}
+    move = {"at": "5s", "for": "100ms", "fault": "cancel-reassignment"}
+    away = {"at": "6s", "for": "6s", "fault": "removed-and-back"}
+    world = {"partitions": 1, "brokers": 4, "replication_factor": 2, "time_limit": "20s"}
+    outcome = run_in_simulation(parse({"seed": seed, **world, "faults": [down, move, away]}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (left_alone,) = (injection for injection in outcome.injections if injection.fault == "removed-and-back")
+    assert "a reassignment of an earlier fault is under way" in left_alone.note
+
+
+def test_the_drawn_world_in_which_a_moving_partition_was_moved_recovers() -> None:
+    """Of which the test above is what was left."""
+    assert run_in_simulation(parse({"seed": 115, "vary": True})).validity is Validity.VALID

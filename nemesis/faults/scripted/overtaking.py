@@ -10,7 +10,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nemesis.faults.admin import put_back, recorded
+from nemesis.faults.admin import STILL_MOVING, put_back, recorded
 from nemesis.faults.scripted.script import ScriptedLeaderFault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
@@ -77,6 +77,9 @@ class RemovedAndBack(ScriptedLeaderFault):
             return
         (leader,) = await handle.resolve((f"leader/{self.partition}",))
         before = await admin.replicas(handle.topic, self.partition)
+        if handle.is_moving(before):
+            handle.notes.append(STILL_MOVING)
+            return
         followers = [replica for replica in before if replica != leader]
         if leader not in before or len(before) <= handle.min_isr or not followers:
             handle.notes.append("no replica can be spared")
