@@ -1,26 +1,29 @@
 """`faultline explore`: every state of a small cluster, until a promise is broken or no state is left.
 
 With `--situations`, all situations of the protocol in the scope are written to a file, unless a promise is broken: then
-the exploration ends before it has seen them all.
+the exploration ends before it has seen them all. With `--script`, the schedule to a broken promise is written as an
+incident, which the simulation plays.
 
-It ends with 0 when every state keeps every promise, and with 1 when one does not.
+It ends with 0 when every state keeps every promise, with 1 when one does not, and with 3 when its schedule has a step
+that a script cannot have.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.usage import Commands, Usage, print_json, terminal
-from harness.exit_codes import INVALID, VALID
+from harness.exit_codes import INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.search.exploration.breadth_first import ExplorationProgress, ExplorationResult
+    from harness.search.exploration.breadth_first import ExplorationProgress, ExplorationResult, Violation
+    from harness.search.exploration.scope import Scope
 
 _PROCESSES_MAX = 256
 
@@ -47,6 +50,13 @@ def add(commands: Commands) -> None:
         metavar="FILE",
         help="write all situations of the scope to this file, each with the shortest schedule to it",
     )
+    parser.add_argument(
+        "--script",
+        type=Path,
+        metavar="FILE.yaml",
+        help="write the shortest schedule to a broken promise that the checks of a run see as an incident, for "
+        "`faultline incident run`",
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.set_defaults(command=_explore)
 
@@ -64,8 +74,14 @@ def _explore(options: argparse.Namespace) -> int:
     except SpecError as error:
         raise Usage(f"faultline explore: {error}") from None
     path: Path | None = options.situations
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise Usage(f"faultline explore: --situations: {path} cannot be written: not a file in an existing directory")
+    script: Path | None = options.script
+    if path is not None and script is not None:
+        raise Usage("faultline explore: --situations and --script: one of them; a script ends the exploration early")
+    for option, file in (("--situations", path), ("--script", script)):
+        if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+            raise Usage(f"faultline explore: {option}: {file} cannot be written: not a file in an existing directory")
+    if script is not None:
+        scope = replace(scope, as_in_a_run=True)
     console = terminal(stderr=options.json)
     with _LevelProgress(console) as progress:
         result = explore(scope, options.jobs, progress, schedules=path is not None)
@@ -73,10 +89,33 @@ def _explore(options: argparse.Namespace) -> int:
         ScopeSituations(name, asdict(scope), result.states, result.reached).write(path)
     if options.json:
         figures = {key: value for key, value in result._asdict().items() if key != "reached"}
-        print_json({"scope": name, **figures, "violation": result.violation and result.violation._asdict()})
+        print_json({"scope": name, **figures, "violation": result.violation and _in_words(result.violation)})
     else:
         _show(console, name, result)
+    if script is not None and result.violation is not None:
+        untranslated = _write_script(script, name, scope, result.violation)
+        line = f"not translated: {untranslated}" if untranslated else f"faultline incident run {script}"
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        if untranslated:
+            return NOT_CARRIED_OUT
     return VALID if result.violation is None else INVALID
+
+
+def _write_script(path: Path, name: str, scope: Scope, violation: Violation) -> str:
+    """Write the incident of a violation. Returns the step that a script has no words for; empty if it is written."""
+    from harness.search.scripted_schedules.incident_text import incident_text
+    from harness.search.scripted_schedules.translation import Untranslatable
+
+    try:
+        text = incident_text(name, scope, violation)
+    except Untranslatable as step:
+        return str(step)
+    path.write_text(text, encoding="utf-8")
+    return ""
+
+
+def _in_words(violation: Violation) -> dict[str, Any]:
+    return {"promise": violation.promise, "schedule": violation.schedule}
 
 
 class _LevelProgress:

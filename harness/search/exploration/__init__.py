@@ -8,6 +8,7 @@ restart_steps    the end of a broker's process, and its next incarnation
 controller_steps one event of the controller, carried out by the shipped `Controller`
 symmetry         states that differ only by the names of the brokers
 promises         the promises that every state and every step must keep
+promises_of_runs those of which the checks of a run see that a step breaks them
 cluster_model    the states of the whole cluster, and the steps between them
 breadth_first    the search, in several processes
 situations       the situation of a state, as the trace of a run shows it

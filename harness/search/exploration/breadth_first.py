@@ -12,7 +12,7 @@ from time import perf_counter, process_time
 from typing import Any, NamedTuple
 
 from harness.search.exploration.canonical import Fingerprint
-from harness.search.exploration.schedules import Schedules
+from harness.search.exploration.schedules import Schedules, WalkedStep
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.shard import BrokenPromise, FirstReach, Level, Round, StateShard, owner
 from harness.search.scope_situations import ReachedSituation
@@ -32,10 +32,15 @@ class ExplorationProgress(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """A broken promise, and the shortest schedule to it, in words."""
+    """A broken promise, and the shortest schedule to it."""
 
     promise: str
-    schedule: tuple[str, ...]
+    steps: tuple[WalkedStep, ...]
+
+    @property
+    def schedule(self) -> tuple[str, ...]:
+        """The steps in words."""
+        return tuple(step.line for step in self.steps)
 
 
 class ExplorationResult(NamedTuple):

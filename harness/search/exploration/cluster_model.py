@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
-from harness.search.exploration import controller_steps, promises, replica_steps, restart_steps
+from harness.search.exploration import controller_steps, promises, promises_of_runs, replica_steps, restart_steps
 from harness.search.exploration.cluster_values import (
     BrokerState,
     ClusterHistory,
     ControllerState,
+    ExploredCluster,
     FollowerRequest,
     LeaderAnswer,
     MetadataUpdate,
@@ -105,13 +106,15 @@ class ClusterModel:
         self._broken_pair = Remembered(self._compute_broken_pair)
 
     def initial(self) -> Numbers:
-        """The partition is created, and no broker has read of it yet."""
+        """The partition is created, and no broker has read of it yet; as in a run, all have."""
         controller = controller_steps.created(self.scope.brokers, self.scope.brokers[0])
         update = controller_steps.update_of(controller, controller.partition)
         disk = ReplicaDisk() if self.scope.restarts else None
-        brokers = (
+        brokers: Iterable[BrokerState] = (
             BrokerState(Partition(node, partition_epoch=-1), unread=(update,), disk=disk) for node in self.scope.brokers
         )
+        if self.scope.as_in_a_run:
+            brokers = (replica_steps.read_update(broker, 0, self._limits) for broker in brokers)
         return (
             *map(self.brokers.number, brokers),
             self.controllers.number(controller),
@@ -120,10 +123,22 @@ class ClusterModel:
 
     def steps(self, state: Numbers) -> Iterator[ClusterStep]:
         """Every step from `state` that changes it."""
-        if self.scope.isr_changes_in_flight:
-            return self._single_steps(state)
-        settled = map(self._settled, self._single_steps(state))
-        return (step for step in settled if step.state != state)
+        steps = self._single_steps(state)
+        if not self.scope.isr_changes_in_flight:
+            steps = (step for step in map(self._settled, steps) if step.state != state)
+        if self.scope.as_in_a_run:
+            steps = (step._replace(broken=self._seen_in_run(state, step.state)) for step in steps)
+        return steps
+
+    def cluster(self, state: Numbers) -> ExploredCluster:
+        """The values that the numbers of a state stand for."""
+        *brokers, controller, history = state
+        values = tuple([self.brokers.values[broker] for broker in brokers])
+        return ExploredCluster(values, self.controllers.values[controller], self.histories.values[history])
+
+    def _seen_in_run(self, before: Numbers, after: Numbers) -> str | None:
+        seen = promises_of_runs.seen_broken(self.cluster(before), self.cluster(after))
+        return None if seen is None else seen.promise
 
     def _single_steps(self, state: Numbers) -> Iterator[ClusterStep]:
         *brokers, controller, _ = state
@@ -151,6 +166,8 @@ class ClusterModel:
 
     def broken(self, state: Numbers) -> str | None:
         """The promise that does not hold in `state`."""
+        if self.scope.as_in_a_run:
+            return None
         *brokers, controller, history = state
         for broker in brokers:
             if (broken := self._broken_broker[broker, controller, history]) is not None:

@@ -149,3 +149,12 @@ class ClusterHistory(NamedTuple):
     crashes: int = 0
     losses: int = 0
     """Crashes in which a broker has lost data."""
+
+
+class ExploredCluster(NamedTuple):
+    """The whole cluster."""
+
+    brokers: tuple[BrokerState, ...]
+    """By id, from 1 on."""
+    controller: ControllerState
+    history: ClusterHistory

@@ -40,11 +40,7 @@ def broken_by_broker(
     state, known, committed = broker.partition, controller.partition, history.committed
     candidate = state.node in known.isr or state.node in known.elr
     if candidate and not has_committed(broker, history):
-        place = "ISR" if state.node in known.isr else "ELR"
-        return (
-            f"broker {state.node}, in the {place}, lacks a committed record: it has {_log(broker.records)}, "
-            f"committed are {_log(committed)} (Leader Candidate Completeness)"
-        )
+        return lacks_committed(broker, controller, history)
     if broker.records[: state.high_watermark] != committed[: state.high_watermark] and not broker.lossy:
         return (
             f"broker {state.node} has {_log(broker.records)} and high watermark {state.high_watermark}, "
@@ -53,6 +49,15 @@ def broken_by_broker(
     if state.role is ReplicaRole.LEADER:
         return _broken_by_leader(broker, controller, history, limits)
     return None
+
+
+def lacks_committed(broker: BrokerState, controller: ControllerState, history: ClusterHistory) -> str:
+    """A member of the ISR or of the ELR lacks a committed record."""
+    place = "ISR" if broker.partition.node in controller.partition.isr else "ELR"
+    return (
+        f"broker {broker.partition.node}, in the {place}, lacks a committed record: it has {_log(broker.records)}, "
+        f"committed are {_log(history.committed)} (Leader Candidate Completeness)"
+    )
 
 
 def _broken_by_leader(

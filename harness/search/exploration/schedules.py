@@ -6,11 +6,22 @@ broker has one name from the first step to the last.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from harness.search.exploration.canonical import CanonicalStates, Fingerprint
 from harness.search.exploration.cluster_model import Action, ClusterModel, ClusterStep, Numbers
-from harness.search.exploration.cluster_values import BrokerState
+from harness.search.exploration.cluster_values import BrokerState, ExploredCluster
 from harness.search.exploration.scope import Scope
 from images.broker.replication.partition import ReplicaRole
+
+
+class WalkedStep(NamedTuple):
+    """A step of a schedule, the cluster before and after it, and the step in words."""
+
+    action: Action
+    before: ExploredCluster
+    after: ExploredCluster
+    line: str
 
 
 class Schedules:
@@ -19,31 +30,35 @@ class Schedules:
     def __init__(self, scope: Scope) -> None:
         self._model = ClusterModel(scope)
         self._canonical = CanonicalStates(self._model)
-        self._ends: dict[tuple[Fingerprint, ...], tuple[Numbers, tuple[str, ...]]] = {}
-        """The state at the end of a path, and the lines of its steps."""
+        self._ends: dict[tuple[Fingerprint, ...], tuple[Numbers, tuple[WalkedStep, ...]]] = {}
+        """The state at the end of a path, and its steps."""
 
     def along(self, path: tuple[Fingerprint, ...]) -> tuple[str, ...]:
-        """The steps along `path`."""
-        return self._end(path)[1]
+        """The steps along `path`, in words."""
+        return tuple(step.line for step in self._end(path)[1])
 
-    def to_broken_promise(self, path: tuple[Fingerprint, ...], *, by_step: bool) -> tuple[str, tuple[str, ...]]:
+    def to_broken_promise(self, path: tuple[Fingerprint, ...], *, by_step: bool) -> tuple[str, tuple[WalkedStep, ...]]:
         """The broken promise, and the steps along `path`. `by_step`: a step after it breaks the promise."""
-        state, lines = self._end(path)
+        state, steps = self._end(path)
         if not by_step:
-            return str(self._model.broken(state)), lines
+            return str(self._model.broken(state)), steps
         breaking = (it for it in self._model.steps(state) if it.broken is not None)
         step = min(breaking, key=lambda it: str(it.broken))
-        return str(step.broken), (*lines, _line(self._model, state, step))
+        return str(step.broken), (*steps, self._walked(state, step))
 
-    def _end(self, path: tuple[Fingerprint, ...]) -> tuple[Numbers, tuple[str, ...]]:
+    def _end(self, path: tuple[Fingerprint, ...]) -> tuple[Numbers, tuple[WalkedStep, ...]]:
         if len(path) == 1:
             return self._model.initial(), ()
         end = self._ends.get(path)
         if end is None:
-            state, lines = self._end(path[:-1])
+            state, steps = self._end(path[:-1])
             step = next(it for it in self._model.steps(state) if self._canonical.of(it.state)[0] == path[-1])
-            end = self._ends[path] = step.state, (*lines, _line(self._model, state, step))
+            end = self._ends[path] = step.state, (*steps, self._walked(state, step))
         return end
+
+    def _walked(self, before: Numbers, step: ClusterStep) -> WalkedStep:
+        cluster = self._model.cluster
+        return WalkedStep(step.action, cluster(before), cluster(step.state), _line(self._model, before, step))
 
 
 def _line(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:

@@ -33,6 +33,9 @@ class Scope:
     """Restarts in which a broker has lost data, at most; `losses_at_a_time` says how many at a time."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
+    as_in_a_run: bool = False
+    """Whether all brokers have read of the partition at first, and only those broken promises count which the checks of
+    a run see (`promises_of_runs`)."""
 
     @property
     def brokers(self) -> tuple[int, ...]:

@@ -62,6 +62,7 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         isr_changes_in_flight=_in_flight(fields, "alter_partition"),
         fetches_in_flight=_in_flight(fields, "fetch"),
         symmetry=symmetry,
+        as_in_a_run=default.as_in_a_run,
     )
     if scope.losses and not scope.losses_at_a_time:
         raise SpecError("losses: with replicas or min.insync.replicas 1 a record may be on one broker only")
