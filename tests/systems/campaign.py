@@ -31,7 +31,10 @@ RECOVERY_LIMIT_S: Final = 240
 NATIVE: Final = "native"
 _IMPOSSIBLE: Final = "message"
 """Packet filters cannot tell messages apart."""
-RUNS: Final = ("release", "clients", "seed", "verdict", "faults that took effect, of those injected", "not valid")
+RUNS: Final = (
+    *("release", "clients", "seed", "verdict", "appends acknowledged", "whole again after"),
+    *("faults that took effect, of those injected", "checks not valid"),
+)
 TOTALS: Final = ("family", "took effect", "injected", "runs with one that did")
 
 Row = Mapping[str, Any]
@@ -80,8 +83,10 @@ def table(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         reasons = [
             f"`{name}` {each['verdict']}: {', '.join(each['findings'])}" for name, each in row["not_valid"].items()
         ]
-        shown = row["failure"] or "; ".join(reasons)
-        yield row["release"], row["library"], str(row["seed"]), row["verdict"], ", ".join(effects) or "none", shown
+        run = (row["release"], row["library"], str(row["seed"]), row["verdict"])
+        acknowledged = str(row["operations"].get("append", {}).get("ok", 0))
+        whole = f"{row['recovery']['seconds']:.0f} s" if row["recovery"].get("recovered") else "never"
+        yield *run, acknowledged, whole, ", ".join(effects) or "none", row["failure"] or "; ".join(reasons) or "none"
 
 
 def totals(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:

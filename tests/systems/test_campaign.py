@@ -24,7 +24,7 @@ SUMMARY: dict[str, Any] = {
     ],
     "faults": {"kill": {"injected": 3, "bit": 2}, "pause": {"injected": 1, "bit": 0}},
     "operations": {"append": {"ok": 5}},
-    "recovery": {"recovered": True},
+    "recovery": {"recovered": True, "seconds": 3.2},
 }
 
 
@@ -40,7 +40,7 @@ def test_the_line_of_a_run_has_the_first_finding_of_each_kind_of_each_check_that
 def test_the_table_says_what_took_effect_and_what_was_not_valid() -> None:
     row = campaign.row_of("4.1.1", "java", SUMMARY, [], 12.6)
     shown = "kill 2 of 3, pause 0 of 1", "`loss` unknown: fault-model-exceeded"
-    assert list(campaign.table([row])) == [("4.1.1", "java", "7", "unknown", *shown)]
+    assert list(campaign.table([row])) == [("4.1.1", "java", "7", "unknown", "5", "3 s", *shown)]
 
 
 def test_a_command_that_crashes_has_a_line_that_says_so() -> None:
