@@ -175,7 +175,7 @@ class _Translation:
             gate.passages.append(Passage(self.place + 1, self._now))
             return
         at_s = self.times.end_of(published) - _BEFORE_END_S
-        if gate.passages and gate.passages[-1].at_s >= at_s - _BEFORE_END_S:
+        if any(max(it.at_s, it.answered_s or 0.0) >= at_s - _BEFORE_END_S for it in gate.passages):
             raise Untranslatable(
                 f"{self._step(step)}: it reads one old state of the metadata after another, and only one request of a "
                 "broker can be on its way"
@@ -213,9 +213,7 @@ class _Translation:
     def _late(self, step: WalkedStep) -> None:
         late = self.followers[step.action.other].late
         if late is None:
-            raise Untranslatable(
-                f"{self._step(step)}: nothing but a crash has a connection break and its request arrive"
-            )
+            raise Untranslatable(f"{self._step(step)}: what is on a connection that is reset never arrives")
         late.arrives_s = self._now
 
     def _receive(self, step: WalkedStep) -> None:

@@ -176,17 +176,23 @@ def test_an_exchange_of_the_next_incarnation_does_not_touch_the_late_request_of_
     assert arrivals[second] == pytest.approx(times.starts[kinds.index("serve")])
 
 
+def test_two_old_states_of_the_metadata_cannot_be_on_their_way_to_one_broker() -> None:
+    scope = replace(TWO, leader_epochs=4)
+    elections = ("elect", "elect 1", "elect")
+    translated(scope, walked(scope, (*elections, "read")))
+    with pytest.raises(Untranslatable, match="step 5, read: it reads one old state of the metadata after another"):
+        translated(scope, walked(scope, (*elections, "read", "read")))
+
+
 def walked(scope: Scope, kinds: Sequence[str]) -> tuple[WalkedStep, ...]:
-    """The first steps of these kinds, one after the other, of a follower that is broker 2."""
+    """The first steps of these kinds, one after the other, of a follower that is broker 2; `elect 1` of broker 1."""
     model = ClusterModel(scope)
     state = model.initial()
     steps = []
     for kind in kinds:
-        step = next(
-            it
-            for it in model.steps(state)
-            if it.action.kind == kind and (kind in ("append", "serve", "late") or it.action.broker == 2)
-        )
+        name, _, broker = kind.partition(" ")
+        takes = 1 if name in ("append", "serve", "late") else int(broker or 2)
+        step = next(it for it in model.steps(state) if it.action[:2] == (name, takes))
         steps.append(WalkedStep(step.action, model.cluster(state), model.cluster(step.state), kind))
         state = step.state
     return tuple(steps)
