@@ -20,6 +20,7 @@ that it did not lose must still be there.
 
 Consequences:
 - A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
+- So is one of a broker that had stopped cleanly when its power was cut: what counts must have been on its disk.
 - Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
 - A replica that loses a tail which no other replica lost exceeds nothing, at whatever offset others lost theirs.
 
@@ -126,11 +127,16 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
                     started_ns=int(numbers.get("down_ns", row["started_ns"])),
                     ended_ns=row["ended_ns"] if row["ended_ns"] is not None else NEVER,
                     killed=float(numbers.get("killed", 0) or numbers.get("unknown_killed", 0)),
-                    lost_bytes=float(numbers.get("lost_bytes", 0)),
-                    is_unknown=bool(numbers.get(_UNKNOWN_LOSS, 0)),
+                    lost_bytes=0.0 if _had_stopped(numbers) else float(numbers.get("lost_bytes", 0)),
+                    is_unknown=not _had_stopped(numbers) and bool(numbers.get(_UNKNOWN_LOSS, 0)),
                 )
             )
     return failures
+
+
+def _had_stopped(numbers: Mapping[str, float]) -> bool:
+    """Whether a fault took only the power of a node that had stopped cleanly."""
+    return bool(numbers.get("stopped")) and not (numbers.get("killed") or numbers.get("unknown_killed"))
 
 
 def vanished_nodes(recovery: Mapping[str, Any]) -> list[NodeFailure]:

@@ -26,6 +26,7 @@ A spec is YAML, every field optional:
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
     channels: 0                 # share of the drawn faults of links that concern the connections of one name
+    blackouts: 0                # share of the drawn faults that cut all power from which nothing promised can be lost
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
@@ -132,6 +133,7 @@ class Spec:
     """Fault families to draw from; empty with a script."""
     triggers: float = 0.0
     channels: float = 0.0
+    blackouts: float = 0.0
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -313,7 +315,8 @@ class Spec:
         if not self.families:
             return self.script
         cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
-        return draw(random, cluster, self.time_limit_s, self.families, self.triggers, self.channels)
+        shares = (self.triggers, self.channels, self.blackouts)
+        return draw(random, cluster, self.time_limit_s, self.families, *shares)
 
     def cluster_shape(
         self,
@@ -333,6 +336,7 @@ class Spec:
             injection_s=injection_s,
             # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
             unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
+            synced_appends=self.settings.get("log.flush.interval.messages", self.settings.get("flush.messages")) == "1",
         )
 
     def check_settings(self) -> CheckSettings:

@@ -139,6 +139,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(49, "offsets.topic.num.partitions", (3, 1, 5), workload="groups"),
     Dimension(50, "triggers", (0.0, 0.2, 0.5), of_faults=True),
     Dimension(51, "channels", (0.0, 0.2, 0.5), of_faults=True),
+    Dimension(52, "blackouts", (0.0, 0.2, 0.5), of_faults=True),
 )
 """In the order in which they are drawn."""
 

@@ -25,6 +25,9 @@ class ClusterShape:
     unclean_recovery: bool = False
     """Whether the spec names a recovery from unclean shutdowns of more brokers than may lose data."""
 
+    synced_appends: bool = False
+    """Whether brokers sync every append before they answer."""
+
     @property
     def loss_budget(self) -> int:
         """Largest number of brokers that may lose data in one run."""

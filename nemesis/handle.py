@@ -280,6 +280,14 @@ class FaultHandle:
         """As `kill`, and the node loses writes that were not synced."""
         return await self._end(node, lambda: self.cluster.power_off(node, keep), _LOST)
 
+    async def cut_power_of_stopped(self, node: str, keep: KeepUnsynced) -> None:
+        """Cut the power of a node that this fault has stopped cleanly: writes that were not synced are lost. One that
+        had ended otherwise keeps its power, since it would be one more that may lose data."""
+        if self.evidence_of_node[node].get("stopped"):
+            await uninterrupted(self._apply(self.cluster.power_off(node, keep), ("lost_bytes",), node))
+        else:
+            self.notes.append(f"{node}: had not stopped cleanly, keeps its power")
+
     async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses everything on its disk."""
         return await self._end(node, lambda: self.cluster.wipe(node), _LOST)

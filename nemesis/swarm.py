@@ -22,6 +22,10 @@ paused, cut off and lose power, since they sync before they answer. Where a spec
 (`unclean.recovery.strategy`), kills hit any broker: a killed process loses nothing, and the recovery must find a
 replica that has everything. Everything is healed at the end.
 
+A share of the faults, `blackouts`, cuts all power from which nothing promised can be lost (`Fault.blacked_out`): of any
+broker that has stopped cleanly, or of all; of every controller; and where every append is synced (`flush.messages=1`)
+and an unclean recovery is named, of every broker at once.
+
 **Streams.** Every decision has a stream of its own, named after its purpose and the numbers of the slot, the family and
 the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the
 family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
@@ -91,9 +95,11 @@ def draw(
     families: Sequence[str] = FAIR_FAMILIES,
     triggers: float = 0.0,
     channels: float = 0.0,
+    blackouts: float = 0.0,
 ) -> Schedule:
     """A schedule for a run of `time_limit_s`, with some or all of `families`; a share of its faults, `triggers`, waits
-    for conditions, and a share of those of links, `channels`, concerns the connections of one name."""
+    for conditions; a share of those of links, `channels`, concerns the connections of one name; and a share of those
+    that end processes, `blackouts`, cuts all power from which nothing promised can be lost."""
     possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
     if not possible or time_limit_s <= 0:
         return Schedule()
@@ -134,18 +140,27 @@ def draw(
     if of_slots and of_slots[-1].at_s < earliest_s < end_s:
         last = of_slots.pop()
         of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
-    return Schedule((*scheduled, *_changed(of_slots, triggers, channels, streams, cluster)))
+    return Schedule((*scheduled, *_changed(of_slots, triggers, channels, blackouts, streams, cluster)))
 
 
 def _changed(
-    of_slots: Sequence[ScheduledFault], triggers: float, channels: float, streams: _Streams, cluster: ClusterShape
+    of_slots: Sequence[ScheduledFault],
+    triggers: float,
+    channels: float,
+    blackouts: float,
+    streams: _Streams,
+    cluster: ClusterShape,
 ) -> Iterator[ScheduledFault]:
-    """The faults with triggers, and limited to channels; the first that has an effect by itself stays as it is."""
+    """The faults with triggers, limited to channels, and blacked out; the first that has an effect by itself stays as
+    it is."""
     kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone()), 0)
     for number, scheduled in enumerate(of_slots):
         random = streams.of("channel", number)
         if number != kept and EnvironmentCapability.CHANNELS not in cluster.unsupported and random.random() < channels:
             scheduled = replace(scheduled, fault=scheduled.fault.limited(random, cluster))
+        random = streams.of("blackout", number)
+        if number != kept and random.random() < blackouts:
+            scheduled = replace(scheduled, fault=scheduled.fault.blacked_out(random, cluster))
         random = streams.of("trigger", number)
         triggered = number != kept and random.random() < triggers
         yield with_trigger(scheduled, random, cluster) if triggered else scheduled
@@ -229,7 +244,7 @@ def victims_of(schedule: Schedule, cluster: ClusterShape) -> tuple[str, ...]:
     at_risk = (
         target
         for scheduled in schedule
-        for target in scheduled.fault.at_risk(unclean_recovery=cluster.unclean_recovery)
+        for target in scheduled.fault.at_risk(cluster)
         if target != "controller" and target not in cluster.controllers
     )
     return tuple(dict.fromkeys(at_risk))

@@ -19,6 +19,7 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "seed": (0, (1 << 63) - 1),
     "triggers": (0, 1),
     "channels": (0, 1),
+    "blackouts": (0, 1),
 }
 """Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
 NAME_LENGTH_MAX: Final = 100

@@ -11,17 +11,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, both_ways
+from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, KeepUnsynced, both_ways
 
 _RETRY_S = 0.5
 _RETRIES = 120
 _TO_HIGH_WATERMARK_SHARE = 0.1
+_ALL_BROKERS_SHARE = 0.25
+_KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
 STILL_MOVING = "a reassignment of an earlier fault is under way"
@@ -158,7 +162,9 @@ class RaiseMinIsr(Fault):
 class ControlledRestart(Fault):
     """Stop brokers cleanly, one after the other, and start them again when the fault heals.
 
-    A broker that stops cleanly hands its leadership over, flushes, and restarts without a loss of data.
+    A broker that stops cleanly hands its leadership over, flushes, and restarts without a loss of data. With `keep` it
+    loses its power once it has stopped: everything that counts must be on its disk by then, so any broker may, and all
+    of them may.
     """
 
     name: ClassVar[str] = "controlled-restart"
@@ -168,21 +174,38 @@ class ControlledRestart(Fault):
     in_steps: ClassVar[bool] = True
 
     nodes: tuple[str, ...] = ("any",)
+    keep: KeepUnsynced | None = None
+    """How much of what they had not synced they keep when their power is cut; without it they keep their power."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """One broker."""
         return cls((draws.broker(),))
 
+    def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
+        """The power of the stopped broker is cut; in some draws that of every broker, each once it has stopped."""
+        keep = random.choice(_KEEPS)
+        nodes = cluster.brokers if random.random() < _ALL_BROKERS_SHARE else self.nodes
+        return replace(self, nodes=nodes, keep=keep)
+
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
         for node in await handle.resolve(self.nodes):
             await handle.stop(node)
+            if self.keep is not None:
+                await handle.cut_power_of_stopped(node, self.keep)
+
+    def describe(self) -> str:
+        """Targets, and what is kept where the power is cut."""
+        return Fault.describe(self) + _then_power_loss(self.keep)
 
 
 @dataclass(frozen=True, slots=True)
 class RollingRestart(Fault):
-    """Restart every broker in a random order, each stopped cleanly and started before the next."""
+    """Restart every broker in a random order, each stopped cleanly and started before the next.
+
+    With `keep` each loses its power once it has stopped.
+    """
 
     name: ClassVar[str] = "rolling-restart"
     number: ClassVar[int] = 6
@@ -192,11 +215,21 @@ class RollingRestart(Fault):
     in_steps: ClassVar[bool] = True
 
     patience_ms: float = 2_000.0
+    keep: KeepUnsynced | None = None
+    """As of a controlled restart."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """All brokers."""
         return cls(draws.patience_ms)
+
+    def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
+        """The power of every broker is cut once it has stopped."""
+        return replace(self, keep=random.choice(_KEEPS))
+
+    def describe(self) -> str:
+        """Whether the power is cut."""
+        return Fault.describe(self) + _then_power_loss(self.keep)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Once around."""
@@ -204,9 +237,15 @@ class RollingRestart(Fault):
         handle.random.shuffle(brokers)
         for broker in brokers:
             start = await handle.stop(broker)
+            if self.keep is not None:
+                await handle.cut_power_of_stopped(broker, self.keep)
             await handle.sleep(handle.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
             await start()
             await handle.sleep(handle.random.uniform(0.2, 1.0) * self.patience_ms / 1000)
+
+
+def _then_power_loss(keep: KeepUnsynced | None) -> str:
+    return "" if keep is None else f", then power loss (keeps {keep})"
 
 
 @dataclass(frozen=True, slots=True)

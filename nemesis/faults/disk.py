@@ -8,7 +8,8 @@ enough nodes, so it is a fault by name only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import ClassVar, Self
 
 from nemesis.cluster_shape import ClusterShape
@@ -39,9 +40,18 @@ class PowerLoss(Fault):
             return cls(nodes=draws.controllers(), keep=draws.keep())
         return cls(nodes=draws.some(draws.profile.victims), keep=draws.keep())
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
-        """Its nodes."""
-        return self.nodes
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """Its nodes, unless every record is on a disk before it counts, and an unclean recovery finds it there."""
+        return () if cluster.unclean_recovery and cluster.synced_appends else self.nodes
+
+    def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
+        """The power of every controller; of every broker, too, where none of them can lose anything."""
+        names = {"controller", *cluster.controllers}
+        if names.issuperset(self.nodes):
+            return replace(self, nodes=cluster.controllers)
+        if self.at_risk(cluster):
+            return self
+        return replace(self, nodes=random.choice((cluster.brokers, cluster.brokers + cluster.controllers)))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
@@ -84,7 +94,7 @@ class WipeDisk(Fault):
         """Victims."""
         return cls(nodes=draws.some(draws.profile.victims))
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """Its nodes."""
         return self.nodes
 
@@ -143,7 +153,7 @@ class FsyncLies(Fault):
         """Victims."""
         return cls(nodes=draws.some(draws.profile.victims))
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """Its nodes."""
         return self.nodes
 

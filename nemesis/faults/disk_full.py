@@ -40,9 +40,9 @@ class DiskFull(Fault):
         """The nodes of a random kill, and up to 10 kB of room, so that the disk fills in the middle of something."""
         return cls(nodes=draws.unclean_restarts(), room_bytes=round(10 ** draws.random.uniform(0, 4)))
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """Its nodes: a broker ends over a full disk."""
-        return () if unclean_recovery else self.nodes
+        return () if cluster.unclean_recovery else self.nodes
 
     async def inject(self, handle: FaultHandle) -> None:
         """Fill the disk of every node."""

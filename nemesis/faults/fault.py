@@ -119,9 +119,13 @@ class Fault:
         connections between the nodes that it concerns."""
         return self
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
-        """The targets that lose data, or restart uncleanly, which only victims of a run may (`nemesis.swarm`). Where
-        `unclean_recovery` finds what a killed process has kept, any may be killed."""
+    def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
+        """The same fault with the power cut where no promise rests on what is lost then, if it is about processes."""
+        return self
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """The targets that lose data, or restart uncleanly, which only victims of a run may (`nemesis.swarm`). Where an
+        unclean recovery finds what a killed process has kept, any may be killed."""
         return ()
 
     def describe(self) -> str:

@@ -35,9 +35,9 @@ class Kill(Fault):
         """Nodes that may restart uncleanly; a killed process loses nothing."""
         return cls(nodes=draws.unclean_restarts())
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """Its nodes."""
-        return () if unclean_recovery else self.nodes
+        return () if cluster.unclean_recovery else self.nodes
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node."""

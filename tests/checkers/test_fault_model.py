@@ -134,6 +134,20 @@ def test_each_node_is_charged_what_was_measured_on_it_and_not_the_sum() -> None:
     assert (measured.node, measured.lost_bytes, measured.started_ns) == ("b1", 8, 5_500_000_000)
 
 
+def test_a_broker_that_had_stopped_cleanly_when_its_power_was_cut_lost_nothing_that_excuses() -> None:
+    def charged(numbers: dict[str, float]) -> list[tuple[float, bool]]:
+        of_node = {"nodes": {"b1": {"down_ns": 5 * S, **numbers}}}
+        failures = node_failures(
+            small_evidence.faults(small_evidence.fault("controlled-restart", ["b1"], 5, 6, of_node))
+        )
+        return [(failure.lost_bytes, failure.is_unknown) for failure in failures]
+
+    assert charged({"stopped": 1, "killed": 0, "lost_bytes": 8}) == [(0, False)]
+    assert charged({"stopped": 1, "unknown_lost_bytes": 1}) == [(0, False)]
+    assert charged({"stopped": 0, "killed": 0, "lost_bytes": 8}) == [(8, False)]
+    assert charged({"stopped": 1, "killed": 1, "lost_bytes": 8}) == [(8, False)]
+
+
 def test_a_sum_over_several_nodes_leaves_unknown_what_each_of_them_lost() -> None:
     """As runs of earlier versions have it."""
     summed = node_failures(

@@ -122,7 +122,8 @@ def new_faults(parents: Parents, random: Random) -> Spec | None:
         return None
     drawn = replace(parents.spec, seed=random.randrange(SEEDS), families=parents.base.families, script=Schedule())
     shares = {name: float(parents.spec.drawn.get(name, 0)) for name in _OF_FAULTS}
-    return _scripted(replace(drawn, triggers=shares["triggers"], channels=shares["channels"]))
+    triggers, channels, blackouts = (shares[name] for name in ("triggers", "channels", "blackouts"))
+    return _scripted(replace(drawn, triggers=triggers, channels=channels, blackouts=blackouts))
 
 
 def new_world(parents: Parents, random: Random) -> Spec | None:
@@ -172,7 +173,7 @@ def retarget(parents: Parents, random: Random) -> Spec | None:
         if partition is not None and random.random() < 0.5:
             changes: dict[str, Any] = {"partition": random.randrange(cluster.partitions)}
             return replace(scheduled, fault=replace(fault, **changes))
-        if fault.at_risk(unclean_recovery=cluster.unclean_recovery) or not fault.nodes_named():
+        if fault.at_risk(cluster) or not fault.nodes_named():
             return scheduled
         leaders = [f"{role}/{number}" for role in ("leader", "follower") for number in range(cluster.partitions)]
         trigger = [TRIGGER] if scheduled.when is not None else []
@@ -275,7 +276,7 @@ def _scripted(spec: Spec) -> Spec:
     injection_s = environment_named("sim", {}).injection_s
     stream = run_stream(spec.seed, "schedule")
     schedule = spec.schedule(spec.broker_names, spec.controller_names, stream, injection_s=injection_s)
-    return replace(spec, families=(), triggers=0.0, channels=0.0, script=schedule)
+    return replace(spec, families=(), triggers=0.0, channels=0.0, blackouts=0.0, script=schedule)
 
 
 def _cluster(spec: Spec) -> ClusterShape:
@@ -337,9 +338,7 @@ def _adopted(
 def _victims_for(fault: Fault, cluster: ClusterShape, victims: Sequence[str]) -> dict[str, str] | None:
     """Each target of the fault that loses data → the victim that does so instead; None where nobody may."""
     at_risk = [
-        target
-        for target in fault.at_risk(unclean_recovery=cluster.unclean_recovery)
-        if target != "controller" and target not in cluster.controllers
+        target for target in fault.at_risk(cluster) if target != "controller" and target not in cluster.controllers
     ]
     if at_risk and not victims:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_seen
 from nemesis.handle import FaultHandle
@@ -110,7 +111,7 @@ class UncleanReturn(ScriptedFault):
         await handle.sleep(handle.random.uniform(1.2, 2.0) * patience_s)
         await wake()
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """The victim."""
         return (self.victim,)
 
@@ -255,7 +256,7 @@ class StaleBrokerEpoch(ScriptedFault):
                 await handle.pause(node)
         await handle.sleep(2 * patience_s)
 
-    def at_risk(self, *, unclean_recovery: bool = False) -> tuple[str, ...]:
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """The victim."""
         return (self.victim,)
 

@@ -1,0 +1,168 @@
+"""Blackouts: power is cut where nothing promised can be lost, and what is lost there all the same is no excuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.runner.run import run
+from harness.spec import parse
+from images.broker.log.log import Log
+from nemesis.cluster_shape import ClusterShape
+from nemesis.faults.admin import ControlledRestart, RollingRestart
+from nemesis.faults.disk import PowerLoss
+from nemesis.faults.fault import Fault
+from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.ports import Evidence, KeepUnsynced
+from nemesis.schedule import parse_script
+from nemesis.swarm import draw, is_fair
+from results.run.directory import RunDirectory
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.workloads import virtual_time
+
+CLUSTER = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2)
+SYNCED = replace(CLUSTER, synced_appends=True, unclean_recovery=True)
+ENDING = ["power-loss", "admin", "kill"]
+
+
+def blackouts(cluster: ClusterShape, *, seeds: int = 200) -> Counter[str]:
+    """What became of the faults that a schedule without blackouts has, over many seeds; all others are as they were."""
+    changes = Counter[str]()
+    for seed in range(seeds):
+        plain, dark = (draw(Random(seed), cluster, 60.0, ENDING, blackouts=share) for share in (0.0, 0.5))
+        assert is_fair(dark, cluster)
+        assert parse_script(dark.to_script()) == dark
+        dark.check(cluster.brokers, cluster.controllers, cluster.partitions)
+        for before, after in zip(plain, dark, strict=True):
+            if after == before:
+                continue
+            assert replace(after, fault=before.fault) == before
+            changes[_became(before.fault, after.fault, cluster)] += 1
+    return changes
+
+
+def _became(before: Fault, after: Fault, cluster: ClusterShape) -> str:
+    match before, after:
+        case ControlledRestart(keep=None), ControlledRestart(keep=KeepUnsynced()):
+            return "all stopped" if after.nodes == cluster.brokers else "stopped"
+        case RollingRestart(keep=None), RollingRestart(keep=KeepUnsynced()):
+            return "stopped one by one"
+        case PowerLoss(), PowerLoss() if after.keep == before.keep:
+            names = {cluster.controllers: "controllers", cluster.brokers: "brokers"}
+            return names.get(after.nodes, "all" if after.nodes == cluster.brokers + cluster.controllers else "other")
+    return f"{before} became {after}"
+
+
+def test_blackouts_change_restarts_and_power_losses_of_controllers_and_nothing_else() -> None:
+    assert {*blackouts(CLUSTER)} == {"stopped", "all stopped", "stopped one by one", "controllers"}
+
+
+def test_all_brokers_lose_power_at_once_only_where_every_append_is_synced_and_a_recovery_finds_it() -> None:
+    assert {"brokers", "all"} < {*blackouts(SYNCED)}
+    for lacking in (replace(SYNCED, synced_appends=False), replace(SYNCED, unclean_recovery=False)):
+        assert not {"brokers", "all", "other"} & {*blackouts(lacking)}
+        assert not is_fair(
+            parse_script([{"at": 1.0, "for": 1.0, "fault": "power-loss", "nodes": ["b1", "b2"]}]), lacking
+        )
+
+
+def test_a_spec_says_whether_every_append_is_synced() -> None:
+    def synced(settings: dict[str, str]) -> bool:
+        spec = parse({"settings": settings})
+        return spec.cluster_shape(spec.broker_names, spec.controller_names).synced_appends
+
+    assert synced({"flush.messages": "1"})
+    assert synced({"log.flush.interval.messages": "1"})
+    assert not synced({})
+    assert not synced({"flush.messages": "10"})
+
+
+class _Stops(FakeCluster):
+    """A cluster whose broker `b2` does not stop by itself."""
+
+    async def stop(self, node: str) -> Evidence:
+        await super().stop(node)
+        return {"stopped": float(node != "b2")}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [ControlledRestart(("b1", "b2"), KeepUnsynced.NOTHING), RollingRestart(100.0, KeepUnsynced.NOTHING)],
+    ids=lambda fault: fault.name,
+)
+def test_only_a_broker_that_has_stopped_cleanly_loses_its_power(fault: Fault) -> None:
+    cluster = _Stops()
+
+    async def inject() -> None:
+        handle = FaultHandle(cluster, ActiveEffects(), Random(1))
+        await fault.inject(handle)
+        await handle.heal()
+        assert handle.notes == ["b2: had not stopped cleanly, keeps its power"]
+
+    virtual_time.run(inject())
+    stops = [call.split()[1] for call in cluster.calls if call.startswith("stop ")]
+    cuts = [call.split()[1] for call in cluster.calls if call.startswith("kill ")]
+    assert cuts == [node for node in stops if node != "b2"]
+    assert cluster.pristine
+
+
+def verdicts(path: Path, settings: dict[str, str], *script: dict[str, Any]) -> dict[str, tuple[str, set[str]]]:
+    """Checker → its verdict and what it found, of a simulated run."""
+    spec = parse({"seed": 5, "time_limit": "14s", "rate": 40, "settings": settings, "faults": list(script)})
+    directory = RunDirectory.create(path, "blackout", 5)
+    run(spec, directory, report=False)
+    return {
+        verdict.checker: (str(verdict.validity), {finding.kind for finding in verdict.findings})
+        for verdict in directory.verdicts()
+    }
+
+
+ALL_STOPPED = {
+    "at": 4.0,
+    "for": 3.0,
+    "fault": "controlled-restart",
+    "nodes": ["b1", "b2", "b3"],
+    "keep": "nothing",
+}
+
+
+def without_sync(close: Callable[[Log, bool], OSError | None]) -> Callable[[Log, bool], OSError | None]:
+    """A clean close that takes what was written for what is on the disk."""
+
+    def closed(log: Log, clean: bool) -> OSError | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Log, "flush", lambda log: None)
+            return close(log, clean)
+
+    return closed
+
+
+def test_brokers_that_have_all_stopped_cleanly_lose_nothing_with_their_power(tmp_path: Path) -> None:
+    assert {validity for validity, _ in verdicts(tmp_path, {}, ALL_STOPPED).values()} == {"valid"}
+
+
+def test_what_brokers_lose_that_had_stopped_cleanly_is_excused_by_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Log, "close", without_sync(Log.close))
+    found = verdicts(tmp_path, {}, ALL_STOPPED)
+    assert found["loss"] == ("invalid", {"lost-append"})
+    assert found["protocol"][0] == "invalid"
+
+
+ALL_CUT = {"at": 6.0, "for": 2.0, "fault": "power-loss", "nodes": ["b1", "b2", "b3"], "keep": "nothing"}
+RECOVERY = {"unclean.recovery.strategy": "balanced"}
+
+
+def test_where_every_append_is_synced_all_brokers_lose_power_at_once_and_nothing_with_it(tmp_path: Path) -> None:
+    found = verdicts(tmp_path, {"flush.messages": "1", **RECOVERY}, ALL_CUT)
+    assert found.pop("faults") == ("unknown", {"nothing-bit", "fault-missed"}), "there was nothing to lose"
+    assert {validity for validity, _ in found.values()} == {"valid"}
+    found = verdicts(tmp_path / "unsynced", RECOVERY, ALL_CUT)
+    assert found["loss"][0] == "unknown", "the loss is more than the protocol promises to survive"
