@@ -110,7 +110,7 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
     A node of which nothing was measured lost nothing. The sum over nodes says nothing of any of them: where a run of an
     earlier version recorded no more than that, and a fault with several targets lost data, it is unknown on each.
     """
-    failures = []
+    failures, lied = [], lied_to(faults)
     for row in faults.to_pylist():
         evidence = json.loads(row["evidence"] or "{}")
         by_node = evidence.get("nodes")
@@ -120,6 +120,7 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
             lossy = {"killed": evidence.get("killed", 0), _UNKNOWN_LOSS: evidence.get("lost_bytes", 0)}
             by_node = dict.fromkeys(row["nodes"], lossy)
         for node, numbers in by_node.items():
+            synced = node not in lied and _had_stopped(numbers)
             failures.append(
                 NodeFailure(
                     node=node,
@@ -127,8 +128,8 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
                     started_ns=int(numbers.get("down_ns", row["started_ns"])),
                     ended_ns=row["ended_ns"] if row["ended_ns"] is not None else NEVER,
                     killed=float(numbers.get("killed", 0) or numbers.get("unknown_killed", 0)),
-                    lost_bytes=0.0 if _had_stopped(numbers) else float(numbers.get("lost_bytes", 0)),
-                    is_unknown=not _had_stopped(numbers) and bool(numbers.get(_UNKNOWN_LOSS, 0)),
+                    lost_bytes=0.0 if synced else float(numbers.get("lost_bytes", 0)),
+                    is_unknown=not synced and bool(numbers.get(_UNKNOWN_LOSS, 0)),
                 )
             )
     return failures

@@ -272,21 +272,20 @@ class FaultHandle:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
         return await self._end(node, lambda: self.cluster.kill(node), _KILLED)
 
-    async def stop(self, node: str) -> Callable[[], Awaitable[None]]:
-        """Stop a process cleanly; it starts again as after `kill`."""
-        return await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
+    async def stop(self, node: str, keep: KeepUnsynced | None = None) -> Callable[[], Awaitable[None]]:
+        """Stop a process cleanly; it starts again as after `kill`. With `keep` its power is cut then, if it was whole
+        and stopped by itself: one that opens no log syncs nothing that was written before an unclean end."""
+        whole = self._situation.wholeness.is_whole(node)
+        start = await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
+        if keep is not None and whole and self.evidence_of_node[node].get("stopped"):
+            await uninterrupted(self._apply(self.cluster.power_off(node, keep), ("lost_bytes",), node))
+        elif keep is not None:
+            self.notes.append(f"{node}: was not whole, or did not stop cleanly; it keeps its power")
+        return start
 
     async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses writes that were not synced."""
         return await self._end(node, lambda: self.cluster.power_off(node, keep), _LOST)
-
-    async def cut_power_of_stopped(self, node: str, keep: KeepUnsynced) -> None:
-        """Cut the power of a node that this fault has stopped cleanly: writes that were not synced are lost. One that
-        had ended otherwise keeps its power, since it would be one more that may lose data."""
-        if self.evidence_of_node[node].get("stopped"):
-            await uninterrupted(self._apply(self.cluster.power_off(node, keep), ("lost_bytes",), node))
-        else:
-            self.notes.append(f"{node}: had not stopped cleanly, keeps its power")
 
     async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
         """As `kill`, and the node loses everything on its disk."""

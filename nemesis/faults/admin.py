@@ -191,9 +191,7 @@ class ControlledRestart(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
         for node in await handle.resolve(self.nodes):
-            await handle.stop(node)
-            if self.keep is not None:
-                await handle.cut_power_of_stopped(node, self.keep)
+            await handle.stop(node, self.keep)
 
     def describe(self) -> str:
         """Targets, and what is kept where the power is cut."""
@@ -236,9 +234,7 @@ class RollingRestart(Fault):
         brokers = list(handle.cluster.brokers)
         handle.random.shuffle(brokers)
         for broker in brokers:
-            start = await handle.stop(broker)
-            if self.keep is not None:
-                await handle.cut_power_of_stopped(broker, self.keep)
+            start = await handle.stop(broker, self.keep)
             await handle.sleep(handle.random.uniform(0.0, 0.3) * self.patience_ms / 1000)
             await start()
             await handle.sleep(handle.random.uniform(0.2, 1.0) * self.patience_ms / 1000)

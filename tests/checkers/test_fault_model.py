@@ -146,6 +146,10 @@ def test_a_broker_that_had_stopped_cleanly_when_its_power_was_cut_lost_nothing_t
     assert charged({"stopped": 1, "unknown_lost_bytes": 1}) == [(0, False)]
     assert charged({"stopped": 0, "killed": 0, "lost_bytes": 8}) == [(8, False)]
     assert charged({"stopped": 1, "killed": 1, "lost_bytes": 8}) == [(8, False)]
+    lies = small_evidence.fault("fsync-lies", ["b1"], 1, 6, {"nodes": {"b1": {"lies": 3}}})
+    cut = {"nodes": {"b1": {"down_ns": 5 * S, "stopped": 1, "lost_bytes": 8}}}
+    both = small_evidence.faults(lies, small_evidence.fault("controlled-restart", ["b1"], 5, 6, cut))
+    assert [failure.lost_bytes for failure in node_failures(both)] == [0, 8], "its disk had lied about what it synced"
 
 
 def test_a_sum_over_several_nodes_leaves_unknown_what_each_of_them_lost() -> None:

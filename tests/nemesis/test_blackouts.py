@@ -21,6 +21,7 @@ from nemesis.faults.fault import Fault
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import Evidence, KeepUnsynced
 from nemesis.schedule import parse_script
+from nemesis.situation import Situation
 from nemesis.swarm import draw, is_fair
 from results.run.directory import RunDirectory
 from tests.nemesis.fake_cluster import FakeCluster
@@ -103,13 +104,37 @@ def test_only_a_broker_that_has_stopped_cleanly_loses_its_power(fault: Fault) ->
         handle = FaultHandle(cluster, ActiveEffects(), Random(1))
         await fault.inject(handle)
         await handle.heal()
-        assert handle.notes == ["b2: had not stopped cleanly, keeps its power"]
+        assert handle.notes == ["b2: was not whole, or did not stop cleanly; it keeps its power"]
 
     virtual_time.run(inject())
     stops = [call.split()[1] for call in cluster.calls if call.startswith("stop ")]
     cuts = [call.split()[1] for call in cluster.calls if call.startswith("kill ")]
     assert cuts == [node for node in stops if node != "b2"]
     assert cluster.pristine
+
+
+def test_a_broker_that_ended_uncleanly_loses_its_power_with_a_clean_stop_only_once_it_is_whole() -> None:
+    cluster, situation = FakeCluster(), Situation()
+    wholeness = situation.wholeness
+    wholeness.decided(("t", 0), ("b1", "b2"), ("b1", "b2"))
+
+    async def stop() -> list[str]:
+        cluster.calls.clear()
+        handle = FaultHandle(cluster, ActiveEffects(), Random(1), situation=situation)
+        await ControlledRestart(("b1",), KeepUnsynced.NOTHING).inject(handle)
+        await handle.heal()
+        return cluster.calls
+
+    async def scenario() -> None:
+        wholeness.log_ends("b1", ("t", 0), 5)
+        wholeness.went_down("b1")
+        assert await stop() == ["stop b1", "start b1"]
+        wholeness.registered("b1")
+        assert await stop() == ["stop b1", "start b1"]
+        wholeness.recovered("b1", ("t", 0), 5)
+        assert await stop() == ["stop b1", "kill b1", "start b1"]
+
+    virtual_time.run(scenario())
 
 
 def verdicts(path: Path, settings: dict[str, str], *script: dict[str, Any]) -> dict[str, tuple[str, set[str]]]:
