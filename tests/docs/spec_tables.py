@@ -21,6 +21,8 @@ _ABSENT = ("operations", "families", "script")
 """Fields of Spec that are written as parts of other fields."""
 _FILLED_IN = ("seed", "recovery_limit_s", "replication_factor", "drawn")
 """Fields whose default stands for a value that is drawn or worked out."""
+_OF_NONE = {"keep": "no power loss"}
+"""Fields of faults → the meaning of None, where it is not any value."""
 
 
 def spec_fields() -> Rows:
@@ -42,15 +44,16 @@ def client_fields() -> Rows:
     ]
 
 
+def _without_value(item: Field[object]) -> str:
+    return _OF_NONE.get(item.name, "any") if item.default is None else "needed"
+
+
 def fault_fields() -> Rows:
     """Fault, its own fields with their defaults, whether it ends by itself."""
     return [
         (
             f"`{name}`",
-            ", ".join(
-                f"`{item.name}` {_default(item) or ('any' if item.default is None else 'needed')}"
-                for item in fields(kind)
-            ),
+            ", ".join(f"`{item.name}` {_default(item) or _without_value(item)}" for item in fields(kind)),
             "yes" if kind.ends_by_itself else "",
         )
         for name, kind in STEPS.items()
