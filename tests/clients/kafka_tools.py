@@ -33,7 +33,7 @@ _JAVA = (
     "java",
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
-    "-Xmx256m",
+    "-Xmx512m",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 )
 _TOOL_LIMIT_S = 300.0
