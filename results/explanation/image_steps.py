@@ -55,7 +55,9 @@ def image_steps(trace: pa.Table) -> Iterator[Step]:
             is_broker = name in committed.brokers
             loaded = detail["brokers" if is_broker else "partitions"].get(name)
             change = _last(changes, event.log_end)
-            if change is not None and loaded is not None:
+            if is_broker and change is not None and loaded is None:
+                yield _step(event, f"no broker b{name}, whose last change ends at {change[0]}")
+            elif change is not None and loaded is not None:
                 yield from _compared(event, f"broker b{name}" if is_broker else name, change, loaded)
         given = max((end for offset, end in committed.producer_ids if offset <= event.log_end), default=0)
         if detail["next_producer_id"] < given:

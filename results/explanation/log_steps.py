@@ -150,18 +150,20 @@ def _fetch_accepted(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             0,
         )
         return
-    if epoch < 0 or not 0 < position:
+    if not 0 < position or (epoch < 0 and not state.fetches_give_epochs):
         return
     held_epoch = _epoch_at(follower, position - 1)
     theirs = _epoch_at(leader, position - 1)
     if held_epoch not in (UNKNOWN, epoch) and state.leaders.get(epoch) != name:
         yield step(
             StepKind.FETCH_GAVE_WRONG_EPOCH,
-            f"{name} fetched from {position} with {epoch} as the epoch of the record before, which is of epoch "
+            f"{name} fetched from {position} with {_given(epoch)} as the epoch of the record before, which is of epoch "
             f"{held_epoch} in its log, and its leader {event.node}, which has one of epoch {theirs} there, accepted "
             "it: so a divergence goes unnoticed",
             position - 1,
         )
+    elif epoch < 0:
+        return
     elif theirs not in (UNKNOWN, epoch) or position > len(leader.log):
         there = f"holds a record of epoch {theirs}" if theirs != UNKNOWN else f"ends at {len(leader.log)}"
         yield step(
@@ -173,8 +175,16 @@ def _fetch_accepted(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+def _given(epoch: int) -> str:
+    """The epoch that a fetch gave, in words."""
+    return "none" if epoch < 0 else str(epoch)
+
+
 def _epoch_at(replica: ReplicaView | None, offset: int) -> int:
-    return replica.log[offset] if replica is not None and offset < len(replica.log) else UNKNOWN
+    """The epoch of a record that a log has, deleted ones left out."""
+    if replica is None or not replica.log_start <= offset < len(replica.log):
+        return UNKNOWN
+    return replica.log[offset]
 
 
 def _diverging(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
@@ -185,6 +195,7 @@ def _diverging(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if not entries or entries[-1][0] != leader.leader_epoch:
         entries.append((leader.leader_epoch, leader.epoch_start))
     epoch, offset = detail["fetched"]
+    yield from _of_wrong_epoch(state, event, epoch, offset)
     answered, right = (detail["epoch"], event.offset), end_of_epoch(entries, len(leader.log), epoch)
     if answered != right and right[1] != UNKNOWN:
         yield Step(
@@ -195,6 +206,26 @@ def _diverging(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             f"with the end of epoch {answered[0]} at {answered[1]}; in its log epoch {right[0]} ends at {right[1]}",
             min(answered[1], right[1]),
         )
+
+
+def _of_wrong_epoch(state: PartitionReplay, event: TraceRow, epoch: int, offset: int) -> Iterator[Step]:
+    """A fetch from the end of its follower's log that diverges by an epoch which is not that of the last record."""
+    name = f"b{event.details()['replica']}"
+    follower = state.replicas.get(name)
+    held_epoch = _epoch_at(follower, offset - 1)
+    if follower is None or len(follower.log) != offset or held_epoch in (UNKNOWN, epoch):
+        return
+    if state.leaders.get(epoch) == name or (event.leader_epoch, epoch, offset) in follower.divergences:
+        return  # one that led gives its own epoch, with records or without; and it is told once
+    yield Step(
+        StepKind.FETCH_GAVE_WRONG_EPOCH,
+        event.time_ns,
+        event.node,
+        f"{name} fetched from {offset}, the end of its log, with {_given(epoch)} as the epoch of the record before, "
+        f"which is of epoch {held_epoch} in its log; its leader {event.node} answered that the logs part at "
+        f"{event.offset}: so it cuts what both may have",
+        event.offset,
+    )
 
 
 def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:

@@ -22,7 +22,7 @@ BROKER_KINDS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", 
 """Changes of a broker that controllers decide."""
 NODE_KINDS: Final = (
     "node_started", "metadata_applied", "registered", "registration_refused", "broker_stays_fenced", "fetch_session",
-    *BROKER_KINDS,
+    "quorum_leader", *BROKER_KINDS,
 )  # fmt: skip
 """Events of a whole node that matter to each of its partitions."""
 
@@ -203,6 +203,8 @@ class PartitionReplay:
     """Broker's node → when it last took over metadata, and up to which offset."""
     refusals: dict[tuple[str, int, str], int] = field(default_factory=dict)
     """Controller, broker, incarnation of a refused registration → the last contact that the controller gave for it."""
+    fetches_give_epochs: bool = False
+    """Whether fetches give the epoch of the record before, as they do from KIP-595 on."""
     broker_offsets: dict[int, int] = field(default_factory=dict)
     """Broker → the metadata offset of its newest change."""
 
@@ -244,6 +246,8 @@ class PartitionReplay:
             self._change_broker(event)
         elif event.kind == "metadata_applied":
             self.applied[event.node] = event.time_ns, event.log_end
+        elif event.kind == "quorum_leader":
+            self.refusals.clear()  # every session begins anew with a controller that takes charge
         elif event.kind == "registration_refused":
             detail = event.details()
             self.refusals[event.node, event.broker, detail["incarnation"]] = detail["contact_ms"]
@@ -361,9 +365,11 @@ def _diverged(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
     fetch = (event.leader_epoch, *detail.get("fetched", ()))
     follower = state.replica(f"b{detail['replica']}")
     follower.divergences[fetch] = follower.divergences.get(fetch, 0) + 1
+    state.fetches_give_epochs |= bool(detail.get("fetched"))
 
 
 def _fetched(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    state.fetches_give_epochs |= event.details().get("last_epoch", UNKNOWN) >= 0
     follower = state.replicas.get(f"b{event.details().get('replica', -1)}")
     if follower is not None:
         follower.fetch_refused = event if event.kind == "request_fenced" else None

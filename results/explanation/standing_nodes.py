@@ -7,13 +7,15 @@ fetches and votes many times a second. So what has not come about for a while wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.fault_model import NodeFailure
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.standing_steps import STANDS_NS
 from results.explanation.story import Step, StepKind
@@ -25,6 +27,29 @@ _KINDS: Final = (
     "quorum_follower", "quorum_resigned",
 )  # fmt: skip
 _OF_ROLES: Final = ("quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_recovered")
+
+
+_DAMAGED: Final = re.compile(r"\[Errno 5\] (?P<damage>.+): '(?P<path>[^']+)'$")
+"""The last words of a process that could not use a file of its disk."""
+
+
+def file_steps(crashes: Iterable[Mapping[str, Any]], failures: Iterable[NodeFailure]) -> Iterator[Step]:
+    """A process ended over a damaged file, and a fault had taken what was not synced from its disk."""
+    lossy = [failure for failure in failures if failure.lost_bytes > 0]
+    for crash in crashes:
+        found = _DAMAGED.search(crash["error"].strip())
+        before = [each for each in lossy if each.node == crash["node"] and each.started_ns <= crash["time_ns"]]
+        if found is None or not before:
+            continue
+        last = max(before, key=lambda failure: failure.started_ns)
+        yield Step(
+            StepKind.FILE_NOT_SYNCED,
+            crash["time_ns"],
+            crash["node"],
+            f"{crash['node']} could not start from its disk and ended: {found['path']} {found['damage']}; it had not "
+            f"been synced when {last.fault} took {last.lost_bytes:.0f} unsynced bytes from that disk at "
+            f"{last.started_ns / 1e9:.6f} s, though a process relies on it at its start",
+        )
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
 from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import node_steps
+from results.explanation.standing_nodes import file_steps, node_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import beliefs_at, broken_steps
 from results.explanation.story import Belief, Consequence, Step, StepKind, Story
@@ -45,8 +45,9 @@ NEAREST_FIRST: Final = (
 """The checks from the inside of the protocol outwards."""
 OF_GROUPS: Final = frozenset({"coordinator", "groups"})
 """Checks of what groups committed, which no log of the workload's topic holds."""
-LIVENESS: Final = "liveness"
-"""The check of what has to come back: a log that a fault shortened keeps nothing from it."""
+OF_NO_RECORDS: Final = OF_GROUPS | {"liveness", "processes"}
+"""Checks that a log which a fault shortened cannot fail: what has to come back does so without it, no process ends by
+itself for want of it, and groups have a log of their own."""
 INSIDE: Final = frozenset({"raft", "protocol", "coordinator", "processes"})
 """Checks of the trace and of processes: they see a failure when it happens."""
 OF_FETCHES: Final = frozenset({StepKind.FETCH_OF_OTHER_EPOCH_ACCEPTED, StepKind.DIVERGING_FETCH_ACCEPTED})
@@ -55,6 +56,10 @@ OF_CLIENTS: Final = frozenset({
     "position-skipped", "position-went-back", "records-skipped", "commit-beyond-read", "commit-went-back"
 })  # fmt: skip
 """Findings about what a client alone decides: they are their own cause."""
+OF_RECORDS_THAT_ARE_THERE: Final = frozenset({"failed-append-seen"})
+"""Findings about records that no loss of others explains."""
+ONLY_LOSE: Final = frozenset({StepKind.UNCLEAN_ELECTION, StepKind.LOG_LOST_WITHOUT_FAULT})
+"""Steps after which records may be missing, and none is there that was not."""
 BEYOND_THE_FAULT_MODEL: Final = "fault-model-exceeded"
 _LINES_OF_A_CAUSE: Final = 3
 """Of a finding that stands for the cause."""
@@ -154,6 +159,7 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
             # A process that is gone leaves undone what it should do, and is a cause itself.
             end_ns = -1 if _ended(evidence) else _end_ns(evidence)
             steps += group_steps(evidence.trace, topic, partition)
+            steps += file_steps(evidence.recovery.get("crashes", ()), node_failures(evidence.faults))
             steps += (*node_steps(evidence.trace, end_ns), *group_standing_steps(evidence.trace, end_ns))
             for name, number in _partitions(evidence.trace):
                 events = list(events_of(evidence.trace, name, number))
@@ -284,8 +290,10 @@ def _cause(group: _Group) -> Step | None:
     concerned = [
         step for step in group.steps if step.time_ns <= last_ns and (not offsets or any(map(step.concerns, offsets)))
     ]
+    if all(one.finding.kind in OF_RECORDS_THAT_ARE_THERE for one in group.found):
+        concerned = [step for step in concerned if step.kind not in ONLY_LOSE and not step.is_loss]
     broken = [step for step in concerned if not step.is_loss]
-    if not broken and all(one.check in OF_GROUPS or one.check == LIVENESS for one in group.found):
+    if not broken and all(one.check in OF_NO_RECORDS for one in group.found):
         return None
     return next(iter(broken or concerned), None)
 

@@ -161,6 +161,7 @@ class StepKind(StrEnum):
     OFFSET_REFUSED_WRONGLY = "offset-refused-wrongly"
     ANSWER_SKIPS_RECORDS = "answer-skips-records"
     LOG_LOST_WITHOUT_FAULT = "log-lost-without-fault"
+    FILE_NOT_SYNCED = "file-not-synced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from harness.spec import parse
 from tests.results.explanation.fifth_flaws import FIFTH
 from tests.results.explanation.flaw import HALF_A_MINUTE, Edit, Flaw
 from tests.results.explanation.fourth_flaws import FOURTH
+from tests.results.explanation.seventh_flaws import SEVENTH
 from tests.results.explanation.sixth_flaws import SIXTH
 from tests.results.explanation.third_flaws import THIRD
 
@@ -268,10 +269,16 @@ SECOND: Final = (
 )
 """The flaws of a second writer that the first set does not have."""
 
-FLAWS: Final = (*SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
+FLAWS: Final = (*SEVENTH, *SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
 
 NAMED: Final = frozenset(
     {
+        "retry-answered-without-wait",
+        "coordinator-loads-to-high-watermark",
+        "returns-still-shutting-down",
+        "high-watermark-skips-unknown",
+        "unfence-elects-isr-only",
+        "isr-change-sent-once",
         "retry-acked-at-once",
         "flush-below-recovery-point",
         "answers-counted-as-votes",
@@ -309,6 +316,10 @@ NAMED: Final = frozenset(
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
     {
+        "last-fetched-epoch-of-request",
+        "snapshot-without-fenced-brokers",
+        "log-start-renamed-unsynced",
+        "last-answer-decides",
         "whole-log-committed-at-takeover",
         "one-proposal-per-topic",
         "shutting-down-for-ever",

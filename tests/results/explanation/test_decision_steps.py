@@ -230,11 +230,13 @@ def test_a_stale_partition_epoch_is_told_with_what_the_decision_changed() -> Non
     assert "→ 3): it did not take that decision over" in step.text
 
 
-def test_a_fetch_that_comes_with_the_wrong_epoch_again_names_the_right_one() -> None:
+def test_a_diverging_fetch_with_another_epoch_than_that_of_the_last_record_is_told_once() -> None:
     events = [row if row["kind"] != "diverging" else {**row, "detail": row["detail"].replace("[0, 7]", "[3, 7]")}
               for row in diverges(4, 5, 6)]  # fmt: skip
-    (step,) = broken_steps(trace_rows(small_evidence.trace(*events)))
-    assert "gives epoch 3 again as that of its last record, which is of epoch 0" in step.text
+    wrong, again = broken_steps(trace_rows(small_evidence.trace(*events)))
+    assert str(wrong.kind) == "fetch-gave-wrong-epoch"
+    assert "with 3 as the epoch of the record before, which is of epoch 0 in its log" in wrong.text
+    assert "gives epoch 3 again as that of its last record, which is of epoch 0" in again.text
 
 
 @pytest.mark.parametrize(("start", "expected"), [(5, ["producer-state-contradicts-log"]), (6, [])])
