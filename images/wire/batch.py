@@ -148,6 +148,11 @@ def parse(buffer: bytes | bytearray | memoryview, offset: int = 0) -> Header:
     return Header._make(_HEADER.unpack_from(buffer, offset))
 
 
+def first_offset(records: bytes) -> int:
+    """The base offset of the first batch of some records, without the rest of its header."""
+    return int.from_bytes(records[:8], "big")
+
+
 def iterate(buffer: bytes) -> Iterator[tuple[Header, bytes]]:
     """Each whole batch in `buffer`, its header parsed and its content unchecked.
 

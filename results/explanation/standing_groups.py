@@ -111,7 +111,8 @@ def _record(group: _WaitingGroup, changed: TraceRow, watermark: int) -> str:
             "was not reported to the group"
         )
     end = (
-        f"{what}, whose record ends at {storing.log_end} of {storing.topic}-{storing.partition} since {storing.at[3:]}"
+        f"{what}, whose record ends at {storing.log_end} of {storing.topic}-{storing.partition} since "
+        f"{storing.time_ns / 1e9:.6f} s"
     )
     if watermark >= storing.log_end:
         return f"{end} and is committed: its high watermark is {watermark}"

@@ -1,5 +1,6 @@
 """Broken steps of what whole nodes leave undone: a broker that never registers or stays fenced, metadata that nobody
-reads, controllers without a leader, or with one that commits nothing.
+reads, controllers without a leader, or with one that commits nothing; and of processes that cannot start from what is
+on their disk.
 
 As in `standing_steps`, the end of a run that did not recover is looked at: every process runs, and sends heartbeats,
 fetches and votes many times a second. So what has not come about for a while was left out by somebody.
@@ -27,8 +28,6 @@ _KINDS: Final = (
     "quorum_follower", "quorum_resigned",
 )  # fmt: skip
 _OF_ROLES: Final = ("quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_recovered")
-
-
 _DAMAGED: Final = re.compile(r"\[Errno 5\] (?P<damage>.+): '(?P<path>[^']+)'$")
 """The last words of a process that could not use a file of its disk."""
 

@@ -29,7 +29,7 @@ from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.trace import TraceEvent
-from images.wire.batch import CorruptBatch, InvalidRecord, is_transactional, produced_batch
+from images.wire.batch import CorruptBatch, InvalidRecord, first_offset, is_transactional, produced_batch
 from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
@@ -191,7 +191,7 @@ class ProduceFetchApis:
         for fetch, result in zip(fetches, results, strict=True):
             asked = fetch.partition.fetch_offset
             refused = result.error is ErrorCode.offset_out_of_range
-            first = int.from_bytes(result.records[:8], "big") if result.records else NO_OFFSET  # of the first batch
+            first = first_offset(result.records) if result.records else NO_OFFSET
             if fetch.replica is None or not (refused or first > asked):
                 continue
             replica, state = fetch.replica, fetch.replica.state

@@ -33,6 +33,7 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicImage,
 )
+from images.broker.metadata.image_trace import partition_detail
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
@@ -289,16 +290,7 @@ class MetadataChange:
         unclean: bool = False,
         log_ends: Mapping[int, ReplicaLogEnd] | None = None,
     ) -> None:
-        detail: dict[str, object] = {
-            "elr": list(partition.elr),
-            "last_known_elr": list(partition.last_known_elr),
-            "replicas": list(partition.replicas),
-            "adding": list(partition.adding),
-            "removing": list(partition.removing),
-            "min_isr": topic.min_isr(partition),
-            "reason": reason,
-            "unclean": unclean,
-        }
+        detail = {**partition_detail(topic, partition), "reason": reason, "unclean": unclean}
         if log_ends is not None:
             detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in sorted(log_ends.items())}
         self.trace.append(

@@ -1,4 +1,5 @@
-"""The trace event for metadata that a node has not read record by record as it was decided."""
+"""Metadata in the trace: the fields of a partition, and the event for metadata that a node has not read record by
+record as it was decided."""
 
 from __future__ import annotations
 
@@ -21,12 +22,19 @@ def metadata_loaded(image: ClusterImage, epoch: int) -> TraceEvent:
 
 
 def _partition(topic: TopicImage, partition: PartitionImage) -> dict[str, object]:
-    """The fields that a `partition_changed` has, too."""
+    """All that a `partition_changed` has, too."""
     return {
         "leader": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "partition_epoch": partition.partition_epoch,
         "isr": list(partition.isr),
+        **partition_detail(topic, partition),
+    }
+
+
+def partition_detail(topic: TopicImage, partition: PartitionImage) -> dict[str, object]:
+    """What events say of a partition beside its leader, its epochs and its ISR."""
+    return {
         "elr": list(partition.elr),
         "last_known_elr": list(partition.last_known_elr),
         "replicas": list(partition.replicas),
