@@ -22,8 +22,8 @@ from harness.exit_codes import INVALID, NOT_CARRIED_OUT, VALID
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.search.exploration.breadth_first import ExplorationProgress, ExplorationResult, Violation
     from harness.search.exploration.scope import Scope
+    from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, Violation
 
 _PROCESSES_MAX = 256
 

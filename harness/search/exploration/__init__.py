@@ -10,7 +10,7 @@ symmetry         states that differ only by the names of the brokers
 promises         the promises that every state and every step must keep
 promises_of_runs those of which the checks of a run see that a step breaks them
 cluster_model    the states of the whole cluster, and the steps between them
-breadth_first    the search, in several processes
+breadth_first    the exploration of a scope
 situations       the situation of a state, as the trace of a run shows it
-schedules        the shortest way to a state, in words
+schedules        the steps of a schedule in words
 """

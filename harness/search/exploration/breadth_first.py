@@ -1,103 +1,16 @@
-"""The search: level by level, one shard in every process, so that the first broken promise has a shortest schedule."""
+"""The exploration of a scope: every state of the cluster, until a promise is broken or no state is left."""
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from signal import SIG_IGN, SIGINT, signal
-from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
 
-from harness.search.exploration.canonical import Fingerprint
-from harness.search.exploration.schedules import Schedules, WalkedStep
+from harness.search.exploration import schedules as words
+from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.scope import Scope
-from harness.search.exploration.shard import BrokenPromise, FirstReach, Level, Round, StateShard, owner
-from harness.search.scope_situations import ReachedSituation
-from results.situations.situation import ProtocolSituation
-
-
-class ExplorationProgress(NamedTuple):
-    """How far an exploration is."""
-
-    depth: int
-    """The steps from the first state to those of this level."""
-    states: int
-    steps: int
-    left: int
-    """States of this level whose steps have yet to be taken."""
-    seconds: float
-
-
-class Violation(NamedTuple):
-    """A broken promise, and the shortest schedule to it."""
-
-    promise: str
-    steps: tuple[WalkedStep, ...]
-
-    @property
-    def schedule(self) -> tuple[str, ...]:
-        """The steps in words."""
-        return tuple(step.line for step in self.steps)
-
-
-class ExplorationResult(NamedTuple):
-    """The end of an exploration."""
-
-    states: int
-    steps: int
-    depth: int
-    seconds: float
-    """From the first state on, without the start of the processes."""
-    cpu_seconds: float
-    """Of all shards."""
-    memory_mb: int
-    """The greatest memory of all shards together."""
-    violation: Violation | None
-    situations: int
-    """Of the protocol, in all states found."""
-    reached: tuple[ReachedSituation, ...] = ()
-    """All of them, if they were asked for; the nearest to the first state first."""
-
-
-class _Usage(NamedTuple):
-    """What the process of a shard has used."""
-
-    cpu_seconds: float
-    memory_mb: int
-
-
-class _Remote:
-    """A shard in a process of its own. A call is sent to all shards before the first answer is awaited."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def send(self, call: str, *arguments: Any) -> None:
-        """Send a call."""
-        self._connection.send((call, arguments))
-
-    def receive(self) -> Any:
-        """The result of the last call."""
-        return self._connection.recv()
-
-
-class _Local:
-    """The only shard of a search, in this process."""
-
-    def __init__(self, shard: StateShard) -> None:
-        self._shard = shard
-        self._result: Any = None
-
-    def send(self, call: str, *arguments: Any) -> None:
-        """Make a call."""
-        self._result = _called(self._shard, call, arguments)
-
-    def receive(self) -> Any:
-        """The result of the last call."""
-        return self._result
+from harness.search.exploration.situations import StateSituations
+from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, search
+from harness.search.state_space.explored_model import Explored
 
 
 def explore(
@@ -109,126 +22,9 @@ def explore(
 ) -> ExplorationResult:
     """Explore every state of `scope` until a promise is broken or no state is left; with `schedules`, find the shortest
     one to every situation."""
-    with _shards(scope, processes) as shards:
-        began = perf_counter()
-        before: list[_Usage] = _all(shards, "usage")
-        depth, states, steps = 0, 0, 0
-        while True:
-            level = _end_level(shards)
-            states += level.states
-            if level.broken or not level.states:
-                break
-            left = level.states
-            while left:
-                progress(ExplorationProgress(depth, states, steps, left, perf_counter() - began))
-                rounds: list[Round] = _all(shards, "expand")
-                steps += sum(it.steps for it in rounds)
-                left = sum(it.left for it in rounds)
-                for sender, it in enumerate(rounds):
-                    for shard, packed in zip(shards, it.outgoing, strict=True):
-                        shard.send("admit", sender, packed)
-                    for shard in shards:
-                        shard.receive()
-            depth += 1
-        violation = _violation(scope, shards, min(level.broken)) if level.broken else None
-        seconds = perf_counter() - began
-        after: list[_Usage] = _all(shards, "usage")
-        first = _first_reaches(shards)
-        reached = _reached(scope, shards, first) if schedules else ()
-    return ExplorationResult(
-        states,
-        steps,
-        depth if level.states else depth - 1,
-        seconds,
-        sum(end.cpu_seconds - start.cpu_seconds for start, end in zip(before, after, strict=True)),
-        sum(it.memory_mb for it in after),
-        violation,
-        len(first),
-        reached,
-    )
+    return search(partial(_explored, scope), processes, progress, schedules=schedules)
 
 
-def _violation(scope: Scope, shards: Sequence[_Remote | _Local], broken: BrokenPromise) -> Violation:
-    path = _path(shards, broken.fingerprint)
-    return Violation(*Schedules(scope).to_broken_promise(path, by_step=broken.by_step))
-
-
-def _first_reaches(shards: Sequence[_Remote | _Local]) -> dict[str, FirstReach]:
-    first: dict[str, FirstReach] = {}
-    for reached in _all(shards, "reached"):
-        for code, reach in reached.items():
-            first[code] = min(reach, first.get(code, reach))
-    return first
-
-
-def _reached(
-    scope: Scope, shards: Sequence[_Remote | _Local], first: dict[str, FirstReach]
-) -> tuple[ReachedSituation, ...]:
-    schedules = Schedules(scope)
-    return tuple(
-        ReachedSituation(ProtocolSituation(code), schedules.along(_path(shards, reach.fingerprint)))
-        for code, reach in sorted(first.items(), key=lambda item: (item[1].depth, item[0]))
-    )
-
-
-def _path(shards: Sequence[_Remote | _Local], fingerprint: Fingerprint) -> tuple[Fingerprint, ...]:
-    """The fingerprints on a shortest way to this one, from the first state on."""
-    path: list[Fingerprint] = []
-    before: Fingerprint | None = fingerprint
-    while before is not None:
-        path.insert(0, before)
-        shard = shards[owner(before, len(shards))]
-        shard.send("parent", before)
-        before = shard.receive()
-    return tuple(path)
-
-
-def _end_level(shards: Sequence[_Remote | _Local]) -> Level:
-    levels: list[Level] = _all(shards, "end_level")
-    return Level(sum(it.states for it in levels), tuple(broken for it in levels for broken in it.broken))
-
-
-def _all(shards: Sequence[_Remote | _Local], call: str) -> list[Any]:
-    for shard in shards:
-        shard.send(call)
-    return [shard.receive() for shard in shards]
-
-
-@contextmanager
-def _shards(scope: Scope, processes: int) -> Iterator[Sequence[_Remote | _Local]]:
-    if processes == 1:
-        yield (_Local(StateShard(scope, 0, 1)),)
-        return
-    context = get_context("spawn")
-    with ExitStack() as ends:
-        shards = []
-        for index in range(processes):
-            connection, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, scope, index, processes), daemon=True)
-            process.start()
-            ends.callback(process.join)
-            ends.callback(process.terminate)
-            ends.callback(connection.close)
-            other.close()
-            shards.append(_Remote(connection))
-        for shard in shards:
-            shard.receive()
-        yield shards
-
-
-def _serve(connection: Connection, scope: Scope, index: int, count: int) -> None:
-    signal(SIGINT, SIG_IGN)  # an interruption is of the process that waits for the shards, which ends them
-    shard = StateShard(scope, index, count)
-    connection.send("ready")
-    with suppress(EOFError, BrokenPipeError):  # the process that waits for the shards is gone
-        while True:
-            call, arguments = connection.recv()
-            connection.send(_called(shard, call, arguments))
-
-
-def _called(shard: StateShard, call: str, arguments: tuple[Any, ...]) -> Any:
-    return _usage() if call == "usage" else getattr(shard, call)(*arguments)
-
-
-def _usage() -> _Usage:
-    return _Usage(process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+def _explored(scope: Scope) -> Explored:
+    model = ClusterModel(scope)
+    return Explored(model, partial(words.line, model), StateSituations(model).code)

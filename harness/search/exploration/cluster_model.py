@@ -23,13 +23,12 @@ from harness.search.exploration.cluster_values import (
     ReplicaDisk,
 )
 from harness.search.exploration.controller_steps import ControllerStep, ControllerSteps
-from harness.search.exploration.interning import Interned, Remembered
 from harness.search.exploration.scope import Scope
+from harness.search.exploration.symmetry import RENAMING
+from harness.search.state_space.explored_model import Numbers, ValueTables
+from harness.search.state_space.interning import Interned, Remembered
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.replication.partition import NO_EPOCH, NO_LEADER, Partition, ReplicaRole
-
-Numbers = tuple[int, ...]
-"""A state: the numbers of the brokers' states, of the controller's, and of the history."""
 
 
 class Action(NamedTuple):
@@ -72,6 +71,10 @@ class ClusterModel:
         self.brokers: Interned[BrokerState] = Interned()
         self.controllers: Interned[ControllerState] = Interned()
         self.histories: Interned[ClusterHistory] = Interned()
+        self.tables = ValueTables(self.brokers, self.controllers, self.histories)
+        self.names = scope.brokers
+        self.symmetry = scope.symmetry
+        self.renaming = RENAMING
         self._limits = scope.limits
         self._controller_steps = ControllerSteps(scope.rules, scope.topic_config)
         self._updates: Interned[MetadataUpdate] = Interned()

@@ -1,67 +1,14 @@
-"""The shortest way to a state, in words.
-
-The search keeps fingerprints of canonical states. Here the way is walked again without renaming any broker, so that a
-broker has one name from the first step to the last.
-"""
+"""The steps of a schedule in words."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from harness.search.exploration.canonical import CanonicalStates, Fingerprint
-from harness.search.exploration.cluster_model import Action, ClusterModel, ClusterStep, Numbers
-from harness.search.exploration.cluster_values import BrokerState, ExploredCluster
-from harness.search.exploration.scope import Scope
+from harness.search.exploration.cluster_model import Action, ClusterModel, ClusterStep
+from harness.search.exploration.cluster_values import BrokerState
+from harness.search.state_space.explored_model import Numbers
 from images.broker.replication.partition import ReplicaRole
 
 
-class WalkedStep(NamedTuple):
-    """A step of a schedule, the cluster before and after it, and the step in words."""
-
-    action: Action
-    before: ExploredCluster
-    after: ExploredCluster
-    line: str
-
-
-class Schedules:
-    """The schedules of a scope along paths of fingerprints, each from that of the first state on."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._model = ClusterModel(scope)
-        self._canonical = CanonicalStates(self._model)
-        self._ends: dict[tuple[Fingerprint, ...], tuple[Numbers, tuple[WalkedStep, ...]]] = {}
-        """The state at the end of a path, and its steps."""
-
-    def along(self, path: tuple[Fingerprint, ...]) -> tuple[str, ...]:
-        """The steps along `path`, in words."""
-        return tuple(step.line for step in self._end(path)[1])
-
-    def to_broken_promise(self, path: tuple[Fingerprint, ...], *, by_step: bool) -> tuple[str, tuple[WalkedStep, ...]]:
-        """The broken promise, and the steps along `path`. `by_step`: a step after it breaks the promise."""
-        state, steps = self._end(path)
-        if not by_step:
-            return str(self._model.broken(state)), steps
-        breaking = (it for it in self._model.steps(state) if it.broken is not None)
-        step = min(breaking, key=lambda it: str(it.broken))
-        return str(step.broken), (*steps, self._walked(state, step))
-
-    def _end(self, path: tuple[Fingerprint, ...]) -> tuple[Numbers, tuple[WalkedStep, ...]]:
-        if len(path) == 1:
-            return self._model.initial(), ()
-        end = self._ends.get(path)
-        if end is None:
-            state, steps = self._end(path[:-1])
-            step = next(it for it in self._model.steps(state) if self._canonical.of(it.state)[0] == path[-1])
-            end = self._ends[path] = step.state, (*steps, self._walked(state, step))
-        return end
-
-    def _walked(self, before: Numbers, step: ClusterStep) -> WalkedStep:
-        cluster = self._model.cluster
-        return WalkedStep(step.action, cluster(before), cluster(step.state), _line(self._model, before, step))
-
-
-def _line(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
+def line(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
     """The step, and every broker that it changes, as it is then."""
     changed = [
         _broker(model.brokers.values[new])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from harness.search.exploration.cluster_model import ClusterModel, Numbers
+from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.cluster_values import BrokerState
-from harness.search.exploration.interning import Remembered
+from harness.search.state_space.explored_model import Numbers
+from harness.search.state_space.interning import Remembered
 from images.broker.replication.partition import ReplicaRole
 from results.situations.facts import UNKNOWN, LogEpochs, PartitionFacts, ReplicaFacts
 from results.situations.situation import code_of

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, Exchange, MetadataUpdate
+from harness.search.state_space.explored_model import Names, Renaming
 from images.broker.replication.partition import NO_LEADER, Follower, LeaderState, PartitionRegistration, ProposeIsr
-
-Names = Mapping[int, int]
-"""The new id of every broker."""
 
 
 def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:
@@ -112,3 +110,7 @@ def _exchange(exchange: Exchange, names: Names) -> Exchange:
 
 def _id(follower: Follower) -> int:
     return follower.id
+
+
+RENAMING = Renaming(renamed_broker, renamed_controller, nameless_broker, nameless_place)
+"""A state of the cluster under other names of its brokers."""

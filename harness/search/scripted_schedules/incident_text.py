@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import yaml
 
-from harness.search.exploration.breadth_first import Violation
 from harness.search.exploration.promises_of_runs import seen_broken
 from harness.search.exploration.scope import Scope
 from harness.search.scripted_schedules.step_times import append_s
 from harness.search.scripted_schedules.translation import ScriptedSchedule, translated
+from harness.search.state_space.breadth_first import Violation
 
 _LAG_AFTER_S: Final = 5.0
 """A replica is removed from the ISR for no other reason than the schedule has: only so long after the end."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harness.search.exploration.schedules import WalkedStep
+from harness.search.state_space.shortest_schedules import WalkedStep
 
 BEGIN_S: Final = 4.0
 """The first moment of the gates: before it, the first broker is made the leader."""

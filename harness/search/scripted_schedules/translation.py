@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
-from harness.search.exploration.schedules import WalkedStep
 from harness.search.exploration.scope import Scope
 from harness.search.scripted_schedules.message_gates import (
     DroppingGate,
@@ -36,6 +35,7 @@ from harness.search.scripted_schedules.message_gates import (
     overlapping,
 )
 from harness.search.scripted_schedules.step_times import BEGIN_S, StepTimes, session_within_a_session, step_times
+from harness.search.state_space.shortest_schedules import WalkedStep
 
 _FETCH: Final = "Fetch"
 _HEALED_S: Final = 5.0

@@ -28,7 +28,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 
 from harness.search.exploration import replica_steps, restart_steps
-from harness.search.exploration.cluster_model import ClusterModel, Numbers
+from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.cluster_values import (
     TOPIC,
     TOPIC_ID,
@@ -41,6 +41,7 @@ from harness.search.exploration.cluster_values import (
 from harness.search.exploration.memory_log import MemoryLog
 from harness.search.exploration.replica_steps import OpenedReplica
 from harness.search.exploration.scope import Scope
+from harness.search.state_space.explored_model import Numbers
 from images.broker.config import Endpoint
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.log import Log

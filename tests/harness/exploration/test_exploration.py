@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
-from harness.search.exploration.breadth_first import ExplorationResult, explore
-from harness.search.exploration.canonical import CanonicalStates
-from harness.search.exploration.cluster_model import ClusterModel, Numbers
+from harness.search.exploration.breadth_first import explore
+from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.scope_file import SHIPPED, load
+from harness.search.state_space.breadth_first import ExplorationResult
+from harness.search.state_space.canonical import CanonicalStates
+from harness.search.state_space.explored_model import Numbers
 from images.broker.truncation_protocol import TruncationProtocol
 
 TWO_REPLICAS = Scope(replicas=2, isr_changes_in_flight=True)

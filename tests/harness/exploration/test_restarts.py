@@ -8,10 +8,11 @@ from random import Random
 import pytest
 
 from harness.search.exploration.breadth_first import explore
-from harness.search.exploration.canonical import CanonicalStates
-from harness.search.exploration.cluster_model import Action, ClusterModel, Numbers
+from harness.search.exploration.cluster_model import Action, ClusterModel
 from harness.search.exploration.cluster_values import LogRecord, ReplicaDisk
 from harness.search.exploration.scope import Scope
+from harness.search.state_space.canonical import CanonicalStates
+from harness.search.state_space.explored_model import Numbers
 
 RESTART = Scope(
     replicas=2, records=1, leader_epochs=1, min_insync_replicas=2, fetches_in_flight=True, restarts=1, losses=1

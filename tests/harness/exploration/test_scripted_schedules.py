@@ -13,15 +13,16 @@ import pytest
 
 from harness.cli.main import main
 from harness.incidents.incident import load_incident
-from harness.search.exploration.breadth_first import Violation, explore
+from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.promises_of_runs import SeenViolation, seen_broken
-from harness.search.exploration.schedules import WalkedStep
 from harness.search.exploration.scope import Scope
 from harness.search.scripted_schedules.incident_text import incident_text
 from harness.search.scripted_schedules.message_gates import DroppingGate, HoldingGate, Passage
 from harness.search.scripted_schedules.step_times import step_times
 from harness.search.scripted_schedules.translation import ScriptedSchedule, Untranslatable, translated
+from harness.search.state_space.breadth_first import Violation
+from harness.search.state_space.shortest_schedules import WalkedStep
 from images.broker.truncation_protocol import TruncationProtocol
 
 TWO = Scope(replicas=2, isr_changes_in_flight=True, as_in_a_run=True)

@@ -15,12 +15,14 @@ import pytest
 from harness.cli.main import main
 from harness.search import scope_situations
 from harness.search.exploration import replica_steps
-from harness.search.exploration.breadth_first import ExplorationResult, explore
-from harness.search.exploration.cluster_model import ClusterModel, ClusterStep, Numbers
+from harness.search.exploration.breadth_first import explore
+from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
 from harness.search.exploration.replica_steps import OpenedReplica
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
+from harness.search.state_space.breadth_first import ExplorationResult
+from harness.search.state_space.explored_model import Numbers
 from images.trace import TraceEvent
 from results.situations.replay import situations_of
 from results.situations.situation import ProtocolSituation

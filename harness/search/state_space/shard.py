@@ -11,10 +11,8 @@ import pickle
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from harness.search.exploration.canonical import CanonicalStates, Fingerprint
-from harness.search.exploration.cluster_model import ClusterModel, Numbers
-from harness.search.exploration.scope import Scope
-from harness.search.exploration.situations import StateSituations
+from harness.search.state_space.canonical import CanonicalStates, Fingerprint
+from harness.search.state_space.explored_model import Explored, Numbers
 
 STATES_PER_ROUND = 5_000
 
@@ -60,14 +58,14 @@ class Level(NamedTuple):
 class StateShard:
     """The states of shard `index` of `count`."""
 
-    def __init__(self, scope: Scope, index: int, count: int) -> None:
-        self._model = ClusterModel(scope)
+    def __init__(self, explored: Explored, index: int, count: int) -> None:
+        self._model = explored.model
         self._canonical = CanonicalStates(self._model)
         self._count = count
-        self._situations = StateSituations(self._model)
+        self._situation = explored.situation
         self._reached: dict[str, FirstReach] = {}
         self._depth = 0
-        self._tables = (self._model.brokers, self._model.controllers, self._model.histories)
+        self._tables = self._model.tables
         self._parents: dict[Fingerprint, Fingerprint | None] = {}
         self._frontier: list[tuple[Fingerprint, Numbers]] = []
         self._found: dict[Fingerprint, FoundState] = {}
@@ -105,8 +103,9 @@ class StateShard:
         """End the level: the states found are the next one."""
         for found in self._found.values():
             self._parents[found.fingerprint] = found.parent
-            code, reach = self._situations.code(found.state), FirstReach(self._depth, found.fingerprint)
-            self._reached[code] = min(reach, self._reached.get(code, reach))
+            if self._situation is not None:
+                code, reach = self._situation(found.state), FirstReach(self._depth, found.fingerprint)
+                self._reached[code] = min(reach, self._reached.get(code, reach))
             text = self._model.broken(found.state)
             if text is not None:
                 self._broken.append(BrokenPromise(text, found.fingerprint, by_step=False))
@@ -159,6 +158,6 @@ def _keep_least(states: dict[Fingerprint, FoundState], found: FoundState) -> Non
 
 
 def _keys(state: Numbers) -> list[tuple[int, int]]:
-    """The table and the number of each part of a state: brokers, controller, history."""
-    brokers = len(state) - 2
-    return [(max(0, place - brokers + 1), number) for place, number in enumerate(state)]
+    """The table and the number of each part of a state: machines, what they share, history."""
+    machines = len(state) - 2
+    return [(max(0, place - machines + 1), number) for place, number in enumerate(state)]
