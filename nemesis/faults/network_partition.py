@@ -165,8 +165,9 @@ class NetworkPartition(Fault):
         await handle.cut(on_channel(cut, self.channel), reset=self.flavour is ConnectionFate.RESET)
 
     def effective_alone(self) -> bool:
-        """A connection of one name may have nothing to carry."""
-        return self.channel is None
+        """Two nodes may have nothing to say to each other: two brokers share no leader, or a controller is not the
+        active one; and a connection of one name may have nothing to carry."""
+        return self.channel is None and not self.against and self.shape is not PartitionShape.BRIDGE
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Connections that can be told apart, if it is limited to some."""
