@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +44,13 @@ def add(commands: Commands) -> None:
         "--without", action="append", default=[], metavar="RULE", help="switch off a safety rule; may be repeated"
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: one for each core)"
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes, or tasks of Spark (default: one for each core, or for each slot of Spark)",
+    )
+    parser.add_argument(
+        "--master", metavar="URL", help="share the states out over the tasks of a Spark master: local[2], spark://…"
     )
     parser.add_argument(
         "--situations",
@@ -62,12 +70,13 @@ def add(commands: Commands) -> None:
 
 
 def _explore(options: argparse.Namespace) -> int:
-    from harness.search.exploration.breadth_first import explore
     from harness.search.exploration.scope_file import load
     from harness.search.scope_situations import ScopeSituations
+    from harness.search.state_space.breadth_first import LostShard
     from harness.yaml_document import SpecError
+    from results.store.spark import SparkUnavailable
 
-    if not 1 <= options.jobs <= _PROCESSES_MAX:
+    if options.jobs is not None and not 1 <= options.jobs <= _PROCESSES_MAX:
         raise Usage(f"faultline explore: --jobs: {options.jobs} is not a number from 1 to {_PROCESSES_MAX}")
     try:
         name, scope = load(options.scope, options.protocol, tuple(options.without))
@@ -83,8 +92,12 @@ def _explore(options: argparse.Namespace) -> int:
     if script is not None:
         scope = replace(scope, as_in_a_run=True)
     console = terminal(stderr=options.json)
-    with _LevelProgress(console) as progress:
-        result = explore(scope, options.jobs, progress, schedules=path is not None)
+    try:
+        with _LevelProgress(console) as progress:
+            result = _explored(options, scope, progress)
+    except (LostShard, SparkUnavailable) as error:
+        print(f"faultline: {error}", file=sys.stderr)
+        return NOT_CARRIED_OUT
     if path is not None and result.violation is None:
         ScopeSituations(name, asdict(scope), result.states, result.reached).write(path)
     if options.json:
@@ -99,6 +112,21 @@ def _explore(options: argparse.Namespace) -> int:
         if untranslated:
             return NOT_CARRIED_OUT
     return VALID if result.violation is None else INVALID
+
+
+def _explored(
+    options: argparse.Namespace, scope: Scope, progress: Callable[[ExplorationProgress], None]
+) -> ExplorationResult:
+    from harness.search.exploration.breadth_first import explore
+
+    schedules = options.situations is not None
+    if options.master is None:
+        return explore(scope, options.jobs or os.cpu_count() or 1, progress, schedules=schedules)
+    from harness.search.spark_shards import SETTINGS, spark_shards
+    from results.store.spark import session
+
+    with session("faultline explore", master=options.master, settings=SETTINGS) as spark:
+        return explore(scope, spark_shards(spark.sparkContext, options.jobs or 0), progress, schedules=schedules)
 
 
 def _write_script(path: Path, name: str, scope: Scope, violation: Violation) -> str:

@@ -9,19 +9,19 @@ from harness.search.exploration import schedules as words
 from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
-from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, search
+from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, ShardsOf, search
 from harness.search.state_space.explored_model import Explored
 
 
 def explore(
     scope: Scope,
-    processes: int,
+    processes: int | ShardsOf,
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
     *,
     schedules: bool = False,
 ) -> ExplorationResult:
-    """Explore every state of `scope` until a promise is broken or no state is left; with `schedules`, find the shortest
-    one to every situation."""
+    """Explore every state of `scope` until a promise is broken or no state is left, as `search`; with `schedules`, find
+    the shortest one to every situation."""
     return search(partial(_explored, scope), processes, progress, schedules=schedules)
 
 

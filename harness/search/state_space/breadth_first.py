@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from signal import SIG_IGN, SIGINT, signal
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from harness.search.scope_situations import ReachedSituation
 from harness.search.state_space.canonical import Fingerprint
@@ -17,6 +17,8 @@ from harness.search.state_space.explored_model import Explored
 from harness.search.state_space.shard import BrokenPromise, FirstReach, Level, Round, StateShard, owner
 from harness.search.state_space.shortest_schedules import ShortestSchedules, WalkedStep
 from results.situations.situation import ProtocolSituation
+
+_GONE: Final = "a process of the exploration has ended before its end, and the states that it had are lost"
 
 
 class ExplorationProgress(NamedTuple):
@@ -69,22 +71,32 @@ class _Usage(NamedTuple):
     memory_mb: int
 
 
-class _Remote:
+class LostShard(RuntimeError):
+    """The process of a shard is gone, and the states that it had with it; the message is one line for the user."""
+
+
+class RemoteShard:
     """A shard in a process of its own. A call is sent to all shards before the first answer is awaited."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def send(self, call: str, *arguments: Any) -> None:
-        """Send a call."""
-        self._connection.send((call, arguments))
+        """Send a call. Raises LostShard."""
+        try:
+            self._connection.send((call, arguments))
+        except OSError:
+            raise LostShard(_GONE) from None
 
     def receive(self) -> Any:
-        """The result of the last call."""
-        return self._connection.recv()
+        """The result of the last call; at first, the shard's number. Raises LostShard."""
+        try:
+            return self._connection.recv()
+        except (EOFError, OSError):
+            raise LostShard(_GONE) from None
 
 
-class _Local:
+class LocalShard:
     """The only shard of a search, in this process."""
 
     def __init__(self, shard: StateShard) -> None:
@@ -100,16 +112,23 @@ class _Local:
         return self._result
 
 
+Shards = Sequence[RemoteShard | LocalShard]
+Start = Callable[[], Explored]
+"""Makes the model anew, in each process."""
+ShardsOf = Callable[[Start], AbstractContextManager[Shards]]
+"""Starts the shards of a search elsewhere, and ends them."""
+
+
 def search(
-    start: Callable[[], Explored],
-    processes: int,
+    start: Start,
+    processes: int | ShardsOf,
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
     *,
     schedules: bool = False,
 ) -> ExplorationResult:
-    """Explore every state of the model that `start` makes, in each process anew, until a promise is broken or no state
-    is left; with `schedules`, find the shortest one to every situation."""
-    with _shards(start, processes) as shards:
+    """Explore every state of the model until a promise is broken or no state is left, in so many processes here or in
+    shards elsewhere; with `schedules`, find the shortest one to every situation. Raises LostShard."""
+    with _processes(start, processes) if isinstance(processes, int) else processes(start) as shards:
         began = perf_counter()
         before: list[_Usage] = _all(shards, "usage")
         depth, states, steps = 0, 0, 0
@@ -149,12 +168,12 @@ def search(
     )
 
 
-def _violation(explored: Explored, shards: Sequence[_Remote | _Local], broken: BrokenPromise) -> Violation:
+def _violation(explored: Explored, shards: Shards, broken: BrokenPromise) -> Violation:
     path = _path(shards, broken.fingerprint)
     return Violation(*ShortestSchedules(explored).to_broken_promise(path, by_step=broken.by_step))
 
 
-def _first_reaches(shards: Sequence[_Remote | _Local]) -> dict[str, FirstReach]:
+def _first_reaches(shards: Shards) -> dict[str, FirstReach]:
     first: dict[str, FirstReach] = {}
     for reached in _all(shards, "reached"):
         for code, reach in reached.items():
@@ -162,9 +181,7 @@ def _first_reaches(shards: Sequence[_Remote | _Local]) -> dict[str, FirstReach]:
     return first
 
 
-def _reached(
-    explored: Explored, shards: Sequence[_Remote | _Local], first: dict[str, FirstReach]
-) -> tuple[ReachedSituation, ...]:
+def _reached(explored: Explored, shards: Shards, first: dict[str, FirstReach]) -> tuple[ReachedSituation, ...]:
     schedules = ShortestSchedules(explored)
     return tuple(
         ReachedSituation(ProtocolSituation(code), schedules.along(_path(shards, reach.fingerprint)))
@@ -172,7 +189,7 @@ def _reached(
     )
 
 
-def _path(shards: Sequence[_Remote | _Local], fingerprint: Fingerprint) -> tuple[Fingerprint, ...]:
+def _path(shards: Shards, fingerprint: Fingerprint) -> tuple[Fingerprint, ...]:
     """The fingerprints on a shortest way to this one, from the first state on."""
     path: list[Fingerprint] = []
     before: Fingerprint | None = fingerprint
@@ -184,43 +201,44 @@ def _path(shards: Sequence[_Remote | _Local], fingerprint: Fingerprint) -> tuple
     return tuple(path)
 
 
-def _end_level(shards: Sequence[_Remote | _Local]) -> Level:
+def _end_level(shards: Shards) -> Level:
     levels: list[Level] = _all(shards, "end_level")
     return Level(sum(it.states for it in levels), tuple(broken for it in levels for broken in it.broken))
 
 
-def _all(shards: Sequence[_Remote | _Local], call: str) -> list[Any]:
+def _all(shards: Shards, call: str) -> list[Any]:
     for shard in shards:
         shard.send(call)
     return [shard.receive() for shard in shards]
 
 
 @contextmanager
-def _shards(start: Callable[[], Explored], processes: int) -> Iterator[Sequence[_Remote | _Local]]:
+def _processes(start: Start, processes: int) -> Iterator[Shards]:
     if processes == 1:
-        yield (_Local(StateShard(start(), 0, 1)),)
+        yield (LocalShard(StateShard(start(), 0, 1)),)
         return
     context = get_context("spawn")
     with ExitStack() as ends:
         shards = []
         for index in range(processes):
             connection, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, start, index, processes), daemon=True)
+            process = context.Process(target=serve, args=(other, start, index, processes), daemon=True)
             process.start()
             ends.callback(process.join)
             ends.callback(process.terminate)
             ends.callback(connection.close)
             other.close()
-            shards.append(_Remote(connection))
+            shards.append(RemoteShard(connection))
         for shard in shards:
             shard.receive()
         yield shards
 
 
-def _serve(connection: Connection, start: Callable[[], Explored], index: int, count: int) -> None:
+def serve(connection: Connection, start: Start, index: int, count: int) -> None:
+    """Be shard `index` of `count` at the other end of `connection`, until that is closed; say `index` at first."""
     signal(SIGINT, SIG_IGN)  # an interruption is of the process that waits for the shards, which ends them
     shard = StateShard(start(), index, count)
-    connection.send("ready")
+    connection.send(index)
     with suppress(EOFError, BrokenPipeError):  # the process that waits for the shards is gone
         while True:
             call, arguments = connection.recv()
