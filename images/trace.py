@@ -11,17 +11,19 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence};
                                       left_over, [base offset, end] of the segments deleted as being below the base in
-                                      start_checkpoint=[log start, base offset], if there were any
+                                      start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
+                                      that its file has behind the last batch, if any
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
-                                      producers, as above; high_watermark with which it takes over, before it counts
+                                      producers, bytes_behind, as above; high_watermark with which it takes over,
+                                      before it counts
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
 appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id,
                                       sequence, crc (of the batch's header; it covers neither offset nor leader epoch),
                                       producer_epoch, where it is above 0
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
-                                      producers, both as they are then; log_start, if that changed with it; answer, the
+                                      producers, bytes_behind, as they are then; log_start, if that changed; answer, the
                                       [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader)
@@ -91,7 +93,7 @@ metadata_loaded           any         a broker has loaded a snapshot that ends a
                                       shutting_down}, next_producer_id
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its
-                                      log; left_over, start_checkpoint, as of log_recovered
+                                      log; left_over, start_checkpoint, bytes_behind, as of log_recovered
 quorum_voted              controller  leader_epoch, broker=candidate; itself included
 quorum_vote_refused       controller  leader_epoch, leader it knows then, broker=candidate, refused though not for its
                                       epoch; detail: pre_vote, candidate and own=[last epoch, log end], voted=its vote

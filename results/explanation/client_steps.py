@@ -6,8 +6,10 @@ So a client that reports what no broker told it shows in the two together:
 - an append is `ok` only upon an acknowledgement, with the offset in it, and `fail` only when it is in no log;
 - a batch that may be in the log is sent again under its own sequence number alone: a broker recognizes nothing else,
   and it can neither renumber a batch nor change its records, since the checksum covers both;
-- a read of the latest offset gives what a leader told, a commit is `ok` upon a coordinator's answer, and a member
-  starts where the coordinator told it.
+- a read of the latest offset gives what a leader told, no less than was committed when it began, and a poll nothing
+  that no leader's high watermark had passed when it ended;
+- a commit is `ok` upon a coordinator's answer, a member starts where the coordinator told it, and it commits what polls
+  have given it.
 
 The trace has what a broker decided, and not the bytes that it sent: an answer that the client has and no broker decided
 may also be a broker's that dropped the error, and the step says so.
@@ -17,6 +19,7 @@ Positions are the history's own, and the check `positions` names what moved them
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,10 +29,10 @@ import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, of_partition, trace_rows
 from results.explanation.replay import batch_of
-from results.explanation.story import Step, StepKind
+from results.explanation.story import Step, StepKind, at, span
+from workloads.columns import NEVER
 
 _DROPPED: Final = "an error was dropped, by the broker that answered or by the client"
-_NEVER_NS: Final = (1 << 63) - 1
 _COLUMNS: Final = (
     "index", "process", "kind", "invoked_ns", "completed_ns", "outcome", "value", "offset", "offsets", "values", "error"
 )  # fmt: skip
@@ -113,7 +116,7 @@ def _batch(event: TraceRow) -> str:
 
 def _during(events: Sequence[TraceRow], row: Mapping[str, Any]) -> list[TraceRow]:
     """The events between the invocation of an operation and its completion."""
-    completed = row["completed_ns"] if row["completed_ns"] is not None else _NEVER_NS
+    completed = row["completed_ns"] if row["completed_ns"] is not None else NEVER
     return [event for event in events if row["invoked_ns"] <= event.time_ns <= completed]
 
 
@@ -184,11 +187,74 @@ def _latest(row: Mapping[str, Any], answers: _BrokerAnswers) -> Iterator[Step]:
         )
 
 
+# ---- readers ---------------------------------------------------------------------------------------------------------
+
+
+def read_steps(events: Sequence[TraceRow], history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
+    """The reads of one partition that were answered wrongly, in the order of completion."""
+    times_ns: list[int] = []
+    committed: list[int] = []
+    for event in events:
+        if event.kind == "high_watermark":
+            times_ns.append(event.time_ns)
+            committed.append(max(event.high_watermark, committed[-1] if committed else 0))
+    if not committed:
+        return
+    answers = [event for event in events if event.kind == "latest_told"]
+    own = (pc.field("topic") == topic) & (pc.field("partition") == partition) & (pc.field("outcome") == "ok")
+    reads = history.filter(own & pc.field("kind").isin(["poll", "end_offset"]))
+    columns = ["index", "process", "kind", "invoked_ns", "completed_ns", "offset", "offsets"]
+    for row in reads.select(columns).sort_by("completed_ns").to_pylist():
+        polled = row["kind"] == "poll"
+        passed = bisect_right(times_ns, row["completed_ns" if polled else "invoked_ns"])
+        end = committed[passed - 1] if passed else 0
+        if polled and (highest := max(row["offsets"] or [-1])) >= end:
+            yield _uncommitted(row, end, highest)
+        elif not polled and row["offset"] < end:
+            yield _outdated(row, end, answers)
+
+
+def _uncommitted(row: dict[str, Any], end: int, highest: int) -> Step:
+    return Step(
+        StepKind.RECORD_READ_ABOVE_HIGH_WATERMARK,
+        row["completed_ns"],
+        f"process {row['process']}",
+        f"poll #{row['index']} of process {row['process']} returned {span(end, highest + 1)}, and no leader's "
+        f"high watermark had passed {end}",
+        end,
+        highest + 1,
+        lacking="which node answered the poll: the history names none",
+    )
+
+
+def _outdated(row: dict[str, Any], end: int, answers: Sequence[TraceRow]) -> Step:
+    """A read of the latest offset, with the leader that answered during it last, and its high watermark by then."""
+    during = [event for event in answers if row["invoked_ns"] <= event.time_ns <= row["completed_ns"]]
+    by = ", and no leader told any offset in the meantime: it is one that was kept from an earlier answer"
+    if during:
+        last = during[-1]
+        by = f". {last.node} answered as leader of epoch {last.leader_epoch}, its high watermark at "
+        by += f"{last.high_watermark}" + (" by then" if last.high_watermark > row["offset"] else "")
+        if last.high_watermark > row["offset"]:
+            by += f": {row['offset']} is the high watermark of an earlier moment, not that after the read was confirmed"
+    return Step(
+        StepKind.LATEST_OFFSET_OUTDATED,
+        row["completed_ns"],
+        during[-1].node if during else f"process {row['process']}",
+        f"read #{row['index']} of the latest offset was answered with {row['offset']}, and a leader had committed up "
+        f"to {end} before it began {at(row['invoked_ns']).strip()}{by}",
+        row["offset"],
+        end,
+    )
+
+
 # ---- members of groups -----------------------------------------------------------------------------------------------
 
 
 def member_steps(trace: pa.Table, history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
-    """The broken steps of group members about one partition: commits and starts that no coordinator answered so."""
+    """The broken steps of group members about one partition: commits and starts that no coordinator answered so, and
+    commits of what a member had not been given."""
+    yield from _beyond_delivered(trace, history, topic, partition)
     rows = of_partition(history, topic, partition).filter(pc.field("kind").isin(["assign", "commit"]))
     events: dict[str, list[TraceRow]] = {"offsets_committed": [], "commit_failed": [], "offsets_told": []}
     for event in trace_rows(trace.filter(pc.field("kind").isin(list(events)))):
@@ -225,6 +291,43 @@ def _commit(
             row["completed_ns"],
             f"reported that {commit} certainly failed ({row['error']}), and {own[0].node} had accepted it {own[0].at}",
         )
+
+
+def _beyond_delivered(trace: pa.Table, history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
+    """A member commits the end of what polls have given it. Beyond that it knows an offset only from the answer of a
+    fetch that no poll has given it yet."""
+    own = of_partition(history, topic, partition).filter(pc.field("kind").isin(["assign", "poll", "commit"]))
+    moved = of_partition(trace, topic, partition).filter(pc.field("kind").isin(["appended", "log_start"]))
+    ends: dict[int, int] = {}
+    deleted_below = 0
+    for event in trace_rows(moved):
+        if event.kind == "appended":
+            ends.setdefault(event.log_end, event.time_ns)
+        else:
+            deleted_below = max(deleted_below, event.offset)
+    delivered: dict[int, int] = {}
+    # A commit is looked at as it begins, all else once it has ended.
+    rows = own.select(_COLUMNS).to_pylist()
+    for row in sorted(rows, key=lambda row: row["invoked_ns"] if row["kind"] == "commit" else row["completed_ns"]):
+        process, offset = row["process"], row["offset"]
+        if row["kind"] == "assign":
+            delivered[process] = offset if row["outcome"] == "ok" else NEVER
+        elif row["kind"] == "poll":
+            end = row["offsets"][-1] + 1 if row["offsets"] else offset
+            delivered[process] = max(delivered.get(process, NEVER), end)
+        elif offset > max(given := delivered.get(process, NEVER), deleted_below):
+            known = ends.get(offset, NEVER) <= row["invoked_ns"]
+            what = "the position of its fetches, behind records that an answer had brought and" if known else "records"
+            yield _step(
+                StepKind.COMMITTED_BEYOND_DELIVERED,
+                row,
+                row["invoked_ns"],
+                f"committed {offset} of {topic}-{partition} in generation {row['value']}, and polls had given it the "
+                f"records below {given} only: it committed {what} that no poll had given it yet, so that whoever "
+                "begins there skips them",
+                given,
+                offset,
+            )
 
 
 def _start(row: Mapping[str, Any], during: Sequence[TraceRow], place: str) -> Iterator[Step]:

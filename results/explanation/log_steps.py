@@ -107,29 +107,6 @@ def _producers(
         return
 
 
-def cut_as(event: TraceRow) -> str:
-    """What the opening of a log cut as damaged, in words."""
-    detail = event.details()
-    reason = detail.get("cut_reason")
-    return f" (it cut {detail['cut_bytes']} bytes: {reason})" if reason else ""
-
-
-def live_segment_deleted(event: TraceRow) -> tuple[int, int, str] | None:
-    """The records that the opening of a log deleted with segments that reach above its start, and that in words."""
-    detail = event.details()
-    if "left_over" not in detail:
-        return None
-    (first, end), (start, base) = detail["left_over"], detail["start_checkpoint"]
-    if end <= start:
-        return None
-    text = (
-        f"{event.node} opened its log and deleted the segment that holds its log start, with {span(start, end)}: its "
-        f"log-start checkpoint has log start {start} and names {base} as the base offset of the first segment to keep, "
-        f"and the segments from {first}, which lie below that, end at {end}"
-    )
-    return start, end, text
-
-
 # ---- fetches ---------------------------------------------------------------------------------------------------------
 
 
@@ -408,21 +385,6 @@ def _took_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
-def _checkpoint(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    """The high watermark with which a log is opened is one that the replica had, or at least a leader."""
-    replica = state.replica(event.node)
-    known = max(replica.greatest_high_watermark, replica.log_start, event.offset, len(state.committed))
-    if event.high_watermark > known:
-        yield Step(
-            StepKind.CHECKPOINT_ABOVE_HIGH_WATERMARK,
-            event.time_ns,
-            event.node,
-            f"{event.node} opened its log with the checkpointed high watermark {event.high_watermark}, and no high "
-            f"watermark had ever been above {known}: what lies between counts as committed, and nobody has counted it",
-            known,
-        )
-
-
 def _follower_high_watermark(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica, after = state.replica(event.node), event.high_watermark
     leader = state.replicas.get(f"b{event.leader}")
@@ -438,36 +400,8 @@ def _follower_high_watermark(state: PartitionReplay, event: TraceRow) -> Iterato
         )
 
 
-def _recovered_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    """The log start survives a restart once it was in force: an event of the replica followed it."""
-    replica = state.replica(event.node)
-    if 0 <= event.offset < replica.settled_start and not replica.removed:
-        yield Step(
-            StepKind.LOG_START_FELL,
-            event.time_ns,
-            event.node,
-            f"the log of {event.node} started at {replica.settled_start} and came back starting at {event.offset}: "
-            "deleted records are back",
-        )
-
-
-def _log_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    detail: dict[str, Any] = event.details()
-    committed = len(state.committed)
-    if event.offset > committed:
-        yield Step(
-            StepKind.UNCOMMITTED_RECORDS_DELETED,
-            event.time_ns,
-            event.node,
-            f"{event.node} moved its log start {detail.get('before')} → {event.offset} ({detail.get('reason')}), "
-            f"above its high watermark {event.high_watermark}: no leader had committed {span(committed, event.offset)}",
-            committed,
-            event.offset,
-        )
-
-
 LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
-    "log_recovered": (_knowledge, _recovered_start, _checkpoint),
+    "log_recovered": (_knowledge,),
     "became_leader": (_took_over, _knowledge, _led),
     "follower_high_watermark": (_follower_high_watermark,),
     "truncated": (_truncated, _knowledge),
@@ -477,5 +411,4 @@ LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[S
     "acknowledged": (_unmoved, _acknowledged),
     "high_watermark": (_unmoved,),
     "latest_told": (_unmoved, _latest_told),
-    "log_start": (_log_start,),
 }

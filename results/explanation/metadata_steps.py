@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.log_steps import epochs_of, live_segment_deleted, truncation_of
+from results.explanation.log_bounds_steps import bytes_left, live_segment_deleted
+from results.explanation.log_steps import epochs_of, truncation_of
 from results.explanation.replay import UNKNOWN, ReplicaView, differs, positions_of
 from results.explanation.steps import appended_behind
 from results.explanation.story import Step, StepKind, span
@@ -22,7 +23,7 @@ from results.explanation.story import Step, StepKind, span
 _KINDS: Final = (
     "quorum_recovered", "quorum_voted", "quorum_vote_refused", "quorum_candidate", "quorum_leader", "quorum_follower",
     "quorum_resigned", "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed",
-    "metadata_applied",
+    "metadata_applied", "metadata_trimmed",
 )  # fmt: skip
 
 
@@ -81,9 +82,13 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
         yield from _committed(quorum, controller, event)
     elif event.kind == "metadata_truncated":
         yield from _truncated(quorum, controller, event)
+    elif event.kind in ("metadata_trimmed", "metadata_restored"):
+        yield from _replaced(quorum, event)
     elif event.kind == "quorum_recovered":
         if deleted := live_segment_deleted(event):
             yield _step(StepKind.LIVE_SEGMENT_DELETED, event, f"{deleted[2]} (metadata log)")
+        if left := bytes_left(event):
+            yield _step(StepKind.BYTES_LEFT_BEHIND_LOG_END, event, f"{left[1]} (metadata log)")
         yield from _vote_forgotten(quorum, event)
         end, leader_name = quorum.counted.get(event.node, (0, ""))
         if event.log_end < min(end, len(controller.log)):
@@ -247,6 +252,18 @@ def _truncated(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Ite
         )
 
 
+def _replaced(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
+    """A snapshot takes the place of records that are committed."""
+    committed = len(quorum.committed)
+    if event.offset > committed:
+        did = "put a snapshot in the place of its metadata log"
+        if event.kind == "metadata_restored":
+            did = "took its leader's snapshot in place of its metadata log"
+        text = f"{event.node} {did} below {event.offset}, and the controllers had committed it up to {committed} only: "
+        text += "what lies between may be replaced, and the snapshot has it for good"
+        yield _step(StepKind.METADATA_TRIMMED_BEFORE_COMMIT, event, text)
+
+
 def _still_leads(leader: ReplicaView, since: TraceRow) -> bool:
     """Whether the log of a leader is still that of the epoch in which it is followed."""
     return leader.role == "leader" and leader.leader_epoch == since.leader_epoch
@@ -264,6 +281,8 @@ def _apply(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> None:
     elif event.kind == "metadata_restored":
         controller.resize(0)
         controller.resize(event.offset)
+    elif event.kind == "metadata_trimmed":
+        pass  # the records below stay known
     elif event.kind == "metadata_committed":
         quorum.committed += controller.log[len(quorum.committed) : event.high_watermark]
         for voter, position in positions_of(event).items():

@@ -17,7 +17,14 @@ from dataclasses import replace
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation import belief_steps, decision_steps, election_steps, log_steps, refusal_steps
+from results.explanation import (
+    belief_steps,
+    decision_steps,
+    election_steps,
+    log_bounds_steps,
+    log_steps,
+    refusal_steps,
+)
 from results.explanation.replay import (
     Decision,
     PartitionReplay,
@@ -419,27 +426,6 @@ def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     )
 
 
-def _recovered(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    replica = state.replica(event.node)
-    known = len(replica.log)
-    if (deleted := log_steps.live_segment_deleted(event)) and event.log_end < known:
-        first, end, text = deleted
-        yield Step(StepKind.LIVE_SEGMENT_DELETED, event.time_ns, event.node, text, first, end)
-    elif event.log_end < known and not replica.removed:
-        clean = event.details().get("clean") is True and event.log_end > 0
-        closed = ", although it had been closed as clean, all of it on disk" if clean else ""
-        closed += log_steps.cut_as(event)
-        yield Step(
-            StepKind.CLEAN_LOG_CAME_BACK_SHORTER if clean else StepKind.LOG_CAME_BACK_SHORTER,
-            event.time_ns,
-            event.node,
-            f"the log of {event.node} ended at {known} and came back ending at {event.log_end}{closed}",
-            event.log_end,
-            known,
-            is_loss=not clean,
-        )
-
-
 def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     replica = state.replica(event.node)
     led_before = state.leaders.get(event.leader_epoch, event.node)
@@ -474,9 +460,9 @@ _LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[
     "partition_changed": (_partition_changed,),
     "appended": (_appended,),
     "truncated": (_truncated,),
-    "log_recovered": (_recovered,),
     "became_leader": (_became_leader,),
 }
 _ALL_LOOKS: Final = (
-    belief_steps.LOOKS, log_steps.LOOKS, decision_steps.LOOKS, election_steps.LOOKS, refusal_steps.LOOKS, _LOOKS
+    belief_steps.LOOKS, log_steps.LOOKS, log_bounds_steps.LOOKS, decision_steps.LOOKS, election_steps.LOOKS,
+    refusal_steps.LOOKS, _LOOKS,
 )  # fmt: skip

@@ -23,12 +23,11 @@ import pyarrow.compute as pc
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.verdict import Finding, Validity, Verdict
-from results.explanation.client_steps import client_steps, member_steps
+from results.explanation.client_steps import client_steps, member_steps, read_steps
 from results.explanation.context import faults_at, requests_about
 from results.explanation.group_steps import group_steps
 from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
-from results.explanation.reads import read_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
 from results.explanation.standing_groups import group_standing_steps

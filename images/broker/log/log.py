@@ -230,6 +230,11 @@ class Log:
     # ---- appending and reading ---------------------------------------------------------------------------------------
 
     @property
+    def bytes_behind(self) -> int:
+        """Bytes in the file behind the end of the log: none, but for what a failed append left."""
+        return self._segments.active.bytes_behind
+
+    @property
     def last_batch_epoch(self) -> int:
         """The leader epoch of the last batch, -1 when the log is empty."""
         if self.end == self.start:

@@ -114,6 +114,11 @@ class Segment:
         self.unsynced = self.cut_unsynced = True
         return reason
 
+    @property
+    def bytes_behind(self) -> int:
+        """Bytes that the file has behind the last batch."""
+        return max(0, self._file.size() - self.size)
+
     def append(self, batch: bytes, header: Header) -> None:
         """Write one batch at the end. On OSError the file may hold part of it: see `discard_partial_write`."""
         self._file.append(batch)

@@ -74,8 +74,10 @@ class KafkaMetadataLog:
 
     @property
     def opening_detail(self) -> dict[str, object]:
-        """What was deleted when the log was opened, for the trace."""
-        return self._log.left_over.detail() if self._log.left_over is not None else {}
+        """What was deleted when the log was opened, and what its file has behind it, for the trace."""
+        left_over = self._log.left_over.detail() if self._log.left_over is not None else {}
+        behind = self._log.bytes_behind
+        return {**left_over, **({"bytes_behind": behind} if behind else {})}
 
     @property
     def view(self) -> LogView:

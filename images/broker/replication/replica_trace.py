@@ -230,9 +230,12 @@ def _producer_epoch(header: Header) -> dict[str, object]:
 
 
 def log_detail(log: Log) -> dict[str, object]:
-    """What a log knows besides its records: its epoch cache, and the last sequence number of each producer."""
+    """What a log knows besides its records: its epoch cache, the last sequence number of each producer, and what its
+    file has behind it."""
+    behind = log.bytes_behind
     return {
         "epochs": [list(entry) for entry in log.epochs.entries],
         "producers": {str(producer): state.batches[-1].last_sequence for producer, state in log.producers.items()},
         "producer_expiration_ms": log.config.producer_expiration_ms,
+        **({"bytes_behind": behind} if behind else {}),
     }

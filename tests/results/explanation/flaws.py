@@ -1,6 +1,7 @@
 """Flaws that are no switches: patches of the broker, and the explanation of the first run that fails of each.
 
-    python -m tests.results.explanation.flaws --out docs/explained-flaws.json
+    python -m tests.results.explanation.flaws                       # all rows of docs/explained-flaws.json anew
+    python -m tests.results.explanation.flaws majority-for-isr      # those of these flaws
 
 Each set was written when the explanation was finished, by somebody who had read neither `checkers/` nor
 `results/explanation/` nor an earlier set of flaws. Each is a change that a programmer may take for right, with the
@@ -25,6 +26,7 @@ from typing import Any, Final
 from checkers.verdict import Validity
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from tests.results.explanation.eighth_flaws import EIGHTH
 from tests.results.explanation.fifth_flaws import FIFTH
 from tests.results.explanation.flaw import HALF_A_MINUTE, Edit, Flaw
 from tests.results.explanation.fourth_flaws import FOURTH
@@ -269,10 +271,17 @@ SECOND: Final = (
 )
 """The flaws of a second writer that the first set does not have."""
 
-FLAWS: Final = (*SEVENTH, *SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
+FLAWS: Final = (*EIGHTH, *SEVENTH, *SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
 
 NAMED: Final = frozenset(
     {
+        "registration-keeps-the-shutting-down-mark",
+        "shrink-counts-before-it-is-committed",
+        "elr-takes-every-replica-outside-the-isr",
+        "coordinator-loads-up-to-its-high-watermark",
+        "retry-acknowledged-one-record-early",
+        "brokers-read-the-active-controllers-whole-log",
+        "new-leader-takes-its-whole-log-for-committed",
         "retry-answered-without-wait",
         "coordinator-loads-to-high-watermark",
         "returns-still-shutting-down",
@@ -316,6 +325,9 @@ NAMED: Final = frozenset(
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
     {
+        "consumer-commits-its-fetch-position",
+        "recovery-leaves-the-torn-tail-in-the-file",
+        "follower-begins-anew-at-the-leader-end",
         "last-fetched-epoch-of-request",
         "snapshot-without-fenced-brokers",
         "log-start-renamed-unsynced",
@@ -410,17 +422,21 @@ def _found(row: dict[str, Any]) -> str:
 def main() -> int:
     """Explain the flaws, one after the other."""
     parser = argparse.ArgumentParser(description="Tells what the explanation says of the flaws.")
+    parser.add_argument("flaws", nargs="*", metavar="FLAW", help="its row anew (default: all of them)")
     parser.add_argument("--out", type=Path, default=ROWS, help="the rows, as JSON (default: those of the docs)")
     parser.add_argument("--here", type=json.loads, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.here:
         print(json.dumps(first_failure(options.here)))
         return 0
-    rows = []
+    rows = {row["flaw"]: row for row in json.loads(ROWS.read_text(encoding="utf-8"))} if options.flaws else {}
     for flaw in FLAWS:
-        rows.append(explained(flaw))
-        print(f"{flaw.name}: {_found(rows[-1])}", file=sys.stderr, flush=True)
-    options.out.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        if not options.flaws or flaw.name in options.flaws:
+            rows[flaw.name] = explained(flaw)
+            print(f"{flaw.name}: {_found(rows[flaw.name])}", file=sys.stderr, flush=True)
+    options.out.write_text(
+        json.dumps([rows[flaw.name] for flaw in FLAWS], indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
     return 0
 
 

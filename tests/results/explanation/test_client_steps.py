@@ -6,15 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from results.explanation.client_steps import member_steps
 from results.explanation.story import Story
+from tests.checkers import small_evidence
 from workloads.clients import membership, offsets, partition_sender
 from workloads.clients.delivery import NEVER_APPENDED, ProducerBatch
 from workloads.clients.membership import CommitResult, GroupMember
 from workloads.clients.partition_sender import PartitionSender
+from workloads.history import SCHEMA
 
 _REQUEST_TIMED_OUT = 7
 _CALM = {"time_limit": 3, "faults": "none", "seed": 2}
@@ -143,6 +147,10 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str
 }
 
 
+ANSWERED = {"group": "g", "member": "m", "generation": 2, "current": 2, "held": {}}
+STARTED = small_evidence.event(0.5, "b1", "offsets_told", {"group": "g", "offsets": {"t-0": 5}})
+
+
 @pytest.mark.parametrize("kind", FLAWS)
 def test_a_mistake_of_the_client_is_the_cause(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     flaw, fields, words = FLAWS[kind]
@@ -160,3 +168,28 @@ def test_a_latest_offset_that_the_client_kept_is_told_as_one_that_no_leader_told
     story = story_of(_CALM)
     assert story.signature.cause == "latest-offset-outdated"
     assert "no leader told any offset in the meantime: it is one that was kept from an earlier answer" in story.cause
+
+
+def operation(index: int, kind: str, offset: int, *given: int) -> dict[str, Any]:
+    """An operation of member 7, in generation 2, that takes a second from its index on."""
+    times = {"invoked_ns": index * 10**9, "completed_ns": (index + 1) * 10**9}
+    row = {"index": index, "process": 7, "kind": kind, "phase": "main", "topic": "t", "partition": 0, **times}
+    return row | {"outcome": "ok", "value": 2, "offset": offset, "offsets": list(given), "values": list(given)}
+
+
+@pytest.mark.parametrize(
+    ("committed", "words"),
+    [
+        (7, "polls had given it the records below 6 only: it committed the position of its fetches, behind records"),
+        (8, "it committed records that no poll had given it yet"),
+        (6, ""),
+    ],
+)
+def test_a_commit_ahead_of_what_polls_have_given_is_told_with_what_it_is(committed: int, words: str) -> None:
+    history = pa.Table.from_pylist(
+        [operation(0, "assign", 5), operation(1, "poll", 5, 5), operation(2, "commit", committed)], SCHEMA
+    )
+    batch = small_evidence.event(1, "b1", "appended", leader=1, leader_epoch=0, offset=6, log_end=7)
+    answered = small_evidence.event(2.5, "b1", "offsets_committed", ANSWERED | {"offsets": {"t-0": committed}})
+    steps = list(member_steps(small_evidence.trace(batch, STARTED, answered), history, "t", 0))
+    assert [words in step.text for step in steps] == ([True] if words else [])

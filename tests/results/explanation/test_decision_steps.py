@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from checkers.tables import trace_rows
+from results.explanation.client_steps import read_steps
 from results.explanation.group_steps import group_steps
 from results.explanation.metadata_steps import metadata_steps
-from results.explanation.reads import read_steps
 from results.explanation.steps import broken_steps
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import end_offset
@@ -122,7 +122,8 @@ STARTED = event(4, "b2", "log_start", {"before": 0, "reason": "leader"}, leader=
 def opened(start: int) -> list[Event]:
     later = event(4.5, "b2", "follower_high_watermark", offset=3, high_watermark=5, **WATERMARK_OF_FOLLOWER)
     recovered = event(5, "b2", "log_recovered", offset=start, log_end=5, high_watermark=5)
-    return [*BORN, STARTED, later, recovered]
+    of_leader = {**STARTED, "node": "b1", "detail": json.dumps({"before": 0, "reason": "delete_records"})}
+    return [*BORN, of_leader, STARTED, later, recovered]
 
 
 CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
@@ -259,6 +260,11 @@ METADATA: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*CONTROLLERS[:6], applied(2.5, 1, 4)],
         [*CONTROLLERS[:6], event(2.4, "c1", "metadata_committed", {"positions": {"102": 4, "103": 4}}, leader_epoch=1,
                                  offset=0, high_watermark=4), applied(2.5, 1, 4)],
+    ),
+    "metadata-trimmed-before-commit": tuple(
+        [*CONTROLLERS[:6], event(2.4, "c1", "metadata_committed", {"positions": {"102": 4, "103": 4}}, leader_epoch=1,
+                                 offset=0, high_watermark=4), event(2.5, "c2", kind, offset=start)]
+        for kind, start in (("metadata_trimmed", 5), ("metadata_restored", 4))
     ),
     "voted-twice-in-epoch": (
         [event(1, "c1", "quorum_voted", leader_epoch=1, broker=102), event(2, "c1", "quorum_voted", leader_epoch=1,

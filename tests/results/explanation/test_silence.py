@@ -11,7 +11,7 @@ import pytest
 from checkers.evidence import RunEvidence
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
-from results.explanation.client_steps import client_steps, member_steps
+from results.explanation.client_steps import client_steps, member_steps, read_steps
 from results.explanation.group_steps import group_steps
 from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
@@ -46,6 +46,7 @@ def every_step(evidence: RunEvidence) -> Iterator[Step]:
         yield from (*unexcused(broken_steps(events), evidence), *standing_steps(events, end_ns))
         if not topic.startswith("__"):
             yield from client_steps(events, history, evidence.replicas, topic, partition)
+            yield from read_steps(events, history, topic, partition)
             yield from (*group_steps(trace, topic, partition), *member_steps(trace, history, topic, partition))
 
 

@@ -122,6 +122,17 @@ LOGS = {
         [*WITH_BATCH, opened([[0, 0]], {}, end=3, clean=True)],
         [*WITH_BATCH, opened([[0, 0]], {"4": 7}, clean=True)],
     ),
+    "bytes-left-behind-log-end": tuple(
+        [*WITH_BATCH, event(5, "b2", "log_recovered", {"epochs": [[0, 0]], "producers": {"4": 7}, **left}, offset=0,
+                            log_end=6, high_watermark=5)]
+        for left in ({"cut_bytes": 9, "cut_reason": "the last batch is short", "bytes_behind": 9}, {})
+    ),
+    "log-start-above-leaders": tuple(
+        [*BORN, event(4, "b1", "log_start", {"before": 0, "reason": "delete_records"}, offset=3, high_watermark=5),
+         event(5, "b2", "truncated", {"epochs": [], "producers": {}, "log_start": start}, leader=1, leader_epoch=0,
+               offset=start, log_end=2, high_watermark=2)]
+        for start in (5, 3)
+    ),
     "unknown-position-counted": tuple(
         [*BORN, *(appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3")),
          moved(5, "b1", 0, 5, 6, b1=6, b2=at, b3=6)]
