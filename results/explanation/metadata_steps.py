@@ -83,7 +83,7 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
     elif event.kind == "metadata_truncated":
         yield from _truncated(quorum, controller, event)
     elif event.kind in ("metadata_trimmed", "metadata_restored"):
-        yield from _replaced(quorum, event)
+        yield from _replaced(quorum, controller, event)
     elif event.kind == "quorum_recovered":
         if deleted := live_segment_deleted(event):
             yield _step(StepKind.LIVE_SEGMENT_DELETED, event, f"{deleted[2]} (metadata log)")
@@ -252,9 +252,14 @@ def _truncated(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Ite
         )
 
 
-def _replaced(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
-    """A snapshot takes the place of records that are committed."""
+def _replaced(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
+    """A snapshot takes the place of records that are committed, and of no later ones."""
     committed = len(quorum.committed)
+    held = min(len(controller.log), committed)
+    if event.kind == "metadata_restored" and event.offset < held:
+        text = f"{event.node} took its leader's snapshot that ends at {event.offset} in place of its metadata log, and "
+        text += f"with that lost the committed {span(event.offset, held)}"
+        yield _step(StepKind.COMMITTED_METADATA_TRUNCATED, event, text)
     if event.offset > committed:
         did = "put a snapshot in the place of its metadata log"
         if event.kind == "metadata_restored":

@@ -51,6 +51,36 @@ def file_steps(crashes: Iterable[Mapping[str, Any]], failures: Iterable[NodeFail
         )
 
 
+def restart_steps(
+    trace: pa.Table, failures: Iterable[NodeFailure], topic: str = "", partition: int = -1
+) -> Iterator[Step]:
+    """Processes that take the end of the one before for a clean shutdown, and a fault had killed that; with a topic
+    also one log's end."""
+    killed = [failure for failure in failures if failure.killed]
+    own = (pc.field("topic") == topic) & (pc.field("partition") == partition)
+    starts = trace.filter((pc.field("kind") == "node_started") | (own & (pc.field("kind") == "log_recovered")))
+    began: dict[str, tuple[int, int]] = {}
+    for event in trace_rows(starts):
+        before, now = began.get(event.node, (0, 0))
+        if event.kind == "node_started":
+            before, now = began[event.node] = now, event.time_ns
+            clean = f"presents broker epoch {event.broker_epoch} as that of a clean shutdown"
+            claims = event.broker_epoch >= 0
+        else:
+            clean = f"opened its log of {topic}-{partition} as closed by a clean shutdown, unchecked"
+            claims = event.details().get("clean") is True and event.log_end > 0
+        ends = [failure for failure in killed if failure.node == event.node and before < failure.started_ns <= now]
+        if claims and ends:
+            yield Step(
+                StepKind.CLEAN_SHUTDOWN_CLAIMED_AFTER_KILL,
+                event.time_ns,
+                event.node,
+                f"{event.node} {clean}, and its process had been killed ({ends[-1].fault}) at "
+                f"{ends[-1].started_ns / 1e9:.6f} s: the mark is that of an earlier end, or was made too early, and "
+                "says nothing about what is on the disk now",
+            )
+
+
 @dataclass(slots=True)
 class _Nodes:
     """The last event of each kind that says how a node stands."""

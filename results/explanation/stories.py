@@ -31,7 +31,7 @@ from results.explanation.metadata_steps import metadata_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
 from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import file_steps, node_steps
+from results.explanation.standing_nodes import file_steps, node_steps, restart_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import beliefs_at, broken_steps
 from results.explanation.story import Belief, Consequence, Step, StepKind, Story
@@ -142,7 +142,8 @@ def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
 def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection[str]) -> Sequence[Step]:
     """The broken steps that findings of these checks about one partition may have as their cause, in time. Findings
     without a topic are about the metadata log, or, unless they are those of Raft, about any partition."""
-    steps: list[Step] = []
+    failures = node_failures(evidence.faults)
+    steps = list(restart_steps(evidence.trace, failures, topic, partition))
     if topic:
         events = list(events_of(evidence.trace, topic, partition))
         steps += unexcused(broken_steps(events), evidence)
@@ -158,7 +159,7 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
             # A process that is gone leaves undone what it should do, and is a cause itself.
             end_ns = -1 if _ended(evidence) else _end_ns(evidence)
             steps += group_steps(evidence.trace, topic, partition)
-            steps += file_steps(evidence.recovery.get("crashes", ()), node_failures(evidence.faults))
+            steps += file_steps(evidence.recovery.get("crashes", ()), failures)
             steps += (*node_steps(evidence.trace, end_ns), *group_standing_steps(evidence.trace, end_ns))
             for name, number in _partitions(evidence.trace):
                 events = list(events_of(evidence.trace, name, number))

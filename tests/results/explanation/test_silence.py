@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from checkers.evidence import RunEvidence
+from checkers.fault_model import node_failures
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from results.explanation.client_steps import client_steps, member_steps, read_steps
@@ -17,7 +18,7 @@ from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.replay import events_of
 from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import node_steps
+from results.explanation.standing_nodes import node_steps, restart_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import broken_steps
 from results.explanation.stories import unexcused
@@ -40,9 +41,12 @@ def every_step(evidence: RunEvidence) -> Iterator[Step]:
     end_ns = trace.column("time_ns").to_pylist()[-1]
     yield from (*metadata_steps(trace), *image_steps(trace), *node_steps(trace, end_ns))
     yield from group_standing_steps(trace, end_ns)
+    failures = node_failures(evidence.faults)
+    yield from restart_steps(trace, failures)
     places = {(row["topic"], row["partition"]) for row in trace.select(["topic", "partition"]).to_pylist()}
     for topic, partition in sorted(place for place in places if place[0]):
         events = list(events_of(trace, topic, partition))
+        yield from restart_steps(trace, failures, topic, partition)
         yield from (*unexcused(broken_steps(events), evidence), *standing_steps(events, end_ns))
         if not topic.startswith("__"):
             yield from client_steps(events, history, evidence.replicas, topic, partition)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from checkers.evidence import RunEvidence
+from checkers.fault_model import node_failures
 from checkers.tables import trace_rows
 from results.explanation.group_steps import group_steps
 from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import node_steps
+from results.explanation.standing_nodes import node_steps, restart_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import broken_steps
 from results.explanation.stories import unexcused
@@ -329,3 +330,14 @@ def test_a_step_is_told_of_the_events_that_show_it_and_of_no_others(kind: str) -
         assert found, [step.text for step in look(*with_it)]
         assert words in found[0].text
         assert [step.text for step in look(*without) if str(step.kind) == kind] == []
+
+
+@pytest.mark.parametrize(
+    ("killed", "expected"), [(1, ["b2 presents broker epoch 4", "b2 opened its log of t-0"]), (0, [])]
+)
+def test_a_clean_shutdown_that_was_none_is_told(killed: int, expected: list[str]) -> None:
+    events = [{**event(time_s, "b2", "node_started"), "broker_epoch": epoch} for time_s, epoch in ((1, -1), (5, 4))]
+    opened = event(5.1, "b2", "log_recovered", {"clean": True}, offset=0, log_end=3)
+    faults = small_evidence.faults(small_evidence.fault("kill", ["b2"], 3, 4, {"nodes": {"b2": {"killed": killed}}}))
+    steps = restart_steps(small_evidence.trace(*events, opened), node_failures(faults), "t", 0)
+    assert [step.text[: len(text)] for step, text in zip(steps, expected, strict=True)] == expected
