@@ -58,6 +58,11 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         if missing := adding - after.isr:
             text = f"completed the reassignment and removed {listed(removed)} while {listed(missing)}, which it adds,"
             yield step(StepKind.REASSIGNMENT_COMPLETED_EARLY, f"{text} is not in the ISR {brokers(after.isr)}")
+    if before.adding | before.removing and not after.adding | after.removing:
+        target, original = before.replicas - before.removing, before.replicas - before.adding
+        if after.replicas not in (target, original):
+            text = f"ended the reassignment of {brokers(original)} to {brokers(target)} with the replicas"
+            yield step(StepKind.REASSIGNED_TO_OTHERS, f"{text} {brokers(after.replicas)}, which are neither", 0)
     if reason == "alter_partition" and (asked := [one for one in state.proposals if one.members == after.isr]):
         epoch = max(one.leader_epoch for one in asked)
         if epoch < before.leader_epoch:

@@ -164,6 +164,15 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*ALIVE, *BORN, changed(4, 1, 0, 1, (1, 2, 3), adding=[3], reason="alter_partition")],
         [*ALIVE, *BORN, changed(4, 1, 0, 1, (1, 2), adding=[3], reason="fenced")],
     ),
+    "reassigned-to-others": tuple(
+        [
+            *ALIVE,
+            *BORN,
+            changed(4, 1, 0, 1, (1, 2, 3), replicas=[1, 2, 3, 4], adding=[4], removing=[3]),
+            changed(5, 1, 1, 2, (1, 2), replicas=after, reason="reassignment_cancelled"),
+        ]
+        for after in ([1, 2], [1, 2, 3])
+    ),
     "isr-change-refused-wrongly": (
         [*BORN, refused_isr("invalid_update_version", 3, [1, 0, 3], {"1": 1, "2": 2})],
         [*BORN, refused_isr("invalid_update_version", 2, [1, 0, 3], {"1": 1, "2": 2})],

@@ -164,7 +164,8 @@ DECISIONS = {
         for more in ([], [of_broker(4.4, "broker_unfenced", 3)])
     ),
     "reassignment-completed-early": tuple(
-        [*BORN, changed(4, 1, 0, 1, (1, 2, 3), replicas=[1, 2, 3, 4], adding=[4], reason="reassignment"),
+        [*BORN, changed(4, 1, 0, 1, (1, 2, 3), replicas=[1, 2, 3, 4], adding=[4], removing=[3],
+                 reason="reassignment"),
          changed(5, 1, 1, 2, isr, replicas=[1, 2, 4], reason="alter_partition")]
         for isr in ((1, 2), (1, 2, 4))
     ),
