@@ -42,6 +42,11 @@ class MemoryLog(Log):
             log.append(_stored(record, offset))
         return log
 
+    @property
+    def bytes_behind(self) -> int:
+        """None: there is no file."""
+        return 0
+
     def append(self, batch: bytes, *, trusted: bool = False) -> Header:
         """See `Log.append`."""
         header = parse(batch)
