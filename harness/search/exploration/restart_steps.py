@@ -19,7 +19,8 @@ from harness.search.exploration.cluster_values import (
     SentProposal,
 )
 from harness.search.exploration.memory_log import MemoryLog
-from harness.search.exploration.replica_steps import behind, normalised, receive, shipped_replica, without_exchange
+from harness.search.exploration.normal_form import behind, normalised, without_exchange
+from harness.search.exploration.replica_steps import receive, shipped_replica
 from images.broker.replication.partition import Limits, Partition
 
 _UNREAD = -1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from harness.search.exploration.cluster_model import Action, ClusterModel, ClusterStep
+from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState
+from harness.search.exploration.machine_steps import Action
 from harness.search.state_space.explored_model import Numbers
 from images.broker.replication.partition import ReplicaRole
 

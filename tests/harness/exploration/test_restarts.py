@@ -8,8 +8,9 @@ from random import Random
 import pytest
 
 from harness.search.exploration.breadth_first import explore
-from harness.search.exploration.cluster_model import Action, ClusterModel
+from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.cluster_values import LogRecord, ReplicaDisk
+from harness.search.exploration.machine_steps import Action
 from harness.search.exploration.scope import Scope
 from harness.search.state_space.canonical import CanonicalStates
 from harness.search.state_space.explored_model import Numbers

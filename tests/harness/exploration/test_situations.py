@@ -14,7 +14,7 @@ import pytest
 
 from harness.cli.main import main
 from harness.search import scope_situations
-from harness.search.exploration import replica_steps
+from harness.search.exploration import normal_form, replica_steps
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
@@ -83,7 +83,7 @@ class TracedWalk:
             case "late_alter_partition":
                 late = replica_steps.late_alter_partition_of(broker)
                 assert late is not None
-                self._decide(self.model._controller_steps.alter_partition(controller, late)[0].updates, after)
+                self._decide(self.model.machines.controller_steps.alter_partition(controller, late)[0].updates, after)
             case "crash":
                 self._row(f"b{action.broker}", "node_started")
             case "register":
@@ -103,18 +103,20 @@ class TracedWalk:
             case "alter_partition":
                 request_to_change = replica_steps.alter_partition_of(broker)
                 assert request_to_change is not None
-                changed, isr_answer = self.model._controller_steps.alter_partition(controller, request_to_change)
+                changed, isr_answer = self.model.machines.controller_steps.alter_partition(
+                    controller, request_to_change
+                )
                 self._decide(changed.updates, after)
                 self._epoch = len(self._decisions) - 1
                 for it in changed.updates:
-                    broker = replica_steps.publish(broker, it)
+                    broker = normal_form.publish(broker, it)
                 replica_steps.isr_answered(broker, isr_answer, limits, certain=True)
             case _:
                 self._decide(self._updates(controller, step), after)
 
     def _updates(self, controller: ControllerState, step: ClusterStep) -> tuple[MetadataUpdate, ...]:
         """The decisions of a controller that acts unasked."""
-        steps, broker = self.model._controller_steps, step.action.broker
+        steps, broker = self.model.machines.controller_steps, step.action.broker
         if step.action.kind == "elect":
             tries = [steps.elect(controller, broker)]
         else:

@@ -1,0 +1,272 @@
+"""The steps of one machine, a broker or the controller, and the promises about it, by the numbers of states.
+
+An event of the shipped machines is carried out once for every distinct state of the machine, however many states of the
+cluster it is part of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from harness.search.exploration import promises, replica_steps, restart_steps
+from harness.search.exploration.cluster_values import (
+    BrokerState,
+    ClusterHistory,
+    ControllerState,
+    FollowerRequest,
+    LeaderAnswer,
+    MetadataUpdate,
+)
+from harness.search.exploration.controller_steps import ControllerStep, ControllerSteps
+from harness.search.exploration.normal_form import publish
+from harness.search.exploration.scope import Scope
+from harness.search.state_space.interning import Interned, Remembered
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
+from images.broker.replication.partition import NO_EPOCH, NO_LEADER, ReplicaRole
+
+
+class Action(NamedTuple):
+    """A step in short: its kind, the broker that takes it, and another number, such as a second broker."""
+
+    kind: str
+    broker: int
+    other: int = 0
+
+
+class Move(NamedTuple):
+    """A broker after a step of its own, and the promise that it breaks."""
+
+    action: Action
+    broker: int
+    broken: str | None
+
+
+class ControllerDecision(NamedTuple):
+    """The controller after a step, and the updates that all brokers will read."""
+
+    action: Action
+    controller: int
+    updates: tuple[int, ...]
+
+
+class MachineSteps:
+    """The steps of the machines of a scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.brokers: Interned[BrokerState] = Interned()
+        self.controllers: Interned[ControllerState] = Interned()
+        self.histories: Interned[ClusterHistory] = Interned()
+        self.controller_steps = ControllerSteps(scope.rules, scope.topic_config)
+        self._scope, self._limits = scope, scope.limits
+        self._updates: Interned[MetadataUpdate] = Interned()
+        self._requests: Interned[FollowerRequest] = Interned()
+        self._answers: Interned[LeaderAnswer] = Interned()
+        self._alter_requests: Interned[AlterPartition] = Interned()
+        self._isr_answers: Interned[AlterPartitionAnswer] = Interned()
+        # of a broker
+        self.moves = Remembered(self._compute_moves)
+        self.published = Remembered(self._compute_published)
+        self.request = Remembered(self._compute_request)
+        self.served = Remembered(self._compute_served)
+        self.received = Remembered(self._compute_received)
+        self.in_flight = Remembered(self._compute_in_flight)
+        self.answered = Remembered(self._compute_answered)
+        self.appended = Remembered(self._compute_appended)
+        self.proposals = Remembered(self._compute_proposal)
+        self.late_proposals = Remembered(self._compute_late_proposal)
+        self.isr_answered = Remembered(self._compute_isr_answered)
+        self.crashed = Remembered(self._compute_crashed)
+        self.restarted = Remembered(self._compute_restarted)
+        self.down: Remembered[int, bool] = Remembered(lambda number: self.brokers.values[number].down)
+        self.has_metadata: Remembered[int, bool] = Remembered(
+            lambda number: self.brokers.values[number].partition.leader_epoch != NO_EPOCH
+        )
+        # of the controller
+        self.decisions = Remembered(self._compute_decisions)
+        self.sessions = Remembered(self._compute_sessions)
+        self.registered = Remembered(self._compute_registered)
+        self.proposed = Remembered(self._compute_proposed)
+        # promises
+        self.committed = Remembered(self._compute_committed)
+        self.has_committed = Remembered(self._compute_has_committed)
+        self.broken_broker = Remembered(self._compute_broken_broker)
+        self.broken_pair = Remembered(self._compute_broken_pair)
+
+    def _compute_moves(self, number: int) -> list[Move]:
+        """What a broker does by itself: it reads metadata, and as a leader sees a member of the ISR lag."""
+        broker = self.brokers.values[number]
+        state = broker.partition
+        after = [
+            (Action("read", state.node, position), replica_steps.read_update(broker, position, self._limits))
+            for position in range(len(broker.unread))
+        ]
+        if state.leadership is not None:
+            after += [
+                (Action("lag", state.node, member), replica_steps.lag(broker, member, self._limits))
+                for member in state.isr
+                if member != state.node
+            ]
+        if self._scope.fetches_in_flight:
+            after += [
+                (Action(kind, state.node, (broker.exchange.leader if broker.exchange else state.leader)), it)
+                for kind, it in replica_steps.exchanged(broker, self._limits)
+            ]
+        moves = (Move(action, self.brokers.number(it), promises.broken_by_step(broker, it)) for action, it in after)
+        return [move for move in moves if move.broker != number]
+
+    def _compute_decisions(self, number: int) -> list[ControllerDecision]:
+        """What the controller does unasked: it fences a broker, and elects a preferred leader."""
+        controller = self.controllers.values[number]
+        decisions: dict[ControllerStep, Action] = {}
+        for broker in self._scope.brokers:
+            for first in self._scope.brokers:
+                ended = self.controller_steps.session_ends(controller, broker, first)
+                if ended is not None:
+                    decisions.setdefault(ended, Action("session_ends", broker))
+            elected = self.controller_steps.elect(controller, broker)
+            if elected is not None:
+                decisions.setdefault(elected, Action("elect", broker))
+        return self._within_scope(decisions)
+
+    def _compute_sessions(self, key: tuple[int, int, bool]) -> list[ControllerDecision]:
+        """The session of a broker that is down ends, or that of a new incarnation begins."""
+        number, place, down = key
+        controller, broker, steps = self.controllers.values[number], place + 1, self.controller_steps
+        (fenced,) = (it.fenced for it in controller.brokers if it.id == broker)
+        if fenced == down:
+            return []
+        kind, event = ("fence", steps.fence) if down else ("unfence", steps.unfence)
+        return self._elections(Action(kind, broker), lambda first: event(controller, broker, first))
+
+    def _compute_registered(self, key: tuple[int, int]) -> list[ControllerDecision]:
+        controller, broker = self.controllers.values[key[0]], key[1] + 1
+        register = self.controller_steps.register
+        return self._elections(Action("register", broker), lambda first: register(controller, broker, first))
+
+    def _elections(self, action: Action, event: Callable[[int], ControllerStep | None]) -> list[ControllerDecision]:
+        """The decisions of the controller upon an event, with each replica as the preferred one."""
+        steps = (step for first in self._scope.brokers if (step := event(first)) is not None)
+        return self._within_scope(dict.fromkeys(steps, action))
+
+    def _within_scope(self, steps: Mapping[ControllerStep, Action]) -> list[ControllerDecision]:
+        return [
+            ControllerDecision(action, self.controllers.number(step.controller), self._numbers_of(step.updates))
+            for step, action in steps.items()
+            if step.controller.partition.leader_epoch < self._scope.leader_epochs
+        ]
+
+    def _compute_restarted(self, key: tuple[int, ControllerDecision, bool, bool]) -> tuple[int, ...]:
+        """A broker in every state in which it may come back; none can crash any more after the `last`."""
+        number, decision, lossy, last = key
+        broker = self.brokers.values[number]
+        node = broker.partition.node
+        (epoch,) = (it.epoch for it in self.controllers.values[decision.controller].brokers if it.id == node)
+        (update,) = (self._updates.values[it] for it in decision.updates)
+        broker = publish(broker, update)
+        states = restart_steps.restarts(broker, update, epoch, self._limits, lossy=lossy)
+        return tuple(self.brokers.number(restart_steps.without_disk(it) if last else it) for it in states)
+
+    def _compute_crashed(self, key: tuple[int, int, bool]) -> int:
+        """A broker once the process of `node`, its own or another's, is gone, the `last` to crash."""
+        number, node, last = key
+        broker = self.brokers.values[number]
+        if broker.partition.node == node:
+            return self.brokers.number(restart_steps.crashed(broker))
+        after = restart_steps.disconnected(broker, node, self._limits)
+        return self.brokers.number(restart_steps.without_disk(after) if last and not after.down else after)
+
+    def _compute_late_proposal(self, number: int) -> tuple[int, int] | None:
+        """The AlterPartition of an earlier incarnation that may reach the controller, and its broker after that."""
+        broker = self.brokers.values[number]
+        request = replica_steps.late_alter_partition_of(broker)
+        if request is None:
+            return None
+        return self._alter_requests.number(request), self.brokers.number(broker._replace(late_proposal=None))
+
+    def _compute_proposal(self, number: int) -> int | None:
+        request = replica_steps.alter_partition_of(self.brokers.values[number])
+        return None if request is None else self._alter_requests.number(request)
+
+    def _compute_proposed(self, key: tuple[int, int]) -> tuple[int, tuple[int, ...], int]:
+        request, controller = self._alter_requests.values[key[0]], self.controllers.values[key[1]]
+        step, answer = self.controller_steps.alter_partition(controller, request)
+        return (
+            self.controllers.number(step.controller),
+            self._numbers_of(step.updates),
+            self._isr_answers.number(answer),
+        )
+
+    def _compute_isr_answered(self, key: tuple[int, int]) -> tuple[int, str | None]:
+        leader, answer = self.brokers.values[key[0]], self._isr_answers.values[key[1]]
+        after = replica_steps.isr_answered(leader, answer, self._limits, certain=True)
+        return self.brokers.number(after), promises.broken_by_step(leader, after)
+
+    def _compute_published(self, key: tuple[int, int]) -> int:
+        broker, update = self.brokers.values[key[0]], self._updates.values[key[1]]
+        return self.brokers.number(publish(broker, update))
+
+    def _compute_request(self, number: int) -> tuple[int, int] | None:
+        """The place of a follower's leader, and the follower's request."""
+        broker = self.brokers.values[number]
+        state = broker.partition
+        if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
+            return None
+        return state.leader - 1, self._requests.number(replica_steps.request_of(broker, self._limits))
+
+    def _compute_served(self, key: tuple[int, int]) -> tuple[int, int, str | None]:
+        leader, request = self.brokers.values[key[0]], self._requests.values[key[1]]
+        after, answer = replica_steps.serve(leader, request, self._limits)
+        return self.brokers.number(after), self._answers.number(answer), promises.broken_by_step(leader, after)
+
+    def _compute_in_flight(self, number: int) -> list[tuple[bool, int, int]]:
+        """Whether it is late, the place of its leader, and the request: of each request that may arrive."""
+        broker = self.brokers.values[number]
+        return [
+            (late, exchange.leader - 1, self._requests.number(exchange.request))
+            for late, exchange in ((False, broker.exchange), (True, broker.late))
+            if exchange is not None and exchange.answer is None
+        ]
+
+    def _compute_answered(self, key: tuple[int, bool, int]) -> int:
+        follower, late, answer = key
+        return self.brokers.number(
+            replica_steps.answered(self.brokers.values[follower], self._answers.values[answer], late=late)
+        )
+
+    def _compute_received(self, key: tuple[int, int, int]) -> int:
+        follower, request, answer = (
+            self.brokers.values[key[0]],
+            self._requests.values[key[1]],
+            self._answers.values[key[2]],
+        )
+        return self.brokers.number(replica_steps.receive(follower, request, answer, self._limits))
+
+    def _compute_appended(self, key: tuple[int, int]) -> int:
+        return self.brokers.number(replica_steps.append(self.brokers.values[key[0]], key[1], self._limits))
+
+    def _compute_committed(self, key: tuple[int, int]) -> tuple[int, str | None]:
+        history, broker = self.histories.values[key[0]], self.brokers.values[key[1]]
+        if broker.partition.role is not ReplicaRole.LEADER:
+            return key[0], None
+        after = promises.committed_after(history, broker)
+        return (key[0], after) if isinstance(after, str) else (self.histories.number(after), None)
+
+    def _compute_has_committed(self, key: tuple[int, int]) -> bool:
+        return promises.has_committed(self.brokers.values[key[0]], self.histories.values[key[1]])
+
+    def _compute_broken_broker(self, key: tuple[int, int, int]) -> str | None:
+        broker, controller, history = key
+        return promises.broken_by_broker(
+            self.brokers.values[broker],
+            self.controllers.values[controller],
+            self.histories.values[history],
+            self._limits,
+        )
+
+    def _compute_broken_pair(self, key: tuple[int, ...]) -> str | None:
+        one, other = key
+        return promises.broken_by_pair(self.brokers.values[one], self.brokers.values[other])
+
+    def _numbers_of(self, updates: Iterable[MetadataUpdate]) -> tuple[int, ...]:
+        return tuple(map(self._updates.number, updates))
