@@ -36,8 +36,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "scope",
         metavar="NAME|SCOPE.yaml",
-        help="a file, or the name of a shipped scope: fetches-in-flight, isr-changes, restarts, "
-        "restarts-of-three, three-replicas, truncation, two-replicas",
+        help="a file, or the name of a shipped scope: fetches-in-flight, isr-changes, reassignment, "
+        "reassignment-of-three, restarts, restarts-of-three, three-replicas, truncation, two-replicas",
     )
     parser.add_argument("--protocol", metavar="NAME", help="truncation protocol (default: the scope's)")
     parser.add_argument(

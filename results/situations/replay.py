@@ -180,7 +180,10 @@ def _without_role(replica: ReplicaFacts) -> None:
 
 
 def _resigned(replica: ReplicaFacts, _: TraceRow) -> None:
+    """The broker deletes its replica."""
     _without_role(replica)
+    replica.log.resize(0)
+    replica.log.start = replica.high_watermark = 0
 
 
 def _recovered(replica: ReplicaFacts, event: TraceRow) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from harness.search.exploration import controller_steps, promises, promises_of_runs, replica_steps
 from harness.search.exploration.cluster_values import BrokerState, ClusterHistory, ExploredCluster, ReplicaDisk
 from harness.search.exploration.machine_steps import Action, ControllerDecision, MachineSteps
+from harness.search.exploration.normal_form import normalised
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.symmetry import RENAMING
 from harness.search.state_space.explored_model import Numbers, ValueTables
@@ -42,14 +43,16 @@ class ClusterModel:
 
     def initial(self) -> Numbers:
         """The partition is created, and no broker has read of it yet; as in a run, all have."""
-        controller = controller_steps.created(self.scope.brokers, self.scope.brokers[0])
+        controller = controller_steps.created(self.scope.brokers, self.scope.brokers[: self.scope.replicas])
         update = controller_steps.update_of(controller, controller.partition)
         disk = ReplicaDisk() if self.scope.restarts else None
         brokers: Iterable[BrokerState] = (
-            BrokerState(Partition(node, partition_epoch=-1), unread=(update,), disk=disk) for node in self.scope.brokers
+            normalised(BrokerState(Partition(node, partition_epoch=-1), unread=(update,), disk=disk))
+            for node in self.scope.brokers
         )
         if self.scope.as_in_a_run:
-            brokers = (replica_steps.read_update(broker, 0, self.scope.limits) for broker in brokers)
+            limits = self.scope.limits
+            brokers = (replica_steps.read_update(it, 0, limits) if it.unread else it for it in brokers)
         return (
             *map(self.brokers.number, brokers),
             self.controllers.number(controller),
@@ -60,7 +63,7 @@ class ClusterModel:
         """Every step from `state` that changes it."""
         steps = self._single_steps(state)
         if not self.scope.isr_changes_in_flight:
-            steps = (step for step in map(self._settled, steps) if step.state != state)
+            steps = (settled for step in steps for settled in self._settled(step) if settled.state != state)
         if self.scope.as_in_a_run:
             steps = (step._replace(broken=self._seen_in_run(state, step.state)) for step in steps)
         return steps
@@ -92,11 +95,13 @@ class ClusterModel:
                     changes = {leader: leader_after, place: follower_after}
                     yield self._moved(state, Action("fetch", place + 1, leader + 1), changes, broken=broken)
             if (proposal := machines.proposals[broker]) is not None:
-                yield self._alter_partition(state, place, proposal)
+                yield from self._alter_partition(state, place, proposal)
         for decision in machines.decisions[controller]:
             if decision.action.kind != "session_ends" or not down[brokers[decision.action.broker - 1]]:
                 yield self._decided(state, decision)
         yield from self._appends(state)
+        if self.scope.reassignments:
+            yield from self._reassignments(state)
         if self.scope.restarts:
             yield from self._crashes_and_restarts(state)
 
@@ -140,6 +145,17 @@ class ClusterModel:
         published = {place: self._publish(broker, decision.updates) for place, broker in enumerate(state[:-2])}
         return self._moved(state, decision.action, published, decision.controller)
 
+    def _reassignments(self, state: Numbers) -> Iterator[ClusterStep]:
+        """An administrator starts a reassignment, or cancels the one under way."""
+        *_, controller, number = state
+        history = self.histories.values[number]
+        started = self.histories.number(history._replace(reassignments=history.reassignments + 1))
+        for decision in self.machines.reassigned[controller]:
+            if decision.action.kind == "cancel":
+                yield self._decided(state, decision)
+            elif history.reassignments < self.scope.reassignments:
+                yield self._decided((*state[:-1], started), decision)
+
     def _crashes_and_restarts(self, state: Numbers) -> Iterator[ClusterStep]:
         """Crashes, sessions of brokers that are down or back, new incarnations, and AlterPartitions of earlier ones."""
         *brokers, controller, _ = state
@@ -155,9 +171,9 @@ class ClusterModel:
                     yield self._decided(state, decision)
             if (late := self.machines.late_proposals[broker]) is not None:
                 request, arrived = late
-                controller_after, updates, _ = self.machines.proposed[request, controller]
-                decision = ControllerDecision(Action("late_alter_partition", place + 1), controller_after, updates)
-                yield self._decided((*state[:place], arrived, *state[place + 1 :]), decision)
+                for controller_after, updates, _ in self.machines.proposed[request, controller]:
+                    decision = ControllerDecision(Action("late_alter_partition", place + 1), controller_after, updates)
+                    yield self._decided((*state[:place], arrived, *state[place + 1 :]), decision)
 
     def _crashes(self, state: Numbers, place: int) -> ClusterStep:
         history = self.histories.values[state[-1]]
@@ -183,14 +199,14 @@ class ClusterModel:
                         decision.action, (*registered[:place], broker, *registered[place + 1 : -1], after)
                     )
 
-    def _alter_partition(self, state: Numbers, place: int, proposal: int) -> ClusterStep:
+    def _alter_partition(self, state: Numbers, place: int, proposal: int) -> Iterator[ClusterStep]:
         """The proposal of a leader reaches the controller, and the answer reaches the leader."""
         *brokers, controller, _ = state
-        controller_after, updates, answer = self.machines.proposed[proposal, controller]
-        changes = {other: self._publish(broker, updates) for other, broker in enumerate(brokers)} if updates else {}
-        leader, broken = self.machines.isr_answered[changes.get(place, brokers[place]), answer]
-        changes[place] = leader
-        return self._moved(state, Action("alter_partition", place + 1), changes, controller_after, broken)
+        for controller_after, updates, answer in self.machines.proposed[proposal, controller]:
+            changes = {other: self._publish(broker, updates) for other, broker in enumerate(brokers)} if updates else {}
+            leader, broken = self.machines.isr_answered[changes.get(place, brokers[place]), answer]
+            changes[place] = leader
+            yield self._moved(state, Action("alter_partition", place + 1), changes, controller_after, broken)
 
     def _serves(self, state: Numbers, place: int) -> Iterator[ClusterStep]:
         """The requests of a follower that may reach a leader now, one of a lost connection included."""
@@ -199,13 +215,16 @@ class ClusterModel:
             changes = {leader: leader_after, place: self.machines.answered[state[place], late, answer]}
             yield self._moved(state, Action("late" if late else "serve", leader + 1, place + 1), changes, broken=broken)
 
-    def _settled(self, step: ClusterStep) -> ClusterStep:
-        """The step, with every AlterPartition that it sends answered at once."""
-        for place in range(self.scope.replicas):
+    def _settled(self, step: ClusterStep, begin: int = 0) -> Iterator[ClusterStep]:
+        """The step, with every AlterPartition that it sends answered at once, those of the brokers from the place
+        `begin` on; none where an answer leaves the scope."""
+        for place in range(begin, len(self.scope.brokers)):
             if (proposal := self.machines.proposals[step.state[place]]) is not None:
-                answered = self._alter_partition(step.state, place, proposal)
-                step = ClusterStep(step.action, answered.state, step.broken or answered.broken)
-        return step
+                for answered in self._alter_partition(step.state, place, proposal):
+                    both = ClusterStep(step.action, answered.state, step.broken or answered.broken)
+                    yield from self._settled(both, place + 1)
+                return
+        yield step
 
     def _appends(self, state: Numbers) -> Iterator[ClusterStep]:
         history = self.histories.values[state[-1]]

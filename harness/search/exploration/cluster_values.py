@@ -138,6 +138,11 @@ class ControllerState(NamedTuple):
         """Id and broker epoch of the brokers that may be in an ISR."""
         return tuple((it.id, it.epoch) for it in self.brokers if not it.fenced and not it.shutting_down)
 
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas once a reassignment is complete, if one is under way. Any of them may be the preferred one."""
+        return tuple(it for it in self.partition.replicas if it not in self.partition.removing)
+
 
 class ClusterHistory(NamedTuple):
     """What the promises and the bounds of a scope need of the past."""
@@ -149,6 +154,8 @@ class ClusterHistory(NamedTuple):
     crashes: int = 0
     losses: int = 0
     """Crashes in which a broker has lost data."""
+    reassignments: int = 0
+    """Reassignments that were started."""
 
 
 class ExploredCluster(NamedTuple):

@@ -1,15 +1,16 @@
 """One event of the controller, carried out by the shipped `Controller`.
 
 The order of the replicas, by which the controller prefers leaders, is no part of the states: every event that may elect
-a leader is explored with each replica first, as if an administrator had reordered them. An event gives the partition as
-it changed, in up to two updates of the metadata, or the brokers alone in one.
+a leader is explored with each replica first, as if an administrator had reordered them. While a reassignment is under
+way its target comes before the other replicas, as the controller has it. An event gives the partition as it changed, in
+up to two updates of the metadata, or the brokers alone in one.
 
 A broker epoch counts the incarnations of its broker: those of different brokers are never compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -88,35 +89,50 @@ class ControllerSteps:
         """An administrator has `leader` elected as the preferred replica. None if that changes nothing."""
         return _step(controller, (self._shipped(controller, leader).elect(((TOPIC, 0),), unclean=False),))
 
+    def reassign(self, controller: ControllerState, target: tuple[int, ...], first: int) -> ControllerStep | None:
+        """An administrator moves the partition to `target`, which ends a reassignment under way. None if that is
+        refused, or changes nothing but the order of the replicas."""
+        return self._reassigned(controller, tuple(sorted(target, key=lambda it: it != first)), first)
+
+    def cancel(self, controller: ControllerState, first: int) -> ControllerStep | None:
+        """An administrator cancels the reassignment. None if none is under way, or if that is refused."""
+        return self._reassigned(controller, None, first)
+
+    def _reassigned(
+        self, controller: ControllerState, target: tuple[int, ...] | None, first: int
+    ) -> ControllerStep | None:
+        step = _step(controller, (self._shipped(controller, first).reassign(((TOPIC, 0, target),)),))
+        return None if step is None or step.controller == controller else step
+
     def alter_partition(
-        self, controller: ControllerState, request: AlterPartition
+        self, controller: ControllerState, request: AlterPartition, first: int
     ) -> tuple[ControllerStep, AlterPartitionAnswer]:
-        """A leader's proposal reaches the controller."""
-        result = self._shipped(controller, request.id).alter_partition(request)
+        """A leader's proposal reaches the controller. With `first` as the preferred replica, since it may complete a
+        reassignment that takes the leader off."""
+        result = self._shipped(controller, first).alter_partition(request)
         step = _step(controller, (result,)) or ControllerStep(controller)
         newest = step.controller.partition
         results = tuple(replace(it, partition=it.partition and newest) for it in result.answer.results)
         return step, replace(result.answer, results=results)
 
     def _shipped(self, controller: ControllerState, first: int, expired: Iterable[int] = ()) -> Controller:
-        """The shipped controller in this state, with `first` as the preferred replica."""
+        """The shipped controller in this state, with `first` as the preferred replica if it may be."""
         known = controller.partition
-        order = (first, *(replica for replica in known.replicas if replica != first))
+        order = tuple(sorted(known.replicas, key=lambda it: (it in known.removing, it != first)))
         records: list[Record] = [TopicRecord(TOPIC, TOPIC_ID), TopicConfigRecord(TOPIC, self._config)]
         for it in controller.brokers:
             records.append(RegisterBroker(it.id, str(it.epoch), "", 0, it.epoch))
             records.append(ChangeBroker(it.id, it.epoch, it.fenced, it.shutting_down))
-        records.append(replace(known, replicas=order))
+        records.append(_in_order(known, order.index))
         image = replace(ClusterImage().apply_all(records, 0), offset=_OFFSET)
         contacts = {it.id: 0 if it.id in expired else _NOW_MS for it in controller.brokers if not it.fenced}
         return Controller(_SETTINGS, self._rules, image, FrozenMap(contacts))
 
 
-def created(replicas: Iterable[int], leader: int) -> ControllerState:
-    """A new partition, with all brokers registered and all replicas in the ISR."""
-    ids = tuple(replicas)
-    partition = PartitionImage(TOPIC, TOPIC_ID, 0, ids, ids, (), (), leader, 0, 0)
-    return ControllerState(tuple(RegisteredBroker(it, 0) for it in ids), partition)
+def created(brokers: Iterable[int], replicas: tuple[int, ...]) -> ControllerState:
+    """A new partition, with all brokers registered and all replicas in the ISR, the first of which leads."""
+    partition = PartitionImage(TOPIC, TOPIC_ID, 0, replicas, replicas, (), (), replicas[0], 0, 0)
+    return ControllerState(tuple(RegisteredBroker(it, 0) for it in brokers), partition)
 
 
 def update_of(controller: ControllerState, partition: PartitionImage) -> MetadataUpdate:
@@ -146,10 +162,17 @@ def _step(before: ControllerState, results: tuple[ControllerResult[Any], ...]) -
 
 def _sorted(partition: PartitionImage) -> PartitionImage:
     """The partition without the order of its replicas."""
+    return _in_order(partition, lambda replica: replica)
+
+
+def _in_order(partition: PartitionImage, place: Callable[[int], int]) -> PartitionImage:
+    """The partition with its members in this order."""
     return replace(
         partition,
-        replicas=tuple(sorted(partition.replicas)),
-        isr=tuple(sorted(partition.isr)),
-        elr=tuple(sorted(partition.elr)),
-        last_known_elr=tuple(sorted(partition.last_known_elr)),
+        replicas=tuple(sorted(partition.replicas, key=place)),
+        isr=tuple(sorted(partition.isr, key=place)),
+        elr=tuple(sorted(partition.elr, key=place)),
+        last_known_elr=tuple(sorted(partition.last_known_elr, key=place)),
+        adding=tuple(sorted(partition.adding, key=place)),
+        removing=tuple(sorted(partition.removing, key=place)),
     )

@@ -7,7 +7,8 @@ cluster it is part of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from itertools import combinations
+from typing import Final, NamedTuple
 
 from harness.search.exploration import promises, replica_steps, restart_steps
 from harness.search.exploration.cluster_values import (
@@ -24,6 +25,9 @@ from harness.search.exploration.scope import Scope
 from harness.search.state_space.interning import Interned, Remembered
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.replication.partition import NO_EPOCH, NO_LEADER, ReplicaRole
+
+CONTROLLER: Final = 0
+"""In place of a broker in a step of an administrator that concerns none alone."""
 
 
 class Action(NamedTuple):
@@ -79,13 +83,12 @@ class MachineSteps:
         self.crashed = Remembered(self._compute_crashed)
         self.restarted = Remembered(self._compute_restarted)
         self.down: Remembered[int, bool] = Remembered(lambda number: self.brokers.values[number].down)
-        self.has_metadata: Remembered[int, bool] = Remembered(
-            lambda number: self.brokers.values[number].partition.leader_epoch != NO_EPOCH
-        )
+        self.has_metadata = Remembered(self._compute_has_metadata)
         # of the controller
         self.decisions = Remembered(self._compute_decisions)
         self.sessions = Remembered(self._compute_sessions)
         self.registered = Remembered(self._compute_registered)
+        self.reassigned = Remembered(self._compute_reassigned)
         self.proposed = Remembered(self._compute_proposed)
         # promises
         self.committed = Remembered(self._compute_committed)
@@ -94,7 +97,8 @@ class MachineSteps:
         self.broken_pair = Remembered(self._compute_broken_pair)
 
     def _compute_moves(self, number: int) -> list[Move]:
-        """What a broker does by itself: it reads metadata, and as a leader sees a member of the ISR lag."""
+        """What a broker does by itself: it reads metadata, and as a leader looks at its followers, of which a member of
+        the ISR may lag."""
         broker = self.brokers.values[number]
         state = broker.partition
         after = [
@@ -102,8 +106,9 @@ class MachineSteps:
             for position in range(len(broker.unread))
         ]
         if state.leadership is not None:
+            after.append((Action("tick", state.node), replica_steps.tick(broker, self._limits)))
             after += [
-                (Action("lag", state.node, member), replica_steps.lag(broker, member, self._limits))
+                (Action("lag", state.node, member), replica_steps.tick(broker, self._limits, lagging=member))
                 for member in state.isr
                 if member != state.node
             ]
@@ -120,13 +125,28 @@ class MachineSteps:
         controller = self.controllers.values[number]
         decisions: dict[ControllerStep, Action] = {}
         for broker in self._scope.brokers:
-            for first in self._scope.brokers:
+            for first in controller.partition.replicas:
                 ended = self.controller_steps.session_ends(controller, broker, first)
                 if ended is not None:
                     decisions.setdefault(ended, Action("session_ends", broker))
-            elected = self.controller_steps.elect(controller, broker)
+            elected = self.controller_steps.elect(controller, broker) if broker in controller.target else None
             if elected is not None:
                 decisions.setdefault(elected, Action("elect", broker))
+        return self._within_scope(decisions)
+
+    def _compute_reassigned(self, number: int) -> list[ControllerDecision]:
+        """The reassignments that an administrator may start, and the cancelling of one."""
+        controller, steps = self.controllers.values[number], self.controller_steps
+        decisions: dict[ControllerStep, Action] = {}
+        for first in self._scope.brokers:
+            cancelled = steps.cancel(controller, first)
+            if cancelled is not None:
+                decisions.setdefault(cancelled, Action("cancel", CONTROLLER))
+        for target in combinations(self._scope.brokers, self._scope.replicas):
+            for first in self._scope.brokers:
+                reassigned = steps.reassign(controller, target, first)
+                if reassigned is not None:
+                    decisions.setdefault(reassigned, Action("reassign", CONTROLLER))
         return self._within_scope(decisions)
 
     def _compute_sessions(self, key: tuple[int, int, bool]) -> list[ControllerDecision]:
@@ -137,24 +157,31 @@ class MachineSteps:
         if fenced == down:
             return []
         kind, event = ("fence", steps.fence) if down else ("unfence", steps.unfence)
-        return self._elections(Action(kind, broker), lambda first: event(controller, broker, first))
+        return self._elections(controller, Action(kind, broker), lambda first: event(controller, broker, first))
 
     def _compute_registered(self, key: tuple[int, int]) -> list[ControllerDecision]:
         controller, broker = self.controllers.values[key[0]], key[1] + 1
         register = self.controller_steps.register
-        return self._elections(Action("register", broker), lambda first: register(controller, broker, first))
+        return self._elections(
+            controller, Action("register", broker), lambda first: register(controller, broker, first)
+        )
 
-    def _elections(self, action: Action, event: Callable[[int], ControllerStep | None]) -> list[ControllerDecision]:
+    def _elections(
+        self, controller: ControllerState, action: Action, event: Callable[[int], ControllerStep | None]
+    ) -> list[ControllerDecision]:
         """The decisions of the controller upon an event, with each replica as the preferred one."""
-        steps = (step for first in self._scope.brokers if (step := event(first)) is not None)
+        steps = (step for first in controller.partition.replicas if (step := event(first)) is not None)
         return self._within_scope(dict.fromkeys(steps, action))
 
     def _within_scope(self, steps: Mapping[ControllerStep, Action]) -> list[ControllerDecision]:
         return [
             ControllerDecision(action, self.controllers.number(step.controller), self._numbers_of(step.updates))
             for step, action in steps.items()
-            if step.controller.partition.leader_epoch < self._scope.leader_epochs
+            if self._is_within_scope(step)
         ]
+
+    def _is_within_scope(self, step: ControllerStep) -> bool:
+        return step.controller.partition.leader_epoch < self._scope.leader_epochs
 
     def _compute_restarted(self, key: tuple[int, ControllerDecision, bool, bool]) -> tuple[int, ...]:
         """A broker in every state in which it may come back; none can crash any more after the `last`."""
@@ -188,19 +215,28 @@ class MachineSteps:
         request = replica_steps.alter_partition_of(self.brokers.values[number])
         return None if request is None else self._alter_requests.number(request)
 
-    def _compute_proposed(self, key: tuple[int, int]) -> tuple[int, tuple[int, ...], int]:
+    def _compute_proposed(self, key: tuple[int, int]) -> list[tuple[int, tuple[int, ...], int]]:
+        """The controller, the updates and the answer to a leader. Several of them where the change completes a
+        reassignment that takes the leader off."""
         request, controller = self._alter_requests.values[key[0]], self.controllers.values[key[1]]
-        step, answer = self.controller_steps.alter_partition(controller, request)
-        return (
-            self.controllers.number(step.controller),
-            self._numbers_of(step.updates),
-            self._isr_answers.number(answer),
-        )
+        preferred = controller.target if controller.partition.reassigning else (request.id,)
+        alter_partition = self.controller_steps.alter_partition
+        answered = dict.fromkeys(alter_partition(controller, request, first) for first in preferred)
+        return [
+            (self.controllers.number(step.controller), self._numbers_of(step.updates), self._isr_answers.number(answer))
+            for step, answer in answered
+            if self._is_within_scope(step)
+        ]
 
     def _compute_isr_answered(self, key: tuple[int, int]) -> tuple[int, str | None]:
         leader, answer = self.brokers.values[key[0]], self._isr_answers.values[key[1]]
         after = replica_steps.isr_answered(leader, answer, self._limits, certain=True)
         return self.brokers.number(after), promises.broken_by_step(leader, after)
+
+    def _compute_has_metadata(self, number: int) -> bool:
+        """Whether a broker has read metadata, or there is none that concerns it."""
+        broker = self.brokers.values[number]
+        return broker.partition.leader_epoch != NO_EPOCH or not broker.unread
 
     def _compute_published(self, key: tuple[int, int]) -> int:
         broker, update = self.brokers.values[key[0]], self._updates.values[key[1]]

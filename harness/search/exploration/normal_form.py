@@ -1,8 +1,8 @@
 """The normal form of a broker's state: one for all those that differ only in what decides nothing.
 
-Only a leader makes use of the ISR and of the active brokers. Updates of the metadata that a broker has no use for are
-as good as read. Partition epochs count back over those that are left: 0 for the newest, -1 for the one before it, and
-so on.
+Only a leader makes use of the replicas, of the ISR and of the active brokers. Updates of the metadata that a broker has
+no use for are as good as read. Partition epochs count back over those that are left: 0 for the newest, -1 for the one
+before it, and so on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def normalised(broker: BrokerState) -> BrokerState:
     state = state._replace(partition_epoch=epochs[0])
     leadership, proposal = state.leadership, broker.proposal
     if leadership is None:
-        follower = state._replace(isr=(), truncation_rounds=0)
+        follower = state._replace(replicas=(), isr=(), truncation_rounds=0)
         return broker._replace(partition=follower, active=(), unread=unread, proposal=None)
     followers = tuple(Follower(it.id, it.log_end, it.broker_epoch) for it in leadership.followers)
     return broker._replace(
@@ -78,9 +78,11 @@ def _news(broker: BrokerState) -> list[_News]:
     """The unread updates of which it matters whether a broker reads or skips them.
 
     Only a leader uses the active brokers. A follower does not use what an update changes within its leader epoch, and
-    does the same upon all updates of a later one.
+    does the same upon all updates of a later one. An update in which the broker has no replica deletes the one that it
+    has by then; whoever skips it keeps that.
     """
     state, active = broker.partition, broker.active
+    has_replica = state.role is not ReplicaRole.NONE or broker.records or (broker.disk and broker.disk.truncated)
     partition_epoch = state.partition_epoch
     news: list[_News] = []
     for update in broker.unread:
@@ -90,12 +92,22 @@ def _news(broker: BrokerState) -> list[_News]:
             news.append(_News(update, changes_partition))
         partition_epoch, active = max(partition_epoch, registration.partition_epoch), update.active
 
+    hosted = [state.node in it.update.registration.replicas for it in news]
+
     def matters(place: int, registration: PartitionRegistration) -> bool:
         if registration.leader == state.node:
             return True
-        if state.role is ReplicaRole.FOLLOWER and registration.leader_epoch == state.leader_epoch:
+        if not hosted[place]:
+            deletes = has_replica or any(hosted[:place])
+            return bool(deletes) and all(hosted[place + 1 : place + 2])
+        if (
+            state.role is ReplicaRole.FOLLOWER
+            and registration.leader_epoch == state.leader_epoch
+            and all(hosted[:place])
+        ):
             return registration.leader != state.leader
-        later = (it.update.registration.leader_epoch for it in news[place + 1 :])
+        end = hosted.index(False, place) if False in hosted[place:] else len(hosted)
+        later = (it.update.registration.leader_epoch for it in news[place + 1 : end])
         return registration.leader_epoch not in later
 
     return [it for place, it in enumerate(news) if matters(place, it.update.registration)]

@@ -4,7 +4,7 @@ Fetching follows `Fetcher` and the handlers of Fetch, OffsetForLeaderEpoch and L
 themselves: a request is made of the follower's state (`request_of`), answered by the leader (`serve`), and the answer
 goes to the follower (`receive`). Every answer has one record at most.
 
-Times are left out of the states: which member of the ISR lags too long is the exploration's choice (`lag`).
+Times are left out of the states: which member of the ISR lags too long is the exploration's choice (`tick`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from harness.search.exploration.cluster_values import (
     Exchange,
     FollowerRequest,
     LeaderAnswer,
+    MetadataUpdate,
     SentProposal,
 )
 from harness.search.exploration.memory_log import MemoryLog, produced
@@ -33,6 +34,7 @@ from images.broker.replication.partition import (
     IsrCommitted,
     IsrRefused,
     Limits,
+    Partition,
     ProposeIsr,
     ReplicaFetch,
     ReplicaRole,
@@ -99,11 +101,29 @@ def shipped_replica(
 
 
 def read_update(broker: BrokerState, position: int, limits: Limits) -> BrokerState:
-    """The broker reads its unread update at `position`, and so skips those before."""
-    update = broker.unread[position]
+    """The broker reads its unread update at `position`, and so skips those before. As in `ReplicaManager`, it creates
+    its replica when it reads that it has one, and deletes it when it reads that it has none."""
+    update, unread = broker.unread[position], broker.unread[position + 1 :]
+    if broker.partition.node not in update.registration.replicas:
+        return _without_replica(broker._replace(unread=unread), update)
     opened = OpenedReplica(broker, limits)
     opened.replica.apply_registration(update.registration)
-    return opened.closed(unread=broker.unread[position + 1 :], active=update.active)
+    return opened.closed(unread=unread, active=update.active)
+
+
+def _without_replica(broker: BrokerState, update: MetadataUpdate) -> BrokerState:
+    """The broker once its replica is deleted, durably. The checkpoint on its disk may still name it."""
+    return normalised(
+        broker._replace(
+            partition=Partition(broker.partition.node, partition_epoch=update.registration.partition_epoch),
+            records=(),
+            fetched_epoch=NO_EPOCH,
+            active=(),
+            proposal=None,
+            lossy=False,
+            disk=broker.disk and broker.disk._replace(truncated=()),
+        )
+    )
 
 
 def append(broker: BrokerState, number: int, limits: Limits) -> BrokerState:
@@ -113,10 +133,10 @@ def append(broker: BrokerState, number: int, limits: Limits) -> BrokerState:
     return opened.closed()
 
 
-def lag(broker: BrokerState, member: int, limits: Limits) -> BrokerState:
-    """Time passes in which `member` alone has not caught up for `replica.lag.time.max.ms`."""
+def tick(broker: BrokerState, limits: Limits, lagging: int | None = None) -> BrokerState:
+    """Time passes in which `lagging` alone, or none, has not caught up for `replica.lag.time.max.ms`."""
     state = broker.partition
-    times = tuple(it._replace(caught_up_ms=0 if it.id == member else _LATE_MS) for it in state.leader_state.followers)
+    times = tuple(it._replace(caught_up_ms=0 if it.id == lagging else _LATE_MS) for it in state.leader_state.followers)
     timed = state._replace(leadership=state.leader_state._replace(followers=times))
     opened = OpenedReplica(broker._replace(partition=timed), limits, now_ms=_LATE_MS)
     opened.replica.tick(dict(broker.active))

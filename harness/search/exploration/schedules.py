@@ -16,12 +16,21 @@ def line(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
         for old, new in zip(before[:-2], step.state[:-2], strict=True)
         if _broker(model.brokers.values[old]) != _broker(model.brokers.values[new])
     ]
-    return f"{_words(model, before, step)}" + (": " + "; ".join(changed) if changed else "")
+    words = _words(model, before, step) + _completed(model, before, step)
+    return words + (": " + "; ".join(changed) if changed else "")
+
+
+def _completed(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
+    """That the step completes a reassignment; empty if it does not."""
+    was, known = (model.controllers.values[state[-2]].partition for state in (before, step.state))
+    completes = was.reassigning and not known.reassigning and step.action.kind != "cancel"
+    return f", and the reassignment to brokers {list(known.replicas)} is complete" if completes else ""
 
 
 def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
     action: Action = step.action
-    known = model.controllers.values[step.state[-2]].partition
+    after = model.controllers.values[step.state[-2]]
+    known = after.partition
     elected = (
         f"broker {known.leader} leads in leader epoch {known.leader_epoch}, ISR {list(known.isr)}"
         if known.leader > 0
@@ -31,7 +40,8 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
         case "read":
             update = model.brokers.values[before[action.broker - 1]].unread[action.other].registration
             isr = list(update.isr)
-            return f"broker {action.broker} reads the metadata of leader epoch {update.leader_epoch}, ISR {isr}"
+            read = f"broker {action.broker} reads the metadata of leader epoch {update.leader_epoch}, ISR {isr}"
+            return read if action.broker in update.replicas else f"{read}, and deletes its replica"
         case "fetch":
             return f"broker {action.broker} fetches from broker {action.other}"
         case "send":
@@ -44,6 +54,8 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
             return f"broker {action.broker} receives the answer of broker {action.other}"
         case "lose":
             return f"broker {action.broker} loses its connection to broker {action.other}"
+        case "tick":
+            return f"leader {action.broker} looks at its followers"
         case "append":
             return f"a producer appends a record at broker {action.broker}"
         case "lag":
@@ -66,6 +78,11 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
             )
         case "unfence":
             return f"the controller unfences broker {action.broker}: {elected}"
+        case "reassign":
+            return f"an administrator moves the partition to brokers {list(after.target)}: {elected}"
+        case "cancel":
+            target = list(model.controllers.values[before[-2]].target)
+            return f"an administrator cancels the reassignment to brokers {target}: {elected}"
         case "session_ends":
             return f"the session of broker {action.broker} ends and begins again: {elected}"
         case _:

@@ -15,6 +15,8 @@ class Scope:
     """The bounds of an exploration."""
 
     replicas: int = 3
+    spare_brokers: int = 0
+    """Brokers beside those that have a replica at first."""
     records: int = 2
     """Records that producers append, at most."""
     leader_epochs: int = 3
@@ -31,6 +33,8 @@ class Scope:
     """Crashes of brokers, each of which comes back as a new incarnation, at most."""
     losses: int = 0
     """Restarts in which a broker has lost data, at most; `losses_at_a_time` says how many at a time."""
+    reassignments: int = 0
+    """Reassignments that an administrator starts, at most; each may be cancelled."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
     as_in_a_run: bool = False
@@ -39,8 +43,8 @@ class Scope:
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The ids of the brokers."""
-        return tuple(range(1, self.replicas + 1))
+        """The ids of the brokers; the first ones have a replica at first."""
+        return tuple(range(1, self.replicas + self.spare_brokers + 1))
 
     @property
     def losses_at_a_time(self) -> int:

@@ -20,10 +20,12 @@ _BOUNDS: Final = {
     "min.insync.replicas": (1, 5),
     "restarts": (0, 5),
     "losses": (0, 5),
+    "reassignments": (0, 5),
 }
 """The numbers of a scope, with the least and the largest of each: no machine could explore more."""
+_BROKERS_MAX: Final = 5
 _IN_FLIGHT: Final = {"at once": False, "in flight": True}
-_FIELDS: Final = (*_BOUNDS, "protocol", "without", "alter_partition", "fetch", "symmetry")
+_FIELDS: Final = (*_BOUNDS, "brokers", "protocol", "without", "alter_partition", "fetch", "symmetry")
 
 
 def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ()) -> tuple[str, Scope]:
@@ -41,7 +43,9 @@ def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ())
 
 def _scope(fields: Mapping[str, Any]) -> Scope:
     default = Scope()
-    numbers = {field: _number(fields, field, getattr(default, _attribute(field))) for field in _BOUNDS}
+    numbers = {
+        field: _number(fields, field, getattr(default, _attribute(field)), bounds) for field, bounds in _BOUNDS.items()
+    }
     protocol, without = fields.get("protocol", default.protocol), fields.get("without") or []
     if protocol not in list(TruncationProtocol):
         raise SpecError(f"protocol: {protocol!r} is not one of {', '.join(TruncationProtocol)}")
@@ -55,8 +59,12 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         raise SpecError(f"symmetry: {symmetry!r} is not true or false")
     if numbers["losses"] > numbers["restarts"]:
         raise SpecError(f"losses: {numbers['losses']} is more than restarts, {numbers['restarts']}")
+    brokers = _number(fields, "brokers", numbers["replicas"], (numbers["replicas"], _BROKERS_MAX))
+    if numbers["reassignments"] and brokers == numbers["replicas"]:
+        raise SpecError("reassignments: every broker has a replica; brokers has to be more than replicas")
     scope = Scope(
         **{_attribute(field): number for field, number in numbers.items()},
+        spare_brokers=brokers - numbers["replicas"],
         protocol=TruncationProtocol(protocol),
         without=tuple(dict.fromkeys(without)),
         isr_changes_in_flight=_in_flight(fields, "alter_partition"),
@@ -80,8 +88,8 @@ def _in_flight(fields: Mapping[str, Any], field: str) -> bool:
     return _IN_FLIGHT[value]
 
 
-def _number(fields: Mapping[str, Any], field: str, default: int) -> int:
-    number, (least, largest) = fields.get(field, default), _BOUNDS[field]
+def _number(fields: Mapping[str, Any], field: str, default: int, bounds: tuple[int, int]) -> int:
+    number, (least, largest) = fields.get(field, default), bounds
     if not is_whole(number) or not least <= number <= largest:
         raise SpecError(f"{field}: {number!r} is not a number from {least} to {largest}")
     return number

@@ -26,9 +26,9 @@ class StateSituations:
         """The code of the situation of `state`."""
         *brokers, controller, history = state
         partition, fenced = self._decisions[controller]
-        for broker, number in zip(partition.members, brokers, strict=True):
+        for broker, number in enumerate(brokers, 1):
             partition.replicas[broker] = self._replicas[number]
-        partition.unclean = {it for it, number in zip(partition.members, brokers, strict=True) if self._unclean[number]}
+        partition.unclean = {broker for broker, number in enumerate(brokers, 1) if self._unclean[number]}
         committed = self._model.histories.values[history].committed
         partition.committed = len(committed)
         partition.committed_epoch = committed[-1].epoch if committed else UNKNOWN
@@ -38,14 +38,14 @@ class StateSituations:
         """What the controller has decided, and the brokers that it has fenced."""
         controller = self._model.controllers.values[number]
         known = controller.partition
-        scope = self._model.scope
         decision = PartitionFacts(
-            members=scope.brokers,
+            members=known.replicas,
             leader=known.leader,
             leader_epoch=known.leader_epoch,
             isr=frozenset(known.isr),
             elr=frozenset(known.elr),
-            min_isr=min(scope.min_insync_replicas, scope.replicas),
+            adding=frozenset(known.adding),
+            min_isr=min(self._model.scope.min_insync_replicas, len(known.replicas)),
         )
         return decision, frozenset(it.id for it in controller.brokers if it.fenced)
 

@@ -41,6 +41,8 @@ def renamed_controller(controller: ControllerState, names: Names) -> ControllerS
             isr=_members(known.isr, names),
             elr=_members(known.elr, names),
             last_known_elr=_members(known.last_known_elr, names),
+            adding=_members(known.adding, names),
+            removing=_members(known.removing, names),
             leader=_leader(known.leader, names),
         ),
     )
@@ -57,7 +59,8 @@ def nameless_broker(broker: BrokerState) -> tuple[object, ...]:
 def nameless_place(controller: ControllerState, broker: int) -> tuple[object, ...]:
     """The place of a broker in the controller's metadata, without its name."""
     known = controller.partition
-    places = (known.replicas, known.isr, known.elr, known.last_known_elr, (known.leader,))
+    members = (known.replicas, known.isr, known.elr, known.last_known_elr, known.adding, known.removing)
+    places = (*members, (known.leader,))
     (registered,) = (it._replace(id=0) for it in controller.brokers if it.id == broker)
     return (registered, *(broker in place for place in places))
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from harness.search.mutants.mutant import Mutant
 
-SCOPES: Final = ("two-replicas", "fetches-in-flight", "three-replicas", "restarts", "restarts-of-three")
+SCOPES: Final = ("two-replicas", "fetches-in-flight", "three-replicas", "reassignment", "restarts", "restarts-of-three")
 """Shipped scopes that take seconds; those in which brokers restart, for the mutants that are left, come last."""
 BUDGET_SHARE: Final = 1 / 3
 """Of a night's budget, at most."""

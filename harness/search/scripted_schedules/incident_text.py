@@ -37,7 +37,8 @@ def incident_text(name: str, scope: Scope, violation: Violation) -> str:
         "story": _story(violation),
         "seed": 0,
         "time_limit": f"{script.time_limit_s:g}s",
-        "brokers": scope.replicas,
+        "brokers": len(scope.brokers),
+        "replication_factor": scope.replicas,
         "controllers": 1,
         "partitions": 1,
         "acks": 1,
@@ -84,7 +85,7 @@ def _settings(scope: Scope, script: ScriptedSchedule) -> Mapping[str, str]:
 
 def _clients(scope: Scope, script: ScriptedSchedule) -> Mapping[str, Any]:
     idle = dict.fromkeys(("producers", "consumers", "end_offset_readers"), 0)
-    timeout = f"{append_s(scope.replicas):g}s"
+    timeout = f"{append_s(len(scope.brokers)):g}s"
     return {**idle, "delivery_timeout": timeout, "operations": [dict(it) for it in script.operations]}
 
 

@@ -44,6 +44,13 @@ _LAST_APPEND_S: Final = 2.0
 """From then to the last append: logs that end empty would leave some checks nothing to decide on."""
 _BEFORE_END_S: Final = 0.2
 _RESET_S: Final = 0.05
+_WITHOUT_WORDS: Final = {
+    "lag": "no fault has one replica lag alone",
+    "tick": "no fault has a leader look at its followers at a moment",
+    "reassign": "an election places the replicas anew, which would end the reassignment",
+    "cancel": "an election places the replicas anew, which would end the reassignment",
+}
+"""The kinds of steps that have no translation, and the reason."""
 
 
 class Untranslatable(Exception):
@@ -98,7 +105,7 @@ class _Translation:
     def __post_init__(self) -> None:
         brokers = self.scope.brokers
         self.times = step_times(self.steps)
-        self.order = list(brokers)
+        self.order = list(brokers[: self.scope.replicas])
         self.metadata = {it: DroppingGate(name(it), ["controllers"], _FETCH, BEGIN_S) for it in brokers}
         self.fetches = {it: DroppingGate(name(it), self._others(it), _FETCH, BEGIN_S) for it in brokers}
         self.queries = {it: HoldingGate(name(it), self._others(it), "OffsetForLeaderEpoch", BEGIN_S) for it in brokers}
@@ -133,7 +140,7 @@ class _Translation:
             self.place = place
             translate = translations.get(step.action.kind)
             if translate is None:
-                raise Untranslatable(f"{self._step(step)}: no fault has one replica lag alone")
+                raise Untranslatable(f"{self._step(step)}: {_WITHOUT_WORDS[step.action.kind]}")
             translate(step)
             self._connections_lost(step)
         self.operations.append({"do": "produce 1 to 0 by last", "at": round(self.times.end_s + _LAST_APPEND_S, 3)})
@@ -343,7 +350,7 @@ class _Translation:
             self._prefer(self.place + 1, self._now, after.leader)
 
     def _prefer(self, number: int, at_s: float, broker: int) -> None:
-        order = [broker, *(it for it in self.scope.brokers if it != broker)]
+        order = [broker, *(it for it in sorted(self.order) if it != broker)]
         if order != self.order or number == 0:
             self._add(number, {"at": round(at_s, 3), "fault": "place-replicas", "nodes": list(map(name, order))})
         self.order = order

@@ -170,7 +170,12 @@ def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureF
         ("without: [gravity]", "{path}:1: without: 'gravity' is not a rule"),
         ("alter_partition: never", "{path}:1: alter_partition: 'never' is not one of at once, in flight"),
         ("fetch: no", "{path}:1: fetch: False is not one of at once, in flight"),
-        ("brokers: 3", "{path}:1: brokers: unknown field; one of: replicas, records"),
+        ("nodes: 3", "{path}:1: nodes: unknown field; one of: replicas, records"),
+        ("brokers: 2", "{path}:1: brokers: 2 is not a number from 3 to 5"),
+        (
+            "reassignments: 1",
+            "{path}:1: reassignments: every broker has a replica; brokers has to be more than replicas",
+        ),
         ("[]", "{path}:1: a scope is a mapping"),
     ],
 )

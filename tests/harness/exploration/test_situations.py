@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,11 +19,14 @@ from harness.search.exploration import normal_form, replica_steps
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
+from harness.search.exploration.controller_steps import ControllerStep
 from harness.search.exploration.replica_steps import OpenedReplica
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
 from harness.search.state_space.breadth_first import ExplorationResult
 from harness.search.state_space.explored_model import Numbers
+from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
+from images.broker.replication.partition import ReplicaRole
 from images.trace import TraceEvent
 from results.situations.replay import situations_of
 from results.situations.situation import ProtocolSituation
@@ -70,12 +74,17 @@ class TracedWalk:
             case "read":
                 update = broker.unread[action.other]
                 self._epoch = self._number(update)
+                hosted = action.broker in update.registration.replicas
+                if hosted and broker.partition.role is ReplicaRole.NONE:
+                    self._opened(action.broker, broker)
                 replica_steps.read_update(broker, action.other, limits)
+                if not hosted:
+                    self._row(f"b{action.broker}", "resigned")
                 self._row(f"b{action.broker}", "metadata_applied", log_end=self._epoch)
             case "append":
                 replica_steps.append(broker, 0, limits)
             case "lag":
-                replica_steps.lag(broker, action.other, limits)
+                replica_steps.tick(broker, limits, lagging=action.other)
             case "fetch":
                 request = replica_steps.request_of(broker, limits)
                 _, answer = replica_steps.serve(brokers[action.other - 1], request, limits)
@@ -83,29 +92,20 @@ class TracedWalk:
             case "late_alter_partition":
                 late = replica_steps.late_alter_partition_of(broker)
                 assert late is not None
-                self._decide(self.model.machines.controller_steps.alter_partition(controller, late)[0].updates, after)
+                self._decide(self._altered(controller, late, after)[0].updates, after)
             case "crash":
                 self._row(f"b{action.broker}", "node_started")
             case "register":
                 self._decide(self._updates(controller, step), after)
                 self._row("c1", "broker_registered", {"clean": False}, broker=action.broker)
-                opened = self.model.brokers.values[step.state[action.broker - 1]]
-                self._row(
-                    f"b{action.broker}",
-                    "log_recovered",
-                    offset=0,
-                    log_end=len(opened.records),
-                    high_watermark=opened.partition.high_watermark,
-                )
+                self._opened(action.broker, self.model.brokers.values[step.state[action.broker - 1]])
             case "fence" | "unfence":
                 self._decide(self._updates(controller, step), after)
                 self._row("c1", f"broker_{action.kind}d", broker=action.broker)
             case "alter_partition":
                 request_to_change = replica_steps.alter_partition_of(broker)
                 assert request_to_change is not None
-                changed, isr_answer = self.model.machines.controller_steps.alter_partition(
-                    controller, request_to_change
-                )
+                changed, isr_answer = self._altered(controller, request_to_change, after)
                 self._decide(changed.updates, after)
                 self._epoch = len(self._decisions) - 1
                 for it in changed.updates:
@@ -114,11 +114,28 @@ class TracedWalk:
             case _:
                 self._decide(self._updates(controller, step), after)
 
+    def _opened(self, node: int, broker: BrokerState) -> None:
+        end, high_watermark = len(broker.records), broker.partition.high_watermark
+        self._row(f"b{node}", "log_recovered", offset=0, log_end=end, high_watermark=high_watermark)
+
+    def _altered(
+        self, controller: ControllerState, request: AlterPartition, after: ControllerState
+    ) -> tuple[ControllerStep, AlterPartitionAnswer]:
+        """The answer to a request after which the controller is as in `after`."""
+        steps = self.model.machines.controller_steps
+        tries = (steps.alter_partition(controller, request, first) for first in self._scope.brokers)
+        return next(it for it in tries if it[0].controller == after)
+
     def _updates(self, controller: ControllerState, step: ClusterStep) -> tuple[MetadataUpdate, ...]:
         """The decisions of a controller that acts unasked."""
         steps, broker = self.model.machines.controller_steps, step.action.broker
         if step.action.kind == "elect":
             tries = [steps.elect(controller, broker)]
+        elif step.action.kind == "cancel":
+            tries = [steps.cancel(controller, first) for first in self._scope.brokers]
+        elif step.action.kind == "reassign":
+            targets = combinations(self._scope.brokers, self._scope.replicas)
+            tries = [steps.reassign(controller, *it) for it in product(targets, self._scope.brokers)]
         else:
             event = getattr(steps, step.action.kind)
             tries = [event(controller, broker, first) for first in self._scope.brokers]
@@ -131,8 +148,7 @@ class TracedWalk:
         return max(
             number
             for number, it in enumerate(self._decisions)
-            if (it.registration.leader, it.registration.leader_epoch, it.registration.isr)
-            == (known.leader, known.leader_epoch, known.isr)
+            if replace(it.registration, partition_epoch=0) == replace(known, partition_epoch=0)
         )
 
     def _decide(self, updates: tuple[MetadataUpdate, ...], after: ControllerState) -> None:
@@ -144,6 +160,7 @@ class TracedWalk:
             detail = {
                 "replicas": list(known.replicas),
                 "elr": list(after.partition.elr),
+                "adding": list(after.partition.adding),
                 "min_isr": self._scope.min_insync_replicas,
             }
             fields = {"leader": known.leader, "leader_epoch": known.leader_epoch, "members": list(known.isr)}
@@ -165,6 +182,8 @@ class TracedWalk:
         Scope(records=2, min_insync_replicas=2, isr_changes_in_flight=True),
         Scope(replicas=2, isr_changes_in_flight=True),
         Scope(records=2, min_insync_replicas=2, isr_changes_in_flight=True, restarts=2, losses=2),
+        Scope(replicas=1, spare_brokers=1, records=1, isr_changes_in_flight=True, reassignments=3),
+        Scope(replicas=2, spare_brokers=2, isr_changes_in_flight=True, reassignments=2),
     ],
 )
 def test_the_trace_of_a_walk_has_the_situations_of_its_states(scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
