@@ -1,11 +1,12 @@
-"""`faultline explore`: every state of a small cluster, until a promise is broken or no state is left.
+"""`faultline explore`: every state of a small cluster, or of its controllers, until a promise is broken or no state is
+left.
 
 With `--situations`, all situations of the protocol in the scope are written to a file, unless a promise is broken: then
 the exploration ends before it has seen them all. With `--script`, the schedule to a broken promise is written as an
 incident, which the simulation plays.
 
 It ends with 0 when every state keeps every promise, with 1 when one does not, and with 3 when its schedule has a step
-that a script cannot have.
+that a script cannot have, or when situations or scripts of controllers are asked for, of which there are none.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.search.exploration.scope import Scope
-    from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, Violation
+    from harness.search.quorum_exploration.scope import QuorumScope
+    from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, ShardsOf, Violation
 
 _PROCESSES_MAX = 256
 
@@ -36,8 +39,9 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "scope",
         metavar="NAME|SCOPE.yaml",
-        help="a file, or the name of a shipped scope: fetches-in-flight, isr-changes, reassignment, "
-        "reassignment-of-three, restarts, restarts-of-three, three-replicas, truncation, two-replicas",
+        help="a file, or the name of a shipped scope: fetches-in-flight, isr-changes, quorum, quorum-four-epochs, "
+        "quorum-messages, quorum-restarts, reassignment, reassignment-of-three, restarts, restarts-of-three, "
+        "three-replicas, truncation, two-replicas",
     )
     parser.add_argument("--protocol", metavar="NAME", help="truncation protocol (default: the scope's)")
     parser.add_argument(
@@ -70,7 +74,7 @@ def add(commands: Commands) -> None:
 
 
 def _explore(options: argparse.Namespace) -> int:
-    from harness.search.exploration.scope_file import load
+    from harness.search.quorum_exploration import scope as quorum_scope
     from harness.search.scope_situations import ScopeSituations
     from harness.search.state_space.breadth_first import LostShard
     from harness.yaml_document import SpecError
@@ -79,7 +83,7 @@ def _explore(options: argparse.Namespace) -> int:
     if options.jobs is not None and not 1 <= options.jobs <= _PROCESSES_MAX:
         raise Usage(f"faultline explore: --jobs: {options.jobs} is not a number from 1 to {_PROCESSES_MAX}")
     try:
-        name, scope = load(options.scope, options.protocol, tuple(options.without))
+        name, scope = _load(options)
     except SpecError as error:
         raise Usage(f"faultline explore: {error}") from None
     path: Path | None = options.situations
@@ -89,44 +93,83 @@ def _explore(options: argparse.Namespace) -> int:
     for option, file in (("--situations", path), ("--script", script)):
         if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
             raise Usage(f"faultline explore: {option}: {file} cannot be written: not a file in an existing directory")
-    if script is not None:
-        scope = replace(scope, as_in_a_run=True)
     console = terminal(stderr=options.json)
+    if isinstance(scope, quorum_scope.QuorumScope):
+        if path is not None or script is not None:
+            return _refuse(console, "--situations" if path is not None else "--script")
+    elif script is not None:
+        scope = replace(scope, as_in_a_run=True)
     try:
         with _LevelProgress(console) as progress:
             result = _explored(options, scope, progress)
     except (LostShard, SparkUnavailable) as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
+    if isinstance(scope, quorum_scope.QuorumScope):
+        return _reported(options, console, name, result)
     if path is not None and result.violation is None:
         ScopeSituations(name, asdict(scope), result.states, result.reached).write(path)
-    if options.json:
-        figures = {key: value for key, value in result._asdict().items() if key != "reached"}
-        print_json({"scope": name, **figures, "violation": result.violation and _in_words(result.violation)})
-    else:
-        _show(console, name, result)
+    code = _reported(options, console, name, result)
     if script is not None and result.violation is not None:
         untranslated = _write_script(script, name, scope, result.violation)
         line = f"not translated: {untranslated}" if untranslated else f"faultline incident run {script}"
         console.print(line, highlight=False, soft_wrap=True, markup=False)
         if untranslated:
             return NOT_CARRIED_OUT
+    return code
+
+
+def _load(options: argparse.Namespace) -> tuple[str, Scope | QuorumScope]:
+    """The name of the scope and the scope. Raises SpecError."""
+    from harness.search.exploration import scope_file
+    from harness.search.quorum_exploration import scope_file as quorum_scope_file
+    from harness.yaml_document import SpecError
+
+    without = tuple(options.without)
+    quorum = quorum_scope_file.load(options.scope, without)
+    if quorum is None:
+        return scope_file.load(options.scope, options.protocol, without)
+    if options.protocol is not None:
+        raise SpecError(f"protocol: {options.protocol!r}: controllers have no truncation protocol to choose")
+    return quorum
+
+
+def _refuse(console: Console, option: str) -> int:
+    """Say that there is no such thing of controllers."""
+    what = "situations are those of partitions" if option == "--situations" else "scripts have no steps of elections"
+    console.print(f"{option}: {what}, and this scope is of controllers", highlight=False, soft_wrap=True, markup=False)
+    return NOT_CARRIED_OUT
+
+
+def _reported(options: argparse.Namespace, console: Console, name: str, result: ExplorationResult) -> int:
+    """Print the result. Returns the exit code."""
+    if options.json:
+        figures = {key: value for key, value in result._asdict().items() if key != "reached"}
+        print_json({"scope": name, **figures, "violation": result.violation and _in_words(result.violation)})
+    else:
+        _show(console, name, result)
     return VALID if result.violation is None else INVALID
 
 
 def _explored(
-    options: argparse.Namespace, scope: Scope, progress: Callable[[ExplorationProgress], None]
+    options: argparse.Namespace, scope: Scope | QuorumScope, progress: Callable[[ExplorationProgress], None]
 ) -> ExplorationResult:
     from harness.search.exploration.breadth_first import explore
+    from harness.search.quorum_exploration import scope as quorum_scope
+    from harness.search.quorum_exploration.breadth_first import explore as explore_quorum
 
-    schedules = options.situations is not None
+    search: Callable[[int | ShardsOf], ExplorationResult]
+    if isinstance(scope, quorum_scope.QuorumScope):
+        search = partial(explore_quorum, scope, progress=progress)
+    else:
+        search = partial(explore, scope, progress=progress, schedules=options.situations is not None)
     if options.master is None:
-        return explore(scope, options.jobs or os.cpu_count() or 1, progress, schedules=schedules)
+        return search(options.jobs or os.cpu_count() or 1)
     from harness.search.spark_shards import SETTINGS, spark_shards
     from results.store.spark import session
 
     with session("faultline explore", master=options.master, settings=SETTINGS) as spark:
-        return explore(scope, spark_shards(spark.sparkContext, options.jobs or 0), progress, schedules=schedules)
+        return search(spark_shards(spark.sparkContext, options.jobs or 0))
 
 
 def _write_script(path: Path, name: str, scope: Scope, violation: Violation) -> str:
@@ -178,8 +221,9 @@ class _LevelProgress:
 
 def _show(console: Console, name: str, result: ExplorationResult) -> None:
     rate = result.states / result.seconds
+    situations = "" if result.situations is None else f" in {result.situations:,} situations"
     console.print(
-        f"{name}: {result.states:,} states in {result.situations:,} situations, {result.steps:,} steps, "
+        f"{name}: {result.states:,} states{situations}, {result.steps:,} steps, "
         f"{result.depth} steps deep; {result.seconds:.1f} s, {rate:,.0f} states a second, {result.memory_mb:,} MB",
         highlight=False,
         soft_wrap=True,

@@ -19,7 +19,7 @@ def produced(number: int) -> bytes:
 
 
 @cache
-def _stored(record: LogRecord, offset: int) -> bytes:
+def stored_batch(record: LogRecord, offset: int) -> bytes:
     return assign(produced(record.number), offset, record.epoch)
 
 
@@ -39,7 +39,7 @@ class MemoryLog(Log):
         """The log that is opened after a crash that has left these records."""
         log = cls((), EpochCache())
         for offset, record in enumerate(records):
-            log.append(_stored(record, offset))
+            log.append(stored_batch(record, offset))
         return log
 
     @property
@@ -63,7 +63,7 @@ class MemoryLog(Log):
             raise OffsetOutOfRange(f"offset {offset} is outside {self.start} … {self.end}")
         batches = b""
         for position in range(offset, min(before, self.end)):
-            batch = _stored(self.records[position], position)
+            batch = stored_batch(self.records[position], position)
             if len(batches) + len(batch) > max_bytes and (batches or not at_least_one):
                 break
             batches += batch

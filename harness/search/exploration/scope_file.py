@@ -44,29 +44,24 @@ def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ())
 def _scope(fields: Mapping[str, Any]) -> Scope:
     default = Scope()
     numbers = {
-        field: _number(fields, field, getattr(default, _attribute(field)), bounds) for field, bounds in _BOUNDS.items()
+        field: number_of(fields, field, getattr(default, _attribute(field)), bounds)
+        for field, bounds in _BOUNDS.items()
     }
-    protocol, without = fields.get("protocol", default.protocol), fields.get("without") or []
+    protocol = fields.get("protocol", default.protocol)
     if protocol not in list(TruncationProtocol):
         raise SpecError(f"protocol: {protocol!r} is not one of {', '.join(TruncationProtocol)}")
-    if not isinstance(without, list):
-        raise SpecError(f"without: {without!r} is not a list of rules")
-    for rule in without:
-        if rule not in NAMES:
-            raise SpecError(f"without: {rule!r} is not a rule; `faultline rules` lists them")
-    symmetry = fields.get("symmetry", default.symmetry)
-    if not isinstance(symmetry, bool):
-        raise SpecError(f"symmetry: {symmetry!r} is not true or false")
+    without = rules_of(fields)
+    symmetry = truth_of(fields, "symmetry", default.symmetry)
     if numbers["losses"] > numbers["restarts"]:
         raise SpecError(f"losses: {numbers['losses']} is more than restarts, {numbers['restarts']}")
-    brokers = _number(fields, "brokers", numbers["replicas"], (numbers["replicas"], _BROKERS_MAX))
+    brokers = number_of(fields, "brokers", numbers["replicas"], (numbers["replicas"], _BROKERS_MAX))
     if numbers["reassignments"] and brokers == numbers["replicas"]:
         raise SpecError("reassignments: every broker has a replica; brokers has to be more than replicas")
     scope = Scope(
         **{_attribute(field): number for field, number in numbers.items()},
         spare_brokers=brokers - numbers["replicas"],
         protocol=TruncationProtocol(protocol),
-        without=tuple(dict.fromkeys(without)),
+        without=without,
         isr_changes_in_flight=_in_flight(fields, "alter_partition"),
         fetches_in_flight=_in_flight(fields, "fetch"),
         symmetry=symmetry,
@@ -88,8 +83,28 @@ def _in_flight(fields: Mapping[str, Any], field: str) -> bool:
     return _IN_FLIGHT[value]
 
 
-def _number(fields: Mapping[str, Any], field: str, default: int, bounds: tuple[int, int]) -> int:
+def number_of(fields: Mapping[str, Any], field: str, default: int, bounds: tuple[int, int]) -> int:
+    """A number of a scope, within these bounds. Raises SpecError."""
     number, (least, largest) = fields.get(field, default), bounds
     if not is_whole(number) or not least <= number <= largest:
         raise SpecError(f"{field}: {number!r} is not a number from {least} to {largest}")
     return number
+
+
+def rules_of(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The rules that are off in a scope. Raises SpecError."""
+    without = fields.get("without") or []
+    if not isinstance(without, list):
+        raise SpecError(f"without: {without!r} is not a list of rules")
+    for rule in without:
+        if rule not in NAMES:
+            raise SpecError(f"without: {rule!r} is not a rule; `faultline rules` lists them")
+    return tuple(dict.fromkeys(without))
+
+
+def truth_of(fields: Mapping[str, Any], field: str, default: bool) -> bool:
+    """A field of a scope that is true or false. Raises SpecError."""
+    value = fields.get(field, default)
+    if not isinstance(value, bool):
+        raise SpecError(f"{field}: {value!r} is not true or false")
+    return value
