@@ -102,7 +102,8 @@ quorum_candidate          controller  leader_epoch it stands in
 quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected
 quorum_follower           controller  leader_epoch, leader
 quorum_resigned           controller  leader_epoch it led
-metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc
+metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc; segment, where
+                                      it is the first batch of a file of its own
 metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew; detail: answer, the
                                       [epoch, end offset] of its leader
 metadata_trimmed          controller  offset=new start: a snapshot replaces the records below it

@@ -74,6 +74,25 @@ def proposal_kept(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         )
 
 
+def _dropped(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
+    """A leader takes a proposal for settled by metadata that is no newer than what it was proposed from."""
+    leader = state.replica(event.node)
+    proposal = leader.proposal
+    if leader.role != "leader" or proposal is None or event.leader_epoch != proposal.leader_epoch:
+        return
+    if 0 <= event.partition_epoch <= proposal.partition_epoch:
+        yield Step(
+            StepKind.PROPOSAL_DROPPED_UNDECIDED,
+            event.time_ns,
+            event.node,
+            f"{event.node} took its proposal {brokers(proposal.members)} for settled upon metadata of partition epoch "
+            f"{event.partition_epoch}, from which it had made that proposal: nothing has been decided since, the "
+            "request is still under way, and its high watermark waits for the proposed members no longer",
+            len(state.committed),
+            before=((proposal.time_ns, f"{event.node} proposed the ISR {brokers(proposal.members)}"),),
+        )
+
+
 def _settled_again(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """A leader takes over metadata as the end of a proposal that earlier metadata, or an answer, has ended."""
     leader = state.replica(event.node)
@@ -152,6 +171,6 @@ ALWAYS: Final = (not_taken_over, proposal_kept)
 LOOKS: Final[Mapping[str, tuple[Callable[[PartitionReplay, TraceRow], Iterator[Step]], ...]]] = {
     "became_leader": (_never_decided,),
     "became_follower": (_never_decided,),
-    "isr_committed": (_never_decided, _settled_again),
+    "isr_committed": (_dropped, _never_decided, _settled_again),
     "registered": (_registered,),
 }

@@ -103,12 +103,14 @@ def leaderless(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if may_lead and decision is not state.leaderless:
         state.leaderless = decision
         where = "ISR" if decision.isr else "ELR"
+        known = {f"b{broker}": state.unfenced_ns[broker] for broker in sorted(may_lead) if broker in state.unfenced_ns}
+        since = "".join(f" ({name} since {time_ns / 1e9:.6f} s)" for name, time_ns in known.items())
         yield Step(
             StepKind.ELIGIBLE_LEADER_NOT_ELECTED,
             state.last_change_ns,
             "",
             f"the controllers left the partition without a leader, although {listed(may_lead)} of the {where} "
-            f"{brokers(decision.isr or decision.elr)} is registered and unfenced",
+            f"{brokers(decision.isr or decision.elr)} is registered and unfenced{since}, and elected nobody then",
             before=((decision.time_ns, str(decision)),),
         )
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from checkers.fault_model import OFFSETS_TOPIC
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.replay import PartitionReplay
+from results.explanation.replay import PartitionReplay, ReplicaView
 from results.explanation.story import Step, StepKind
 from workloads.clients.assignments import UnreadableAssignment, decode_assignment
 from workloads.history import TopicPartition
@@ -52,7 +52,7 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             continue
         detail = event.details()
         if event.kind == "coordinator_loaded":
-            yield from _loaded(groups, event, detail, place, log.replica(event.node).log)
+            yield from _loaded(groups, event, detail, place, log.replica(event.node))
             continue
         group = groups.setdefault(detail["group"], _GroupAnswers())
         if event.kind == "generation_begun":
@@ -89,9 +89,9 @@ def _log(event: TraceRow) -> str:
 
 
 def _loaded(
-    groups: dict[str, _GroupAnswers], event: TraceRow, detail: dict[str, Any], place: str, log: Sequence[int]
+    groups: dict[str, _GroupAnswers], event: TraceRow, detail: dict[str, Any], place: str, coordinator: ReplicaView
 ) -> Iterator[Step]:
-    """`log` has the leader epochs of the coordinator's log, by offset."""
+    log = coordinator.log
     began = f"began to serve its groups with what it had read up to {event.log_end} of {_log(event)}"
     if event.log_end > event.high_watermark:
         yield _step(
@@ -100,10 +100,12 @@ def _loaded(
             f"{began}, and its high watermark was {event.high_watermark}: what lies between may be lost",
         )
     if event.log_end < len(log):
+        stale = ", the high watermark with which it became leader" if event.log_end == coordinator.taken_over else ""
         yield _step(
             StepKind.COORDINATOR_LOADED_PART,
             event,
-            f"{began} only, and its own log ends at {len(log)}: it does not know the commits and members in between",
+            f"{began} only{stale}, and its own log ends at {len(log)}: it does not know the commits and members in "
+            "between",
         )
     for name in dict.fromkeys((*detail, *groups)):
         group = groups.setdefault(name, _GroupAnswers())

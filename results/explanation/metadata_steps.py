@@ -42,6 +42,8 @@ class _Quorum:
     """Controller epoch → the node that led it first."""
     committed: list[int] = field(default_factory=list)
     """Epoch by offset of what leaders committed."""
+    segments: set[tuple[str, int]] = field(default_factory=set)
+    """Controller, and where a file of its log began."""
     counted: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → the furthest log end at which a leader counted it for a commit, and that leader."""
 
@@ -96,6 +98,10 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
                 f"the metadata log of {event.node} came back ending at {event.log_end}, and {leader_name} had counted "
                 f"it at {end} for a commit: its fetch had counted before the records were on its disk"
             )
+            if (event.node, event.log_end) in quorum.segments:
+                text += f". It had begun another file (segment) at {event.log_end}, and nothing of that came back: a "
+                text += "file whose name is not on the disk (its directory was not synced) is lost with all that is "
+                text += "synced in it"
             yield _step(StepKind.COUNTED_METADATA_LOST, event, text)
 
 
@@ -278,6 +284,8 @@ def _apply(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> None:
     if event.kind == "metadata_appended":
         controller.resize(event.offset)
         controller.log += [event.leader_epoch] * (event.log_end - event.offset)
+        if event.details().get("segment"):
+            quorum.segments.add((event.node, event.offset))
         controller.following_since = None
     elif event.kind == "metadata_truncated":
         controller.resize(event.offset)

@@ -46,6 +46,8 @@ class Proposal:
     sent_ns: int = -1
     refused: str = ""
     """The error with which a controller refused it last."""
+    answer: TraceRow | None = None
+    """The error that its leader was answered, and that does not prove that it is not committed."""
 
 
 class BatchCopy(NamedTuple):
@@ -75,6 +77,8 @@ class ReplicaView:
     proposal: Proposal | None = None
     high_watermark: int = -1
     greatest_high_watermark: int = 0
+    taken_over: int = -1
+    """The high watermark with which it began to lead."""
     positions: Mapping[int, int] = field(default_factory=dict)
     log: list[int] = field(default_factory=list)
     """Leader epoch by offset."""
@@ -188,6 +192,8 @@ class PartitionReplay:
     fenced: set[int] = field(default_factory=set)
     leaving: dict[int, int] = field(default_factory=dict)
     """Broker → when it was fenced, until the instant after that is seen."""
+    unfenced_ns: dict[int, int] = field(default_factory=dict)
+    """Broker → when it was unfenced last."""
     shutting_down: set[int] = field(default_factory=set)
     leave_asked: dict[int, TraceRow] = field(default_factory=dict)
     """Broker → the event with which its present process began to shut down, as far as it has one."""
@@ -282,6 +288,7 @@ class PartitionReplay:
             return
         if event.kind == "broker_unfenced":
             self.fenced.discard(event.broker)
+            self.unfenced_ns[event.broker] = event.time_ns
             self.leaving.pop(event.broker, None)
             return
         self.fenced.add(event.broker)
@@ -318,6 +325,7 @@ def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None
         replica.resize(event.log_end)
     if leads:
         replica.isr, replica.epoch_start, replica.following_since = frozenset(event.members), event.offset, None
+        replica.taken_over = event.details().get("high_watermark", UNKNOWN)
         state.leaders.setdefault(event.leader_epoch, event.node)
     elif changed:
         replica.following_since = event
@@ -404,6 +412,8 @@ def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TraceRow) 
     if event.kind == "isr_committed":
         replica.isr = frozenset(event.members)
     elif not detail.get("rolled_back", True) and detail.get("error") != "ineligible_replica":
+        if replica.proposal is not None:
+            replica.proposal.answer = event
         return
     replica.proposal, replica.settled = None, event
 

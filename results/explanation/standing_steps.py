@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation.replay import BROKER_KINDS, Decision, PartitionReplay, ReplicaView
+from results.explanation.replay import BROKER_KINDS, Decision, PartitionReplay, Proposal, ReplicaView
 from results.explanation.story import Step, StepKind, brokers
 
 STANDS_NS: Final = 10_000_000_000
@@ -70,10 +70,15 @@ def _proposal(state: PartitionReplay, decision: Decision, end_ns: int) -> Iterat
             text += (
                 f"{leader.node} sent it {times} (AlterPartition), last {_at(proposal.sent_ns)}, and has not sent it "
             )
-            text += "again since: it gave the request up and still counts the change as in flight"
+            text += f"again since{_answered(proposal)}: it gave the request up and still counts the change as in flight"
         else:
             text += f"{leader.node} sent it {proposal.sent} times (AlterPartition), last {_at(proposal.sent_ns)}"
     yield Step(StepKind.PROPOSAL_NEVER_DECIDED, proposal.time_ns, leader.node, text)
+
+
+def _answered(proposal: Proposal) -> str:
+    answer = proposal.answer
+    return f" it was answered {str(answer.details().get('error')).upper()} {answer.at}" if answer is not None else ""
 
 
 def _at(time_ns: int) -> str:

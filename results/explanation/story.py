@@ -53,6 +53,7 @@ class StepKind(StrEnum):
     APPENDED_BEHIND_DIVERGING_RECORDS = "appended-behind-diverging-records"
     BATCH_APPENDED_AGAIN = "batch-appended-again"
     LOG_CAME_BACK_SHORTER = "log-came-back-shorter"
+    PROPOSAL_DROPPED_UNDECIDED = "proposal-dropped-undecided"
     REASSIGNED_TO_OTHERS = "reassigned-to-others"
     CLEAN_SHUTDOWN_CLAIMED_AFTER_KILL = "clean-shutdown-claimed-after-kill"
     BYTES_LEFT_BEHIND_LOG_END = "bytes-left-behind-log-end"

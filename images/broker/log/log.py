@@ -234,6 +234,10 @@ class Log:
         """Bytes in the file behind the end of the log: none, but for what a failed append left."""
         return self._segments.active.bytes_behind
 
+    def begins_segment(self, offset: int) -> bool:
+        """Whether the last segment, not being the only one, begins with the batch at `offset`."""
+        return offset > self.start and self._segments.active.base_offset == offset
+
     @property
     def last_batch_epoch(self) -> int:
         """The leader epoch of the last batch, -1 when the log is empty."""
@@ -254,9 +258,7 @@ class Log:
         """
         header = parse(batch) if trusted else check(batch)
         if header.base_offset != self.end:
-            raise OutOfPlace(
-                f"a batch at offset {header.base_offset} for log {self.directory}, which ends at {self.end}"
-            )
+            raise OutOfPlace(f"a batch at {header.base_offset} for log {self.directory}, which ends at {self.end}")
         self._check_usable()
         segment = self._segments.active
         if segment.size and (

@@ -94,6 +94,10 @@ class KafkaMetadataLog:
         self._bytes_since_snapshot += len(batch)
         return self._log.append(batch)
 
+    def begins_segment(self, offset: int) -> bool:
+        """Whether the last segment, not being the only one, begins with the batch at `offset`."""
+        return self._log.begins_segment(offset)
+
     def truncate(self, to: int) -> None:
         """Truncate the log to `to`. Raises OSError."""
         self._log.truncate(to)

@@ -260,12 +260,13 @@ class RaftNode:
 
     def _append(self, batch: bytes) -> None:
         header = self.log.append(batch)
+        segment = {"segment": True} if self.log.begins_segment(header.base_offset) else {}
         self._trace(
             "metadata_appended",
             leader_epoch=header.leader_epoch,
             offset=header.base_offset,
             log_end=header.next_offset,
-            detail={"crc": header.crc},
+            detail={"crc": header.crc, **segment},
         )
         self._notify()
 

@@ -135,6 +135,16 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*BORN, proposed(4, "b1", 0, (1, 2, 3), 0, 5), decided(5, 1, 0, 2, (1, 2), "fenced"), watermark(6, 2)],
         [*BORN, proposed(4, "b1", 0, (1, 2, 3), 0, 5), watermark(6, 1)],
     ),
+    "proposal-dropped-undecided": tuple(
+        [
+            *BORN,
+            decided(4, 1, 0, 1, (1, 2), "fenced"),
+            proposed(5, "b1", 0, (1, 2, 3), 1, 5),
+            decided(5.5, 1, 0, 2, (1, 2, 3), "alter_partition"),
+            event(6, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=epoch, members=members),
+        ]
+        for epoch, members in ((1, [1, 2]), (2, [1, 2, 3]))
+    ),
     "change-never-decided": (
         [
             *BORN,

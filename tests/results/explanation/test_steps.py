@@ -347,6 +347,12 @@ def test_a_target_that_an_administrator_replaces_is_not_completed_early() -> Non
     assert kinds([*BORN, first, second]) == []
 
 
+def test_metadata_that_went_with_the_name_of_its_file_is_told_with_it() -> None:
+    begun = [{**row, "detail": '{"segment": true}'} if row["kind"] == "metadata_appended" else row for row in COUNTED]
+    with_file, without = (list(metadata_steps(small_evidence.trace(*rows, back(0)))) for rows in (begun, COUNTED))
+    assert ["another file (segment) at 0" in step.text for step in (*with_file, *without)] == [True, False]
+
+
 @pytest.mark.parametrize("counted", [{"b1": 7}, {"b1": 7, "b2": 7, "b3": 7}])
 def test_a_deposed_leader_is_held_to_the_isr_of_its_own_epoch(counted: dict[str, int]) -> None:
     deposed = [*BORN, decided(4, 2, 1, 1, (2, 3), "fenced")]

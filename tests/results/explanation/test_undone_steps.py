@@ -93,6 +93,8 @@ def kept_fenced(*, shutting_down: bool) -> Event:
             "broker_epoch": 50}  # fmt: skip
 
 
+NOT_CONTROLLER = event(4.5, "b1", "isr_rejected", {"error": "not_controller", "rolled_back": False}, leader=1,
+                       leader_epoch=0, partition_epoch=0, members=[1, 2])  # fmt: skip
 LEFT = [*ALIVE, *BORN, of_broker(4, "broker_shutting_down", 2), registered(5, 2, 50)]
 IN_EPOCH = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0}
 DAMAGED = event(5, "b2", "records_refused", offset=-1, log_end=5, leader=1, leader_epoch=0)
@@ -211,6 +213,9 @@ CASES: dict[str, list[Case]] = {
             5.1, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=1, members=[1, 2]))),
         (of_end, in_flight(sent(4), sent(5)), "sent it 2 times (AlterPartition), last at 5.000000 s, and has not",
          in_flight(sent(4), leads(6, "b1", 1, 1, 5, (1, 2)), changed(6, 1, 1, 1, (1, 2), elr=[3]))),
+        (of_end, in_flight(sent(4), NOT_CONTROLLER), "since it was answered NOT_CONTROLLER at 4.500000 s: it gave",
+         in_flight(sent(4), NOT_CONTROLLER, changed(5, 1, 0, 1, (1, 2)), event(
+             5.1, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=2, members=[1, 2]))),
     ],
     "high-watermark-stands-still": [
         (of_end, [*ALIVE, *BORN, *(appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3"))],
