@@ -7,6 +7,7 @@ from functools import partial
 
 from harness.search.exploration import schedules as words
 from harness.search.exploration.cluster_model import ClusterModel
+from harness.search.exploration.machine_steps import WITHOUT_SCRIPT, Action
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
 from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, ShardsOf, search
@@ -27,4 +28,9 @@ def explore(
 
 def _explored(scope: Scope) -> Explored:
     model = ClusterModel(scope)
-    return Explored(model, partial(words.line, model), StateSituations(model).code)
+    avoided = _has_no_script if scope.as_in_a_run else None
+    return Explored(model, partial(words.line, model), StateSituations(model).code, avoided)
+
+
+def _has_no_script(action: Action) -> bool:
+    return action.kind in WITHOUT_SCRIPT

@@ -28,6 +28,13 @@ from images.broker.replication.partition import NO_EPOCH, NO_LEADER, ReplicaRole
 
 CONTROLLER: Final = 0
 """In place of a broker in a step of an administrator that concerns none alone."""
+WITHOUT_SCRIPT: Final[Mapping[str, str]] = {
+    "lag": "no fault has one replica lag alone",
+    "tick": "no fault has a leader look at its followers at a moment",
+    "reassign": "an election places the replicas anew, which would end the reassignment",
+    "cancel": "an election places the replicas anew, which would end the reassignment",
+}
+"""The kinds of steps that no script has (`harness/search/scripted_schedules`), and the reason."""
 
 
 class Action(NamedTuple):

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
+from harness.search.exploration.machine_steps import WITHOUT_SCRIPT
 from harness.search.exploration.scope import Scope
 from harness.search.scripted_schedules.message_gates import (
     DroppingGate,
@@ -44,13 +45,6 @@ _LAST_APPEND_S: Final = 2.0
 """From then to the last append: logs that end empty would leave some checks nothing to decide on."""
 _BEFORE_END_S: Final = 0.2
 _RESET_S: Final = 0.05
-_WITHOUT_WORDS: Final = {
-    "lag": "no fault has one replica lag alone",
-    "tick": "no fault has a leader look at its followers at a moment",
-    "reassign": "an election places the replicas anew, which would end the reassignment",
-    "cancel": "an election places the replicas anew, which would end the reassignment",
-}
-"""The kinds of steps that have no translation, and the reason."""
 
 
 class Untranslatable(Exception):
@@ -140,7 +134,7 @@ class _Translation:
             self.place = place
             translate = translations.get(step.action.kind)
             if translate is None:
-                raise Untranslatable(f"{self._step(step)}: {_WITHOUT_WORDS[step.action.kind]}")
+                raise Untranslatable(f"{self._step(step)}: {WITHOUT_SCRIPT[step.action.kind]}")
             translate(step)
             self._connections_lost(step)
         self.operations.append({"do": "produce 1 to 0 by last", "at": round(self.times.end_s + _LAST_APPEND_S, 3)})

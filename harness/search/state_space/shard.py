@@ -1,8 +1,9 @@
 """One shard of a breadth-first search: the states whose fingerprints belong to one process.
 
 A level is expanded in rounds of some states each. The states found in a round go to the shards that own them, and a
-shard keeps those that no earlier level has. Of several steps that lead to a state, the one from the least fingerprint
-counts, and a level is always finished: so the result does not depend on the number of shards.
+shard keeps those that no earlier level has. Of several steps that lead to a state, the one on a way with the fewest
+avoided steps counts, and of these the one from the least fingerprint, and a level is always finished: so the result
+does not depend on the number of shards.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ class FoundState(NamedTuple):
     fingerprint: Fingerprint
     parent: Fingerprint | None
     state: Numbers
+    avoided: int = 0
+    """The avoided steps on the way to it."""
 
 
 class BrokenPromise(NamedTuple):
     """A promise broken by a state, or by a step from it if `by_step`."""
 
+    avoided: int
+    """The avoided steps of its schedule."""
     text: str
     fingerprint: Fingerprint
     by_step: bool
@@ -63,11 +68,12 @@ class StateShard:
         self._canonical = CanonicalStates(self._model)
         self._count = count
         self._situation = explored.situation
+        self._avoided = explored.avoided
         self._reached: dict[str, FirstReach] = {}
         self._depth = 0
         self._tables = self._model.tables
         self._parents: dict[Fingerprint, Fingerprint | None] = {}
-        self._frontier: list[tuple[Fingerprint, Numbers]] = []
+        self._frontier: list[FoundState] = []
         self._found: dict[Fingerprint, FoundState] = {}
         self._broken: list[BrokenPromise] = []
         self._sent: list[set[tuple[int, int]]] = [set() for _ in range(count)]
@@ -81,15 +87,16 @@ class StateShard:
         expanded, self._frontier = self._frontier[:STATES_PER_ROUND], self._frontier[STATES_PER_ROUND:]
         outgoing: list[dict[Fingerprint, FoundState]] = [{} for _ in range(self._count)]
         steps = 0
-        for parent, state in expanded:
+        for parent, _, state, avoided in expanded:
             for step in self._model.steps(state):
                 steps += 1
+                count = avoided if self._avoided is None else avoided + self._avoided(step.action)
                 if step.broken is not None:
-                    self._broken.append(BrokenPromise(step.broken, parent, by_step=True))
+                    self._broken.append(BrokenPromise(count, step.broken, parent, by_step=True))
                     continue
                 fingerprint, after = self._canonical.of(step.state)
                 if fingerprint not in self._parents:
-                    _keep_least(outgoing[self._owner(fingerprint)], FoundState(fingerprint, parent, after))
+                    _keep_least(outgoing[self._owner(fingerprint)], FoundState(fingerprint, parent, after, count))
         packed = (self._pack(shard, found.values()) for shard, found in enumerate(outgoing))
         return Round(tuple(packed), steps, len(self._frontier))
 
@@ -108,8 +115,8 @@ class StateShard:
                 self._reached[code] = min(reach, self._reached.get(code, reach))
             text = self._model.broken(found.state)
             if text is not None:
-                self._broken.append(BrokenPromise(text, found.fingerprint, by_step=False))
-        self._frontier = [(found.fingerprint, found.state) for found in self._found.values()]
+                self._broken.append(BrokenPromise(found.avoided, text, found.fingerprint, by_step=False))
+        self._frontier = [*self._found.values()]
         self._found = {}
         self._depth += 1
         return Level(len(self._frontier), tuple(self._broken))
@@ -153,7 +160,9 @@ def owner(fingerprint: Fingerprint, shards: int) -> int:
 
 def _keep_least(states: dict[Fingerprint, FoundState], found: FoundState) -> None:
     known = states.setdefault(found.fingerprint, found)
-    if found.parent is not None and known.parent is not None and found.parent < known.parent:
+    if found.parent is None or known.parent is None:
+        return
+    if (found.avoided, found.parent) < (known.avoided, known.parent):
         states[found.fingerprint] = found
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
-from pathlib import Path
 from random import Random
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from harness.cli.main import main
 from harness.search.exploration import replica_steps
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
@@ -264,17 +262,3 @@ def test_a_broker_is_what_a_replica_manager_is_whichever_updates_it_skips(hosts:
         assert seen_by_model(broker, published) == expected, kinds
         kept_logs += sum(seen[-1] is not None and seen[-1][-1] == 1 for seen in expected)
     assert bool(kept_logs) == hosts
-
-
-# --- scripts and scopes -----------------------------------------------------------------------------------------------
-
-
-def test_a_reassignment_has_no_script_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "scope.yaml").write_text("{replicas: 1, brokers: 2, records: 1, leader_epochs: 2, reassignments: 1}")
-    script = tmp_path / "found.yaml"
-    command = ["explore", str(tmp_path / "scope.yaml"), "--without", "reassignment_keeps_isr", "--jobs", "1"]
-    assert main([*command, "--script", str(script)]) == 3
-    assert not script.exists()
-    (line,) = (it for it in capsys.readouterr().out.splitlines() if it.startswith("not translated: "))
-    assert "an administrator moves the partition to brokers [2]" in line
-    assert "an election places the replicas anew" in line

@@ -67,16 +67,22 @@ def test_no_script_is_written_when_every_promise_is_kept(tmp_path: Path) -> None
 def test_a_step_without_a_translation_is_named_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without maximal_isr a leader shrinks the ISR by a replica that lags."""
-    (tmp_path / "scope.yaml").write_text(
-        "{replicas: 3, records: 1, leader_epochs: 1, min.insync.replicas: 2, alter_partition: in flight}"
-    )
+    """A reassignment."""
+    (tmp_path / "scope.yaml").write_text("{replicas: 1, brokers: 2, records: 1, leader_epochs: 2, reassignments: 1}")
     script = tmp_path / "found.yaml"
-    command = ["explore", str(tmp_path / "scope.yaml"), "--without", "maximal_isr", "--jobs", "1"]
+    command = ["explore", str(tmp_path / "scope.yaml"), "--without", "reassignment_keeps_isr", "--jobs", "1"]
     assert main([*command, "--script", str(script)]) == 3
     assert not script.exists()
     (line,) = (it for it in capsys.readouterr().out.splitlines() if it.startswith("not translated: "))
-    assert "lags, and leader 1 proposes an ISR without it" in line
+    assert "an administrator moves the partition to brokers [2]" in line
+    assert "an election places the replicas anew" in line
+
+
+def test_of_the_shortest_schedules_one_that_a_script_can_have_is_written() -> None:
+    """Without maximal_isr the leader may shrink the ISR by a replica that lags, or the controller as a session ends."""
+    scope = Scope(records=1, leader_epochs=1, min_insync_replicas=2, isr_changes_in_flight=True, as_in_a_run=True)
+    steps, _ = script_of(replace(scope, without=("maximal_isr",)))
+    assert "lag" not in {step.action.kind for step in steps}
 
 
 def test_situations_and_a_script_exclude_each_other(tmp_path: Path) -> None:
