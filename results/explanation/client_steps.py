@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, of_partition, trace_rows
-from results.explanation.replay import batch_of
+from results.explanation.replay import PartitionReplay, batch_of
 from results.explanation.story import Step, StepKind, at, span
 from workloads.columns import NEVER
 
@@ -209,21 +209,32 @@ def read_steps(events: Sequence[TraceRow], history: pa.Table, topic: str, partit
         passed = bisect_right(times_ns, row["completed_ns" if polled else "invoked_ns"])
         end = committed[passed - 1] if passed else 0
         if polled and (highest := max(row["offsets"] or [-1])) >= end:
-            yield _uncommitted(row, end, highest)
+            yield _uncommitted(row, end, highest, events)
         elif not polled and row["offset"] < end:
             yield _outdated(row, end, answers)
 
 
-def _uncommitted(row: dict[str, Any], end: int, highest: int) -> Step:
+def _uncommitted(row: dict[str, Any], end: int, highest: int, events: Sequence[TraceRow]) -> Step:
+    """A poll beyond every high watermark, with the leaders that had the records by then."""
+    state = PartitionReplay()
+    for event in events:
+        if event.time_ns <= row["completed_ns"]:
+            state.apply(event)
+    leaders = [one for _, one in sorted(state.replicas.items()) if one.role == "leader" and len(one.log) > highest]
+    had = " and ".join(
+        f"{one.node}, which led in epoch {one.leader_epoch}, had its high watermark at {max(one.high_watermark, 0)} "
+        f"and its log end at {len(one.log)}"
+        for one in leaders
+    )
     return Step(
         StepKind.RECORD_READ_ABOVE_HIGH_WATERMARK,
         row["completed_ns"],
-        f"process {row['process']}",
+        leaders[0].node if len(leaders) == 1 else f"process {row['process']}",
         f"poll #{row['index']} of process {row['process']} returned {span(end, highest + 1)}, and no leader's "
-        f"high watermark had passed {end}",
+        f"high watermark had passed {end}" + (f"; {had}: it answered with uncommitted records" if had else ""),
         end,
         highest + 1,
-        lacking="which node answered the poll: the history names none",
+        lacking="" if len(leaders) == 1 else "which node answered the poll: the history names none",
     )
 
 

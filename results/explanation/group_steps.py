@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from checkers.fault_model import OFFSETS_TOPIC
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.replay import PartitionReplay, ReplicaView
-from results.explanation.story import Step, StepKind
+from results.explanation.replay import Decision, PartitionReplay, ReplicaView
+from results.explanation.story import Step, StepKind, at
 from workloads.clients.assignments import UnreadableAssignment, decode_assignment
 from workloads.history import TopicPartition
 
@@ -45,6 +45,7 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
     groups: dict[str, _GroupAnswers] = {}
     logs: dict[int, PartitionReplay] = {}
     place = f"{topic}-{partition}"
+    loaded: dict[tuple[int, str], TraceRow] = {}
     for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS) | (pc.field("topic") == OFFSETS_TOPIC))):
         log = logs.setdefault(event.partition, PartitionReplay())
         if event.kind not in _KINDS:
@@ -52,6 +53,7 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             continue
         detail = event.details()
         if event.kind == "coordinator_loaded":
+            loaded[event.partition, event.node] = event
             yield from _loaded(groups, event, detail, place, log.replica(event.node))
             continue
         group = groups.setdefault(detail["group"], _GroupAnswers())
@@ -71,7 +73,8 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
         elif event.kind == "assignment_told":
             yield from _told_assignment(group, event, detail)
         elif event.kind == "offsets_told":
-            yield from _outdated(group, event, place, detail["offsets"], "told a member")
+            serves = _serves(event, loaded.get((event.partition, event.node)), log.decision)
+            yield from _outdated(group, event, place, detail["offsets"], "told a member", serves=serves)
         elif place in detail["offsets"]:
             yield from _committed(group, event, detail, place)
         elif "held" in detail:
@@ -236,8 +239,26 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
     group.commits.setdefault(place, []).append((offset, event))
 
 
+def _serves(event: TraceRow, loaded: TraceRow | None, decision: Decision | None) -> str:
+    """Why a coordinator should not have answered; empty where it may."""
+    if loaded is None or loaded.leader_epoch != event.leader_epoch:
+        last = f", last in leader epoch {loaded.leader_epoch} {loaded.at}" if loaded is not None else ""
+        return f"; it had not loaded that log in its leader epoch {event.leader_epoch}{last}"
+    if decision is not None and decision.leader_epoch > event.leader_epoch and decision.leader != event.number:
+        leads = f"b{decision.leader} leads" if decision.leader >= 0 else "nobody leads"
+        return f"; {leads} that partition in leader epoch {decision.leader_epoch} {at(decision.time_ns).strip()}"
+    return ""
+
+
 def _outdated(
-    group: _GroupAnswers, event: TraceRow, place: str, offsets: dict[str, int], did: str, log: Sequence[int] = ()
+    group: _GroupAnswers,
+    event: TraceRow,
+    place: str,
+    offsets: dict[str, int],
+    did: str,
+    log: Sequence[int] = (),
+    *,
+    serves: str = "",
 ) -> Iterator[Step]:
     """An offset other than the one that was committed last, and that an earlier commit wrote, or none at all."""
     commits = group.commits.get(place, [])
@@ -254,7 +275,7 @@ def _outdated(
     )
     kind = StepKind.COMMITTED_OFFSET_OUTDATED
     text = f"{did} {value} ({read}), and the commit of {last} had been answered by {commit.node} {commit.at}, at "
-    text += f"{commit.offset} of that log"
+    text += f"{commit.offset} of that log{serves}"
     if commit.offset < min(len(log), event.log_end) and log[commit.offset] == commit.leader_epoch:
         kind = StepKind.COMMIT_DROPPED_WHILE_LOADING
         text += f": its own log has that record, which it read and dropped while it loaded{_behind(group, commit)}"

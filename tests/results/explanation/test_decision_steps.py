@@ -15,7 +15,7 @@ from results.explanation.group_steps import group_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.steps import broken_steps
 from tests.checkers import small_evidence
-from tests.checkers.small_histories import end_offset
+from tests.checkers.small_histories import end_offset, poll
 from tests.results.explanation.test_steps import acknowledged, changed, kinds, of_broker
 from tests.results.explanation.test_stories import (
     BORN,
@@ -272,6 +272,13 @@ def test_a_latest_offset_below_what_was_committed_before_is_told_with_its_leader
     history = small_evidence.history([end_offset(4, 6, answer)])
     steps = list(read_steps(list(trace_rows(small_evidence.trace(*BORN, told))), history, "t", 0))
     assert [cause in step.text for step in steps] == ([True] if cause else [])
+
+
+def test_a_poll_above_every_high_watermark_is_told_with_the_leader_that_had_the_record() -> None:
+    history = small_evidence.history([poll(5, 5, 6, 17)])
+    (step,) = read_steps(list(trace_rows(small_evidence.trace(*BORN, appended(4, "b1", 1, 0, 5, 6)))), history, "t", 0)
+    assert step.node == "b1"
+    assert "b1, which led in epoch 0, had its high watermark at 5 and its log end at 6" in step.text
 
 
 METADATA: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {

@@ -347,6 +347,16 @@ def test_a_target_that_an_administrator_replaces_is_not_completed_early() -> Non
     assert kinds([*BORN, first, second]) == []
 
 
+def test_an_outdated_offset_is_told_with_what_its_coordinator_had_loaded() -> None:
+    told = of_group(9, "b2", "offsets_told", 3, 3, offsets={"t-0": 5})
+    again = {**told, "leader_epoch": 7}
+    steps = [
+        list(group_steps(small_evidence.trace(*COMMITS, loaded(3, 3, g={"t-0": 5}), event), "t", 0))[-1]
+        for event in (told, again)
+    ]
+    assert ["it had not loaded that log in its leader epoch 7, last in" in step.text for step in steps] == [False, True]
+
+
 def test_metadata_that_went_with_the_name_of_its_file_is_told_with_it() -> None:
     begun = [{**row, "detail": '{"segment": true}'} if row["kind"] == "metadata_appended" else row for row in COUNTED]
     with_file, without = (list(metadata_steps(small_evidence.trace(*rows, back(0)))) for rows in (begun, COUNTED))
