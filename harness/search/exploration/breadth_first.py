@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from harness.search.exploration import schedules as words
-from harness.search.exploration.cluster_model import ClusterModel
-from harness.search.exploration.machine_steps import WITHOUT_SCRIPT, Action
+from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
+from harness.search.exploration.machine_steps import WITHOUT_SCRIPT
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
 from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, ShardsOf, search
-from harness.search.state_space.explored_model import Explored
+from harness.search.state_space.explored_model import Explored, Numbers
 
 
 def explore(
@@ -28,9 +28,16 @@ def explore(
 
 def _explored(scope: Scope) -> Explored:
     model = ClusterModel(scope)
-    avoided = _has_no_script if scope.as_in_a_run else None
+    avoided = partial(_has_no_script, model) if scope.as_in_a_run else None
     return Explored(model, partial(words.line, model), StateSituations(model).code, avoided)
 
 
-def _has_no_script(action: Action) -> bool:
-    return action.kind in WITHOUT_SCRIPT
+def _has_no_script(model: ClusterModel, state: Numbers, step: ClusterStep) -> bool:
+    """Whether no script has a step: one of these kinds, or the end of a session while another broker is down and counts
+    as alive."""
+    kind, broker, _ = step.action
+    if kind not in ("session_ends", "fence"):
+        return kind in WITHOUT_SCRIPT
+    cluster = model.cluster(state)
+    alive = {it.id for it in cluster.controller.brokers if not it.fenced and it.id != broker}
+    return any(it.down and it.partition.node in alive for it in cluster.brokers)

@@ -92,5 +92,5 @@ class Explored(NamedTuple):
     """A step from a state, in words."""
     situation: Callable[[Numbers], str] | None = None
     """The code of a state's situation (docs/situations.md); None for a model that they do not speak of."""
-    avoided: Callable[[Any], bool] | None = None
-    """Whether a step, given in short, is one of those of which a schedule has as few as a shortest one can."""
+    avoided: Callable[[Numbers, Any], bool] | None = None
+    """Whether a step from a state is one of those of which a schedule has as few as a shortest one can."""

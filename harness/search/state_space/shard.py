@@ -90,7 +90,7 @@ class StateShard:
         for parent, _, state, avoided in expanded:
             for step in self._model.steps(state):
                 steps += 1
-                count = avoided if self._avoided is None else avoided + self._avoided(step.action)
+                count = avoided if self._avoided is None else avoided + self._avoided(state, step)
                 if step.broken is not None:
                     self._broken.append(BrokenPromise(count, step.broken, parent, by_step=True))
                     continue

@@ -26,7 +26,7 @@ class ShortestSchedules:
 
     def __init__(self, explored: Explored) -> None:
         self._model, self._line = explored.model, explored.line
-        self._avoided = explored.avoided or (lambda _: False)
+        self._avoided = explored.avoided or (lambda *_: False)
         self._canonical = CanonicalStates(self._model)
         self._ends: dict[tuple[Fingerprint, ...], tuple[Numbers, tuple[WalkedStep, ...]]] = {}
         """The state at the end of a path, and its steps."""
@@ -41,7 +41,7 @@ class ShortestSchedules:
         if not by_step:
             return str(self._model.broken(state)), steps
         breaking = (it for it in self._model.steps(state) if it.broken is not None)
-        step = min(breaking, key=lambda it: (self._avoided(it.action), str(it.broken)))
+        step = min(breaking, key=lambda it: (self._avoided(state, it), str(it.broken)))
         return str(step.broken), (*steps, self._walked(state, step))
 
     def _end(self, path: tuple[Fingerprint, ...]) -> tuple[Numbers, tuple[WalkedStep, ...]]:
@@ -51,7 +51,7 @@ class ShortestSchedules:
         if end is None:
             state, steps = self._end(path[:-1])
             leading = (it for it in self._model.steps(state) if self._canonical.of(it.state)[0] == path[-1])
-            step = min(leading, key=lambda it: self._avoided(it.action))
+            step = min(leading, key=lambda it: self._avoided(state, it))
             end = self._ends[path] = step.state, (*steps, self._walked(state, step))
         return end
 

@@ -63,7 +63,7 @@ class Crossing:
 
 
 def crossing(ends: str, avoided: tuple[str, ...]) -> Explored:
-    return Explored(Crossing(ends), lambda _, step: step.action, avoided=lambda action: action in avoided)
+    return Explored(Crossing(ends), lambda _, step: step.action, avoided=lambda _, step: step.action in avoided)
 
 
 @pytest.mark.parametrize("ends", ["state", "step"])
