@@ -47,6 +47,10 @@ class MemoryLog(Log):
         """None: there is no file."""
         return 0
 
+    def begins_segment(self, offset: int) -> bool:
+        """See `Log.begins_segment`. There is one segment."""
+        return False
+
     def append(self, batch: bytes, *, trusted: bool = False) -> Header:
         """See `Log.append`."""
         header = parse(batch)
