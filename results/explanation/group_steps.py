@@ -19,7 +19,7 @@ from workloads.history import TopicPartition
 
 _KINDS: Final = (
     "coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told", "group_changed", "group_stored",
-    "group_assigned", "assignment_told",
+    "group_assigned", "assignment_told", "group_storing",
 )  # fmt: skip
 
 
@@ -36,6 +36,8 @@ class _GroupAnswers:
     """By generation, the assignment of each member."""
     members: dict[int, set[str]] = field(default_factory=dict)
     """By generation, everybody who was a member in it."""
+    failed: TraceRow | None = None
+    """The last write of the group itself that failed."""
     unassigned: tuple[int, int] | None = None
     """Leader epoch of the coordinator, and generation, whose members wait for their partitions to be committed."""
 
@@ -63,8 +65,11 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _changed(group, event, detail)
             if "held" in detail:
                 yield from _forgotten(group, event, place, detail["held"], f"when the group became {detail['state']}")
+        elif event.kind == "group_storing":
+            group.failed = event if detail["error"] != "none" else group.failed
         elif event.kind == "group_stored":
             group.unassigned = None
+            group.failed = event if detail["error"] != "none" else group.failed
             group.records.append(event)
             yield from _stored(event, detail)
         elif event.kind == "group_assigned":
@@ -142,7 +147,8 @@ def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> I
             event,
             f"began a rebalance of the group {detail['group']} after generation {generation} and waits for a write "
             f"(storing), although {', '.join(absent)} has not joined yet, so that no generation is being written: the "
-            "mark of an earlier write was kept, and no write ends it, so the rebalance never completes",
+            f"mark of an earlier write was kept{_failed(group.failed)}, and no write ends it, so the rebalance never "
+            "completes",
         )
     if detail["state"] == "CompletingRebalance":
         group.unassigned = event.leader_epoch, generation
@@ -153,6 +159,13 @@ def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> I
             f"handed out the partitions of generation {generation} of the group {detail['group']} before the record "
             "with them was committed",
         )
+
+
+def _failed(write: TraceRow | None) -> str:
+    if write is None:
+        return ""
+    detail = write.details()
+    return f" (the record of generation {detail['generation']} failed with {detail['error'].upper()} {write.at})"
 
 
 def _assigned(event: TraceRow, detail: dict[str, Any], topic: str, partition: int) -> Iterator[Step]:

@@ -159,6 +159,14 @@ def _of_follower(
             f"{member.node} is unfenced and {place}, and appends nothing for {lasts_s:.0f} s, though its log ends at "
             f"{holds} and that of {leader.node} at {end}{_fetched(state, member, leader, session)}",
         )
+    elif session is None or state.place not in session.details()["partitions"]:
+        yield Step(
+            StepKind.FOLLOWER_STANDS_STILL,
+            since_ns,
+            member.node,
+            f"{member.node} is unfenced and {place}, and does not fetch the partition from it for {lasts_s:.0f} s"
+            f"{_fetched(state, member, leader, session)}: so {leader.node} does not know that it holds its whole log",
+        )
     elif replica not in decision.isr and leader.proposal is None:
         yield Step(
             StepKind.CAUGHT_UP_FOLLOWER_NOT_PROPOSED,

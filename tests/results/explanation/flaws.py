@@ -33,6 +33,7 @@ from tests.results.explanation.flaw_sets.fourth import FOURTH
 from tests.results.explanation.flaw_sets.ninth import NINTH
 from tests.results.explanation.flaw_sets.seventh import SEVENTH
 from tests.results.explanation.flaw_sets.sixth import SIXTH
+from tests.results.explanation.flaw_sets.tenth import TENTH
 from tests.results.explanation.flaw_sets.third import THIRD
 
 ROOT: Final = Path(__file__).parents[3]
@@ -272,10 +273,18 @@ SECOND: Final = (
 )
 """The flaws of a second writer that the first set does not have."""
 
-FLAWS: Final = (*NINTH, *EIGHTH, *SEVENTH, *SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
+FLAWS: Final = (*TENTH, *NINTH, *EIGHTH, *SEVENTH, *SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
 
 NAMED: Final = frozenset(
     {
+        "proposed-shrink-counts-at-once",
+        "refused-registration-renews-session",
+        "duplicate-acknowledged-one-offset-early",
+        "unfetched-member-does-not-hold-watermark",
+        "next-offsets-include-undelivered-records",
+        "brokers-fetch-metadata-above-watermark",
+        "coordinator-loads-up-to-stale-watermark",
+        "cut-keeps-epoch-that-starts-there",
         "leader-never-lowers-a-followers-position",
         "brokers-read-what-the-active-controller-has-appended",
         "retry-is-acknowledged-without-waiting",
@@ -333,6 +342,8 @@ NAMED: Final = frozenset(
 """The flaws of which the first lines said the sentence when they were measured first, as read by a person."""
 NAMED_SINCE: Final = frozenset(
     {
+        "failed-generation-record-leaves-group-storing",
+        "running-fetcher-not-given-new-partitions",
         "old-metadata-resolves-an-isr-change-in-flight",
         "isr-change-is-given-up-at-an-inactive-controller",
         "name-of-a-new-segment-is-never-synced",

@@ -337,6 +337,13 @@ GROUPS: dict[str, list[tuple[Sequence[Event], Sequence[Event]]]] = {
 }  # fmt: skip
 
 
+def test_a_group_that_waits_for_a_write_that_failed_is_told_with_its_error() -> None:
+    failed = {**group_stored(0.5, 8, 7), "detail": json.dumps({"group": "g", "generation": 3, "error": "timed_out"})}
+    waits = group(1, "PreparingRebalance", storing=True, m="", n="join")
+    (step,) = group_steps(small_evidence.trace(failed, waits), "t", 0)
+    assert "(the record of generation 3 failed with TIMED_OUT at 0.500000 s)" in step.text
+
+
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_group_that_acts_before_its_record_is_written_is_told_and_no_other(kind: str) -> None:
     for cases in GROUPS[kind]:

@@ -68,6 +68,15 @@ def in_flight(*after: Event) -> list[Event]:
     return [*ALIVE, *BORN, proposed(4, "b1", 0, (1, 2), 0, 5), *after]
 
 
+def fetches(partition: str) -> list[Event]:
+    created = changed(0.9, 1, 0, 0, (1, 2, 3), replicas=[1, 2, 3], reason="created")
+    sessions = [
+        event(4.5, "b1", "fetch_session", {"replica": replica, "session": "s", "partitions": [partition]})
+        for replica in (2, 3)
+    ]
+    return [*ALIVE, *BORN[1:], created, *sessions]
+
+
 def sent(time_s: float) -> Event:
     place = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, "members": [1, 2]}
     return event(time_s, "b1", "alter_partition_sent", **place)
@@ -216,6 +225,10 @@ CASES: dict[str, list[Case]] = {
         (of_end, in_flight(sent(4), NOT_CONTROLLER), "since it was answered NOT_CONTROLLER at 4.500000 s: it gave",
          in_flight(sent(4), NOT_CONTROLLER, changed(5, 1, 0, 1, (1, 2)), event(
              5.1, "b1", "isr_committed", leader=1, leader_epoch=0, partition_epoch=2, members=[1, 2]))),
+    ],
+    "follower-stands-still": [
+        (of_end, fetches("t-1"), "do not ask for this partition since 4.500000 s, only for t-1: so b1 does not know",
+         fetches("t-0")),
     ],
     "high-watermark-stands-still": [
         (of_end, [*ALIVE, *BORN, *(appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3"))],
