@@ -26,8 +26,8 @@ from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.log import Log
 from images.broker.log.log_config import LogConfig
 from images.broker.log.producer_state import ProducerTable, record
-from images.wire.batch import HEADER_BYTES, build, iterate, parse
-from tests.broker.log.disk_model import DiskModel, Draw, PowerCut
+from images.wire.batch import build, iterate, parse
+from tests.broker.log.disk_model import DiskModel, Draw, PowerCut, is_not_an_epoch_byte
 
 DIRECTORY = "data/topic-0"
 
@@ -295,16 +295,6 @@ class Life:
                 found.append(one)
                 offset = header.next_offset
         return State(self.log.start, tuple(found), self.now.gone)
-
-
-def is_not_an_epoch_byte(path: str, content: bytes, at: int) -> bool:
-    """No checksum covers a batch's leader epoch: damage there cannot be found, so none is done."""
-    start = 0
-    while path.endswith(".log") and start + HEADER_BYTES <= len(content) and start <= at:
-        if start + 12 <= at < start + 16:
-            return False
-        start += parse(content, start).size
-    return True
 
 
 class LogUnderLosses(RuleBasedStateMachine):
