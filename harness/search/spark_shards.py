@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from harness.search.state_space.breadth_first import LostShard, RemoteShard, ShardsOf, Start, serve
 from harness.suites.job import cause_in
+from results.store.spark import BackgroundJob
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -47,11 +47,13 @@ def _shards(context: SparkContext, count: int, start: Start) -> Iterator[Sequenc
     with ExitStack() as ends:
         server = ends.enter_context(socket.create_server((host, 0)))
         server.settimeout(_POLL_S)
-        tasks = _Tasks(context, count, _serves((host, server.getsockname()[1]), key, start, count))
-        ends.callback(tasks.end)
+        serve_shard = _serves((host, server.getsockname()[1]), key, start, count)
+        stage = context.parallelize(range(count), count).barrier().mapPartitionsWithIndex(serve_shard)
+        job = BackgroundJob(context, "exploration", stage.count)
+        ends.callback(_end, job)
         shards: list[RemoteShard] = []
         for _ in range(count):
-            connection = _accepted(server, key.encode(), tasks)
+            connection = _accepted(server, key.encode(), lambda: _raise_end(job, count))
             ends.callback(connection.close)
             shards.append(RemoteShard(connection))
         # Tasks connect in any order, and the states of a shard are those of its number.
@@ -71,10 +73,10 @@ def _serves(
     return serve_shard
 
 
-def _accepted(server: socket.socket, key: bytes, tasks: _Tasks) -> Connection:
+def _accepted(server: socket.socket, key: bytes, raise_end: Callable[[], None]) -> Connection:
     """The next task that connects."""
     while True:
-        tasks.raise_error()
+        raise_end()
         try:
             accepted, _ = server.accept()
         except TimeoutError:
@@ -86,37 +88,17 @@ def _accepted(server: socket.socket, key: bytes, tasks: _Tasks) -> Connection:
         return connection
 
 
-class _Tasks:
-    """The Spark job of all shards, in a thread of its own."""
+def _raise_end(job: BackgroundJob, count: int) -> None:
+    """LostShard with the cause that Spark gave, if the job has ended."""
+    if job.is_running():
+        return
+    error = str(job.error)
+    if _TOO_FEW_SLOTS in error:
+        raise LostShard(f"Spark has no {count} slots at the same time")
+    raise LostShard(f"Spark ended the tasks of the exploration: {cause_in(error)}")
 
-    def __init__(self, context: SparkContext, count: int, task: Callable[[int, Iterable[Any]], Iterator[None]]) -> None:
-        self._context = context
-        self._error: Exception | None = None
-        self._stage = context.parallelize(range(count), count).barrier().mapPartitionsWithIndex(task)
-        self._thread = threading.Thread(target=self._work, name="exploration", daemon=True)
-        self._thread.start()
 
-    def _work(self) -> None:
-        try:
-            self._stage.count()
-        except Exception as error:
-            self._error = error
-
-    def raise_error(self) -> None:
-        """LostShard with the cause that Spark gave, if the job has ended."""
-        if self._thread.is_alive():
-            return
-        error = str(self._error)
-        if _TOO_FEW_SLOTS in error:
-            raise LostShard(f"Spark has no {self._stage.getNumPartitions()} slots at the same time")
-        raise LostShard(f"Spark ended the tasks of the exploration: {cause_in(error)}")
-
-    def end(self) -> None:
-        """Tasks end when their connections are closed; none keeps running that did not."""
-        from results.store.spark import unless_gone
-
-        self._thread.join(_GONE_S)
-        if self._thread.is_alive():
-            with unless_gone():
-                self._context.cancelAllJobs()
-            self._thread.join(_GONE_S)
+def _end(job: BackgroundJob) -> None:
+    """Tasks end when their connections are closed; none keeps running that did not."""
+    job.is_running(_GONE_S)
+    job.stop()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pyarrow import Table
     from pyspark.sql import SparkSession
 
+    from results.store.spark import BackgroundJob
     from results.store.summary import Summary
 
 BATCH: Final = 64
@@ -102,15 +102,16 @@ def _make(
     on_result: Callable[[RunResult], None],
 ) -> None:
     """Make `missing` as one Spark job, and add their results to `results`."""
-    job = _SparkJob(spark, suite, missing)
+    job = _started(spark, suite, missing)
     try:
-        while job.is_running():
+        while job.is_running(_POLL_S):
             _take_in(suite, results, on_result)
     finally:
         job.stop()
         _take_in(suite, results, on_result, everything=True)
         shutil.rmtree(suite.path / "work", ignore_errors=True)
-    job.raise_error()
+    if job.error is not None:
+        raise StoreError(f"the suite was cut short: {cause_in(str(job.error))}")
 
 
 def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
@@ -126,46 +127,18 @@ def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
     return replace(summarise(spark, runs, metrics, coverage), thoroughness=thoroughness(coverage, compared))
 
 
-class _SparkJob:
-    """One Spark job in a thread of its own, so that its caller can look at what it has done so far."""
+def _started(spark: SparkSession, suite: SuiteRecord, runs: Sequence[PlannedRun]) -> BackgroundJob:
+    """The Spark job that makes these runs."""
+    from results.store.spark import BackgroundJob
 
-    def __init__(self, spark: SparkSession, suite: SuiteRecord, runs: Sequence[PlannedRun]) -> None:
-        self._context = spark.sparkContext
-        self._error: Exception | None = None
-        self._make_each = maker(suite.path, json.dumps(suite.plan.to_json()), runs)
-        tasks = tasks_of(suite.plan, len(runs), max(1, self._context.defaultParallelism))
-        # Spark hands this environment to the Python processes of the jobs that are made from now on.
-        self._context.environment["PYTHONHASHSEED"] = hash_seed(repeated=runs[0].repeated)
-        # An RDD of numbers needs nothing of Spark SQL, whose Python processes come from a daemon of their own.
-        self._numbers = self._context.parallelize(range(len(runs)), tasks)
-        self._thread = threading.Thread(target=self._work, name="suite", daemon=True)
-        self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            self._numbers.foreachPartition(self._make_each)
-        except Exception as error:
-            self._error = error
-
-    def is_running(self) -> bool:
-        """Waits a moment; whether the job is still running then."""
-        self._thread.join(_POLL_S)
-        return self._thread.is_alive()
-
-    def stop(self) -> None:
-        """End the job, if it has not ended; no task keeps running, unless Java has gone and taken them along."""
-        from results.store.spark import unless_gone
-
-        if self._thread.is_alive():
-            with unless_gone():
-                self._context.cancelAllJobs()
-            self._thread.join(30)
-
-    def raise_error(self) -> None:
-        """StoreError with the cause that a task or Spark gave, if the job failed."""
-        if self._error is None:
-            return
-        raise StoreError(f"the suite was cut short: {cause_in(str(self._error))}")
+    context = spark.sparkContext
+    make_each = maker(suite.path, json.dumps(suite.plan.to_json()), runs)
+    tasks = tasks_of(suite.plan, len(runs), max(1, context.defaultParallelism))
+    # Spark hands this environment to the Python processes of the jobs that are made from now on.
+    context.environment["PYTHONHASHSEED"] = hash_seed(repeated=runs[0].repeated)
+    # An RDD of numbers needs nothing of Spark SQL, whose Python processes come from a daemon of their own.
+    numbers = context.parallelize(range(len(runs)), tasks)
+    return BackgroundJob(context, "suite", lambda: numbers.foreachPartition(make_each))
 
 
 def tasks_of(plan: Suite, runs: int, slots: int) -> int:

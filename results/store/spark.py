@@ -25,7 +25,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 LOCAL: Final = "local[*]"
@@ -41,6 +42,7 @@ JAVA_LEAST: Final = 17
 PACKAGES: Final = ("images", "workloads", "nemesis", "checkers", "results", "harness")
 _SENT: Final = (".py", ".yaml", ".css", ".js", ".html")
 _LOOPBACK: Final = "127.0.0.1"
+_STOP_LIMIT_S: Final = 30
 _JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -155,6 +157,36 @@ def unless_gone() -> Iterator[None]:
 
     with suppress(OSError, Py4JError):
         yield
+
+
+class BackgroundJob:
+    """A Spark job in a thread of its own, so that its caller can look at what it has done so far, or work with it."""
+
+    def __init__(self, context: SparkContext, name: str, action: Callable[[], object]) -> None:
+        self.error: Exception | None = None
+        """What Spark gave when the job failed."""
+        self._context = context
+        self._action = action
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._action()
+        except Exception as error:
+            self.error = error
+
+    def is_running(self, wait_s: float = 0.0) -> bool:
+        """Whether it is still running after so long at most."""
+        self._thread.join(wait_s)
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End it, if it has not ended; no task keeps running, unless Java has gone and taken them along."""
+        if self._thread.is_alive():
+            with unless_gone():
+                self._context.cancelAllJobs()
+            self._thread.join(_STOP_LIMIT_S)
 
 
 # ---- Java ------------------------------------------------------------------------------------------------------------
