@@ -132,16 +132,20 @@ def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
     for one in found:
         places.setdefault(one.place, []).append(one)
     traced = _is_traced(evidence)
+    of_metadata = (*metadata_steps(evidence.trace), *image_steps(evidence.trace)) if traced and found else ()
     groups = []
     for (topic, partition), ones in places.items():
-        steps = _steps(evidence, topic, partition, {one.check for one in ones}) if traced else ()
+        steps = _steps(evidence, of_metadata, topic, partition, {one.check for one in ones}) if traced else ()
         groups += _groups_of_partition(ones, steps)
     return groups
 
 
-def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection[str]) -> Sequence[Step]:
-    """The broken steps that findings of these checks about one partition may have as their cause, in time. Findings
-    without a topic are about the metadata log, or, unless they are those of Raft, about any partition."""
+def _steps(
+    evidence: RunEvidence, of_metadata: Sequence[Step], topic: str, partition: int, checks: Collection[str]
+) -> Sequence[Step]:
+    """The broken steps that findings of these checks about one partition may have as their cause, in time, those of the
+    metadata among them. Findings without a topic are about the metadata log, or, unless they are those of Raft, about
+    any partition."""
     failures = node_failures(evidence.faults)
     steps = list(restart_steps(evidence.trace, failures, topic, partition))
     if topic:
@@ -149,12 +153,12 @@ def _steps(evidence: RunEvidence, topic: str, partition: int, checks: Collection
         steps += unexcused(broken_steps(events), evidence)
         steps += read_steps(events, evidence.history, topic, partition)
         steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
-        steps += (*metadata_steps(evidence.trace), *image_steps(evidence.trace))
+        steps += of_metadata
         if OF_GROUPS & set(checks):
             steps += group_steps(evidence.trace, topic, partition)
             steps += member_steps(evidence.trace, evidence.history, topic, partition)
     else:
-        steps += (*metadata_steps(evidence.trace), *image_steps(evidence.trace))
+        steps += of_metadata
         if not {"raft"} & set(checks):
             # A process that is gone leaves undone what it should do, and is a cause itself.
             end_ns = -1 if _ended(evidence) else _end_ns(evidence)
