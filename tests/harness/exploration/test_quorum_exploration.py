@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -15,9 +14,9 @@ from harness.search.quorum_exploration.quorum_values import RequestKind
 from harness.search.quorum_exploration.scope import QuorumScope
 from harness.search.quorum_exploration.scope_file import load
 from harness.search.state_space.breadth_first import ExplorationResult
-from harness.search.state_space.canonical import CanonicalStates
 from harness.search.state_space.shard import StateShard
 from images.broker.raft.values import RaftRole
+from tests.harness.exploration.random_walks import kinds_of_canonical_walks
 
 ONE_EPOCH = QuorumScope(epochs=1, records=0, messages=1)
 TWO_AT_A_TIME = replace(ONE_EPOCH, messages=2)
@@ -104,21 +103,7 @@ def test_states_that_differ_by_the_names_of_controllers_have_one_canonical_state
 ) -> None:
     scope = QuorumScope(epochs=3, records=1, in_flight=in_flight, messages=2, restarts=2, losses=1)
     model = QuorumModel(scope)
-    canonical = CanonicalStates(model)
-    kinds = set()
-    for seed in range(walks):
-        random, state = Random(seed), model.initial()
-        for _ in range(20):
-            fingerprint, renamed = canonical.of(state)
-            assert canonical.of(renamed) == (fingerprint, renamed)
-            steps = list(model.steps(state))
-            after = {canonical.of(step.state)[0] for step in steps}
-            assert after == {canonical.of(step.state)[0] for step in model.steps(renamed)}
-            if not steps:
-                break
-            kind = random.choice(sorted({step.action.kind for step in steps}))
-            state = random.choice([step.state for step in steps if step.action.kind == kind])
-            kinds.add(kind)
+    kinds = kinds_of_canonical_walks(model, walks, 20)
     assert {"timeout", "fetch", "restart"} <= kinds
     assert ({"answer", "receive"} <= kinds) == bool(in_flight)
 

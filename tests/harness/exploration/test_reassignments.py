@@ -17,7 +17,6 @@ from harness.search.exploration.cluster_values import TOPIC, TOPIC_ID, BrokerSta
 from harness.search.exploration.memory_log import produced
 from harness.search.exploration.normal_form import normalised, publish
 from harness.search.exploration.scope import Scope
-from harness.search.state_space.canonical import CanonicalStates
 from harness.search.state_space.explored_model import Numbers
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicConfigRecord, TopicRecord
 from images.broker.ports import NodePorts
@@ -27,6 +26,7 @@ from images.broker.replication.replica_results import FetchResult
 from images.wire.batch import assign
 from tests.broker.apis.data_path import CONFIG
 from tests.broker.log.disk_model import DiskModel
+from tests.harness.exploration.random_walks import kinds_of_canonical_walks
 
 ONE_OF_TWO = Scope(
     replicas=1,
@@ -140,22 +140,7 @@ def test_states_with_reassignments_that_differ_by_the_names_of_brokers_have_one_
     scope: Scope, rare: str
 ) -> None:
     model = ClusterModel(scope)
-    canonical = CanonicalStates(model)
-    kinds = set()
-    for seed in range(5):
-        random, state = Random(seed), model.initial()
-        for _ in range(30):
-            fingerprint, renamed = canonical.of(state)
-            assert canonical.of(renamed) == (fingerprint, renamed)
-            steps = list(model.steps(state))
-            after = {canonical.of(step.state)[0] for step in steps}
-            assert after == {canonical.of(step.state)[0] for step in model.steps(renamed)}
-            if not steps:
-                break
-            kind = random.choice(sorted({step.action.kind for step in steps}))
-            step = random.choice([step for step in steps if step.action.kind == kind])
-            kinds.add(step.action.kind)
-            state = step.state
+    kinds = kinds_of_canonical_walks(model, 5, 30)
     assert {"reassign", "cancel", "read", rare} <= kinds
 
 

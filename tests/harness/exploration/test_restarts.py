@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from harness.search.exploration.breadth_first import explore
-from harness.search.exploration.cluster_model import ClusterModel
+from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import LogRecord, ReplicaDisk
 from harness.search.exploration.machine_steps import Action
 from harness.search.exploration.scope import Scope
-from harness.search.state_space.canonical import CanonicalStates
 from harness.search.state_space.explored_model import Numbers
+from tests.harness.exploration.random_walks import kinds_of_canonical_walks
 
 RESTART = Scope(
     replicas=2, records=1, leader_epochs=1, min_insync_replicas=2, fetches_in_flight=True, restarts=1, losses=1
@@ -112,6 +113,11 @@ def test_a_loss_may_undo_a_truncation_under_the_high_watermark_of_afterwards() -
     assert all(model.broken(state) is None for state in states)
 
 
+def rare_or_any(random: Random, steps: Sequence[ClusterStep]) -> ClusterStep:
+    rare = [step for step in steps if step.action.kind not in COMMON]
+    return random.choice(random.choice([it for it in (rare, steps) if it]))
+
+
 def test_states_with_restarts_that_differ_by_the_names_of_brokers_have_one_canonical_state() -> None:
     scope = Scope(
         records=1,
@@ -123,22 +129,7 @@ def test_states_with_restarts_that_differ_by_the_names_of_brokers_have_one_canon
         losses=1,
     )
     model = ClusterModel(scope)
-    canonical = CanonicalStates(model)
-    kinds = set()
-    for seed in range(12):
-        random, state = Random(seed), model.initial()
-        for _ in range(20):
-            fingerprint, renamed = canonical.of(state)
-            assert canonical.of(renamed) == (fingerprint, renamed)
-            steps = list(model.steps(state))
-            after = {canonical.of(step.state)[0] for step in steps}
-            assert after == {canonical.of(step.state)[0] for step in model.steps(renamed)}
-            if not steps:
-                break
-            rare = [step for step in steps if step.action.kind not in COMMON]
-            step = random.choice(random.choice([it for it in (rare, steps) if it]))
-            kinds.add(step.action.kind)
-            state = step.state
+    kinds = kinds_of_canonical_walks(model, 12, 20, rare_or_any)
     assert {"crash", "fence", "register", "unfence", "late", "late_alter_partition"} <= kinds
 
 
