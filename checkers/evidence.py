@@ -50,6 +50,9 @@ class CheckSettings:
     has_decisions: bool = False
     """Whether the trace, of a system that writes none, has the decisions of its controllers, read from their logs when
     the run had ended: in their order, at times by the controllers' own clocks."""
+    has_epoch_checkpoints: bool = False
+    """Whether the system keeps each replica's `leader-epoch-checkpoint` up to date: whenever its process ends, the file
+    has every leader epoch of the log."""
     confirmed_ends: bool = True
     """Whether the system promises linearizable end offsets (ListOffsets of the latest): where it does not, such as in
     Apache Kafka, whose deposed leaders answer, too, `checkers.linearizability` leaves reads of the end aside."""

@@ -57,6 +57,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 VANISHED = "vanished"
 """Fate of a node whose machine was removed during the run by something outside it."""
 _UNKNOWN_LOSS = "unknown_lost_bytes"
+_OF_POWER_LOSS = frozenset({"unsynced_bytes", _UNKNOWN_LOSS})
+"""Evidence that a fault which cuts the power measures, of that node alone, or could not measure."""
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered")
 
 
@@ -112,14 +114,7 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
     """
     failures, lied = [], lied_to(faults)
     for row in faults.to_pylist():
-        evidence = json.loads(row["evidence"] or "{}")
-        by_node = evidence.get("nodes")
-        if by_node is None and len(row["nodes"]) == 1:
-            by_node = {row["nodes"][0]: evidence}
-        elif by_node is None:
-            lossy = {"killed": evidence.get("killed", 0), _UNKNOWN_LOSS: evidence.get("lost_bytes", 0)}
-            by_node = dict.fromkeys(row["nodes"], lossy)
-        for node, numbers in by_node.items():
+        for node, numbers in _measured(row).items():
             synced = node not in lied and _had_stopped(numbers)
             failures.append(
                 NodeFailure(
@@ -133,6 +128,28 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
                 )
             )
     return failures
+
+
+def _measured(row: Mapping[str, Any]) -> Mapping[str, Mapping[str, float]]:
+    """Node → what the fault of this row measured there."""
+    evidence: dict[str, Any] = json.loads(row["evidence"] or "{}")
+    by_node: Mapping[str, Mapping[str, float]] | None = evidence.get("nodes")
+    if by_node is not None:
+        return by_node
+    if len(row["nodes"]) == 1:
+        return {row["nodes"][0]: evidence}
+    lossy = {"killed": evidence.get("killed", 0), _UNKNOWN_LOSS: evidence.get("lost_bytes", 0)}
+    return dict.fromkeys(row["nodes"], lossy)
+
+
+def rewound(faults: pa.Table) -> frozenset[str]:
+    """The nodes whose power was cut, or may have been, and those whose disk lied: files may be as they were synced
+    last. A truncation or a rename that is undone then counts among no lost bytes."""
+    nodes = lied_to(faults)
+    for row in faults.to_pylist():
+        cut = (node for node, numbers in _measured(row).items() if not numbers.keys().isdisjoint(_OF_POWER_LOSS))
+        nodes = nodes.union(cut)
+    return nodes
 
 
 def _had_stopped(numbers: Mapping[str, float]) -> bool:

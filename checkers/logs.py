@@ -21,6 +21,22 @@ torn-log         after recovery a log ends in a batch that is cut or damaged. Ev
                  only counted (`torn_logs`).
 corrupt-log      after recovery a batch is damaged, and more follows it in the log: the rest is lost on this replica.
 
+A system may keep each replica's `leader-epoch-checkpoint` up to date (`CheckSettings.has_epoch_checkpoints`): the epoch
+cache by which a leader tells its followers where to truncate. Then, for the records from the log's start on:
+
+epoch-checkpoint-unordered  along the file, leader epochs and their start offsets rise
+epoch-checkpoint-damaged    the file can be read: it is written anew under another name, synced, and renamed
+epoch-checkpoint-lacks      the leader epoch of a record has an entry that starts at the record or before it
+epoch-checkpoint-stale      after recovery, no entry of a later epoch starts at a record or before it
+
+This is what Apache Kafka's LeaderEpochFileCache keeps across a kill: the entry of an epoch is synced before the first
+batch of it is appended. So there may be entries at the log's end, of an epoch in which nothing was appended, and behind
+it. Truncations and deletions write the file later, in the background: entries that a truncation removed may still be
+there, which is why they count after recovery only, and entries below the log's start. A first entry that starts above
+the first record is legal as far as deletion was requested, since the start of a log is written down late, too. Nothing
+is said about a node whose power was cut, or whose disk lied: the truncation of a log is not synced, and may be undone
+after the file has lost the entries. An epoch none of whose records is left, by compaction, may have an entry.
+
 A record is compared by offset, leader epoch, value, producer id and sequence.
 
 The verdict is `unknown` when fewer logs than replicas were collected, and for a damaged log on a disk that lied about
@@ -41,9 +57,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import DeletionRequest, deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import lied_to, tolerances
-from checkers.tables import of_partition
+from checkers.fault_model import lied_to, rewound, tolerances
+from checkers.tables import epoch_entries, of_partition
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import FOREIGN, NEVER, Int64, named_partitions, numbers
@@ -65,6 +82,7 @@ class ReplicaLog:
     high_watermark: int
     unread_bytes: int
     damage: str
+    epoch_checkpoint: str
     records: Int64
     """A row a record, ordered by offset; columns as `_COMPARED`."""
 
@@ -82,6 +100,8 @@ def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
     if collected_ns is None:
         collected_ns = pc.max(evidence.history.column("completed_ns")).as_py() or 0
     liars = lied_to(evidence.faults)
+    unchecked = rewound(evidence.faults) if evidence.settings.has_epoch_checkpoints else None
+    deletions = deletion_requests(evidence)
     verdicts = [
         check_partition(
             of_partition(evidence.replicas, topic, number),
@@ -91,6 +111,8 @@ def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
             liars=liars,
             collected_ns=collected_ns,
             tolerance=tolerance[topic, number],
+            checkpoints_unchecked=unchecked,
+            deletable_below=NEVER if evidence.settings.retains_less else deletions.get(number, DeletionRequest()).bound,
         )
         for topic, number in named_partitions(ends)
     ]
@@ -106,8 +128,12 @@ def check_partition(
     liars: Collection[str] = (),
     collected_ns: int = 0,
     tolerance: Tolerance | None = None,
+    checkpoints_unchecked: Collection[str] | None = None,
+    deletable_below: int = 0,
 ) -> Verdict:
-    """The logs of one partition, collected at `collected_ns`; the disks of `liars` lied about fsync."""
+    """The logs of one partition, collected at `collected_ns`; the disks of `liars` lied about fsync. Epoch checkpoints
+    are checked but on the nodes `checkpoints_unchecked`, on none where that is None; a deletion of records below
+    `deletable_below` may have been asked for."""
     ends = replica_ends.sort_by("node").to_pylist()
     topic, partition = (ends[0]["topic"], ends[0]["partition"]) if ends else ("", -1)
     logs = [_log(replicas, row) for row in ends]
@@ -118,13 +144,20 @@ def check_partition(
         "leader-epoch-fell": [],
         "torn-log": [],
         "corrupt-log": [],
+        "epoch-checkpoint-unordered": [],
+        "epoch-checkpoint-damaged": [],
+        "epoch-checkpoint-lacks": [],
+        "epoch-checkpoint-stale": [],
     }
     for one, other in itertools.combinations(logs, 2):
         for kind, offset, lines in _compare(one, other, recovered):
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
             differences[kind].append((offset, finding))
+    checkpoints = [log for log in logs if checkpoints_unchecked is not None and log.node not in checkpoints_unchecked]
     for log in logs:
-        for kind, offset, lines in (*_falls(log), *_damage(log, recovered and log.node not in liars)):
+        of_checkpoint = _checkpoint(log, recovered, deletable_below) if log in checkpoints else ()
+        of_log = (*_falls(log), *_damage(log, recovered and log.node not in liars), *of_checkpoint)
+        for kind, offset, lines in of_log:
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
             differences[kind].append((offset, finding))
     violations = [
@@ -138,6 +171,8 @@ def check_partition(
     ]
     torn_logs = float(sum(bool(log.damage) for log in logs))
     figures = {"logs": float(len(logs)), "records": float(replicas.num_rows), "torn_logs": torn_logs}
+    if checkpoints_unchecked is not None:
+        figures["epoch_checkpoints"] = float(len(checkpoints))
     doubts = []
     if len(logs) < replicas_expected:
         names = ", ".join(log.node for log in logs)
@@ -161,6 +196,7 @@ def _log(replicas: pa.Table, ends: dict[str, object]) -> ReplicaLog:
         high_watermark=int(str(ends["high_watermark"])),
         unread_bytes=int(str(ends["unread_bytes"])),
         damage=str(ends["damage"]),
+        epoch_checkpoint=str(ends["epoch_checkpoint"]),
         records=records[np.argsort(records[:, _OFFSET], kind="stable")],
     )
 
@@ -214,6 +250,41 @@ def _falls(log: ReplicaLog) -> Iterator[_Difference]:
         before, after = log.records[falls[0]], log.records[falls[0] + 1]
         lines = (_record(log, before), _record(log, after), "leader epochs never fall along a log")
         yield "leader-epoch-fell", int(after[_OFFSET]), lines
+
+
+def _checkpoint(log: ReplicaLog, recovered: bool, deletable_below: int) -> Iterator[_Difference]:
+    """What is wrong with the epoch checkpoint of a log, the first difference of each kind."""
+    entries = epoch_entries(log.epoch_checkpoint)
+    if entries is None:
+        rule = "a new one takes its place in one step, once it is synced"
+        yield "epoch-checkpoint-damaged", log.end, (f"the leader-epoch-checkpoint of {log.node} is damaged", rule)
+        return
+    for before, after in itertools.pairwise(entries):
+        if before[0] >= after[0] or before[1] >= after[1]:
+            lines = (
+                f"the leader-epoch-checkpoint of {log.node} has {_entry(*before)}, and then {_entry(*after)}",
+                "epochs and start offsets rise along it",
+            )
+            yield "epoch-checkpoint-unordered", after[1], lines
+            return
+    # An end that no record reaches keeps searches within the arrays.
+    epochs, starts = np.array([*entries, (NEVER, NEVER)], dtype=np.int64).T
+    first = max(log.start, starts[0]) if entries and starts[0] <= deletable_below else log.start
+    records = log.between(first, log.end)
+    own = np.searchsorted(epochs, records[:, _EPOCH])
+    held = (epochs[own] == records[:, _EPOCH]) & (starts[own] <= records[:, _OFFSET])
+    later = starts[np.minimum(own + 1, len(entries))] <= records[:, _OFFSET]
+    for kind, wrong in (("epoch-checkpoint-lacks", ~held), ("epoch-checkpoint-stale", held & later & recovered)):
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            record, place = records[at], int(own[at])
+            near = [_entry(*entry) for entry in entries[max(0, place - 1) : place + 2]]
+            has = f"its leader-epoch-checkpoint has {', '.join(near) or 'no entry'}"
+            yield kind, int(record[_OFFSET]), (_record(log, record), has)
+
+
+def _entry(epoch: int, start: int) -> str:
+    return f"leader epoch {epoch} from offset {start}"
 
 
 def _damage(log: ReplicaLog, counts: bool) -> Iterator[_Difference]:

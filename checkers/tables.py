@@ -17,6 +17,8 @@ REPLICA_ENDS: one row a replica, also an empty one: where its log starts and end
 checkpointed or traced (-1 when unknown, never guessed). `unread_bytes` lie in its segments behind the last intact batch
 (-1 when that was not recorded), and `damage` says why they are not read: `torn` when nothing but the rest of one batch
 that was cut or damaged is there, as a power loss leaves it at the end of a log; `corrupt` when more follows; or empty.
+`epoch_checkpoint` is its `leader-epoch-checkpoint` as a JSON list of [leader epoch, start offset], empty when there is
+none, and `damaged` when Kafka could not read it.
 
 FAULTS: one row a fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
 `detail` is a JSON object of the fault's own fields; one that waited for a condition in vain has `not_injected` in it,
@@ -95,11 +97,12 @@ REPLICA_ENDS = pa.schema(
         _required("high_watermark", pa.int64()),
         _required("unread_bytes", pa.int64()),
         _required("damage", pa.string()),
+        _required("epoch_checkpoint", pa.string()),
     ],
     metadata={"faultline.table": "replica_ends", "faultline.version": "1"},
 )
 
-ADDED_COLUMNS: Mapping[str, object] = {"unread_bytes": 0, "damage": ""}
+ADDED_COLUMNS: Mapping[str, object] = {"unread_bytes": 0, "damage": "", "epoch_checkpoint": ""}
 """Columns that runs of earlier versions lack → the value that stands for what they did not record."""
 
 FAULTS = pa.schema(
@@ -165,6 +168,18 @@ class TraceRow(NamedTuple):
         """The event's further facts."""
         facts: dict[str, Any] = json.loads(self.detail) if self.detail else {}
         return facts
+
+
+DAMAGED_CHECKPOINT = "damaged"
+"""The value of `epoch_checkpoint` for a file that Kafka could not read."""
+
+
+def epoch_entries(epoch_checkpoint: str) -> list[tuple[int, int]] | None:
+    """The entries (leader epoch, start offset) of `epoch_checkpoint` in REPLICA_ENDS, in the order of the file: none
+    without a file, None for a damaged one."""
+    if epoch_checkpoint == DAMAGED_CHECKPOINT:
+        return None
+    return [(epoch, start) for epoch, start in json.loads(epoch_checkpoint or "[]")]
 
 
 def trace_rows(trace: pa.Table) -> Iterator[TraceRow]:

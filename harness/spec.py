@@ -354,6 +354,7 @@ class Spec:
             faults_asked=self.faults_asked,
             has_trace=Capability.TRACE in capabilities,
             has_decisions=Capability.DECISIONS in capabilities,
+            has_epoch_checkpoints=Capability.EPOCH_CHECKPOINTS in capabilities,
             confirmed_ends=Capability.CONFIRMED_ENDS in capabilities,
             comparable_clocks=self.environment in COMPARABLE_CLOCKS,
             brokers=self.brokers,

@@ -25,6 +25,8 @@ class Capability(StrEnum):
     """Its nodes write the events of `images.trace`."""
     DECISIONS = "decisions of the controllers"
     """Its files tell what the controllers decided, as events of `images.trace`, after the run (`System.decisions`)."""
+    EPOCH_CHECKPOINTS = "epoch checkpoints"
+    """It writes the `leader-epoch-checkpoint` of a replica before it appends the first batch of a leader epoch."""
     RULES = "rule switches"
     """Its safety rules can be switched off, one by one."""
     CLOCKS = "clock faults"

@@ -44,7 +44,8 @@ leader-epoch-stood        the leader epoch never falls; a change of leader and t
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
 reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
-epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader
+epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader; and an
+                          entry of a `leader-epoch-checkpoint`, where the system keeps these up to date
 acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
 
 RC is Kafka Replication Correctness.
@@ -124,8 +125,8 @@ _DECISIONS_ALONE = Finding(
     "decisions-alone",
     (
         "the system writes no trace: leaders, epochs, ISR, ELR and reassignments were checked as its metadata logs "
-        "decided them, and the epochs of records on disk; promises about quorums, high watermarks and logs while the "
-        "run went on were not checked",
+        "decided them, and the epochs of logs and checkpoints on disk; promises about quorums, high watermarks and "
+        "logs while the run went on were not checked",
     ),
 )
 _DISKS = frozenset({EvidencePart.REPLICAS, EvidencePart.HISTORY})
@@ -173,7 +174,9 @@ def _check_decisions(evidence: RunEvidence) -> Verdict:
     verdicts = []
     for name, partition in sorted(cluster.partitions.items()):
         if on_disk:
-            check_epochs(partition, of_partition(evidence.replicas, *name))
+            ends = of_partition(evidence.replica_ends, *name)
+            kept = ends if evidence.settings.has_epoch_checkpoints else ends.slice(0, 0)
+            check_epochs(partition, of_partition(evidence.replicas, *name), kept)
         promised = [violation for violation in partition.violations if violation.kind not in _BEYOND_KAFKA]
         figures = {"decisions": float(partition.events), "elections": float(partition.elections)}
         verdicts.append(verdict_of(NAME, _by_kind(name, promised), tolerance[name], figures))

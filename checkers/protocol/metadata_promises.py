@@ -17,7 +17,7 @@ from checkers.protocol.state import (
     TraceRowHandler,
     names,
 )
-from checkers.tables import TraceRow
+from checkers.tables import TraceRow, epoch_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +90,26 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")
 
 
-def check_epochs(partition: PartitionState, replicas: pa.Table) -> None:
-    """After the last event: every record of the partition on disk (`replicas`, schema REPLICAS) is of a leader epoch in
-    which the controllers had decided on a leader."""
+def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa.Table) -> None:
+    """After the last event: every record of the partition on disk (`replicas`, schema REPLICAS), and every entry of an
+    epoch checkpoint (`replica_ends`, schema REPLICA_ENDS), is of a leader epoch in which the controllers had decided on
+    a leader. The entry stays where a leader appended nothing."""
     led = {decision.leader_epoch for each in partition.decisions.values() for decision in each if decision.leader >= 0}
     first: dict[tuple[str, int], int] = {}
     columns = (replicas.column(name).to_pylist() for name in ("node", "leader_epoch", "offset"))
     for node, epoch, offset in zip(*columns, strict=True):
         if epoch not in led:
             first[node, epoch] = min(offset, first.get((node, epoch), offset))
-    for (node, epoch), offset in first.items():
+    of_records = {place: (offset, f"holds a record of leader epoch {place[1]} at") for place, offset in first.items()}
+    of_entries = {
+        (row["node"], epoch): (start, f"has an entry of leader epoch {epoch} in its epoch checkpoint, from")
+        for row in replica_ends.to_pylist()
+        for epoch, start in epoch_entries(row["epoch_checkpoint"]) or ()
+        if epoch not in led
+    }
+    for (node, _), (offset, what) in {**of_entries, **of_records}.items():
         lines = (
-            f"{node} holds a record of leader epoch {epoch} at offset {offset}",
+            f"{node} {what} offset {offset}",
             f"the controllers decided on a leader in the leader epochs {', '.join(map(str, sorted(led))) or 'of none'}",
         )
         partition.violations.append(ProtocolViolation("epoch-undecided", offset, UNKNOWN, UNKNOWN, lines))

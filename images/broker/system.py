@@ -60,7 +60,11 @@ class BrokerSystem:
     version: str = ""
     recovery_limit_s: float = 30.0
     memory_bytes: int = 80 << 20
-    capabilities: frozenset[Capability] = frozenset(Capability) - {Capability.COMBINED_ROLES, Capability.DECISIONS}
+    capabilities: frozenset[Capability] = frozenset(Capability) - {
+        Capability.COMBINED_ROLES,
+        Capability.DECISIONS,
+        Capability.EPOCH_CHECKPOINTS,
+    }
     rules: tuple[Rule, ...] = tuple(Rule(rule.name, rule.protects, rule.source) for rule in DESCRIPTIONS)
     settings: Mapping[str, str] = field(
         default_factory=lambda: {

@@ -102,7 +102,7 @@ class KafkaSystem:
     recovery_limit_s: float = 90.0
     memory_bytes: int = 450 << 20
     capabilities: frozenset[Capability] = frozenset(
-        {Capability.COMBINED_ROLES, Capability.CLOCKS, Capability.DECISIONS}
+        {Capability.COMBINED_ROLES, Capability.CLOCKS, Capability.DECISIONS, Capability.EPOCH_CHECKPOINTS}
     )
     rules: tuple[Rule, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)

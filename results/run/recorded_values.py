@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import OLD_NAMES, CheckSettings, EvidenceGap, EvidencePart, RunEvidence
-from checkers.tables import ADDED_COLUMNS
+from checkers.tables import ADDED_COLUMNS, epoch_entries
 from images.trace import KINDS as TRACE_KINDS
 from workloads.columns import named_partitions
 from workloads.history import CHANGES, KINDS, NO_GENERATION, OUTCOMES, PHASES
@@ -199,6 +199,8 @@ def _check_replicas(evidence: RunEvidence) -> None:
     _require_nodes(evidence.settings, evidence.replica_ends["node"])
     for (node, topic, partition), row in logs.items():
         _require_place(evidence.settings, topic, partition)
+        if not _is_epoch_checkpoint(row["epoch_checkpoint"]):
+            raise Misrecorded(f"the epoch checkpoint of {topic}-{partition} on {node} is no list of epochs and offsets")
         if not 0 <= row["log_start"] <= row["log_end"] or not -1 <= row["high_watermark"] <= row["log_end"]:
             raise Misrecorded(f"the log of {topic}-{partition} on {node} ends before it starts, or below its own mark")
     bounds = evidence.replicas.group_by(["node", "topic", "partition"]).aggregate(
@@ -208,6 +210,13 @@ def _check_replicas(evidence: RunEvidence) -> None:
         log = logs.get((row["node"], row["topic"], row["partition"]))
         if log is None or row["offset_min"] < 0 or row["offset_max"] >= log["log_end"]:
             raise Misrecorded(f"{row['topic']}-{row['partition']} on {row['node']} has records outside of its log")
+
+
+def _is_epoch_checkpoint(text: str) -> bool:
+    try:
+        return all(_is_count(number) for entry in epoch_entries(text) or () for number in entry)
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def _check_faults(evidence: RunEvidence) -> None:

@@ -14,7 +14,8 @@ A log starts at the offset its node traced, or at the offset in Kafka's `log-sta
 its first segment. Records below the start, in the same segment, are read as well.
 
 The high watermark of a replica is the last one its node traced, or else the one it last checkpointed, never above the
-log's end; -1 when neither exists.
+log's end; -1 when neither exists. Beside the segments lies `leader-epoch-checkpoint`, where each leader epoch begins: a
+version line, a count line, then `epoch offset` lines.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.tables import REPLICA_ENDS, REPLICAS
+from checkers.tables import DAMAGED_CHECKPOINT, REPLICA_ENDS, REPLICAS
 from images.wire import batch
 from results.errors import StoreError
 
 CHECKPOINT = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+EPOCHS = "leader-epoch-checkpoint"
 _REPLICA = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
 
@@ -79,7 +81,8 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None, left_out: Collection[
             known = traced.get(place)
             if known is None:
                 known = read_checkpoint(replica.directory.parent / CHECKPOINT).get(place[1:], -1)
-            row = (*place, start, end, min(known, end), unread_bytes, damage)
+            epochs = read_epoch_checkpoint(replica.directory / EPOCHS)
+            row = (*place, start, end, min(known, end), unread_bytes, damage, epochs)
             for name, value in zip(REPLICA_ENDS.names, row, strict=True):
                 ends[name].append(value)
     except OSError as error:
@@ -96,7 +99,8 @@ def fingerprints(nodes: Path) -> dict[str, str]:
             if replica.node not in digests:
                 digests[replica.node] = hashlib.blake2b(digest_size=16)
                 _add_files(digests[replica.node], data, (data / CHECKPOINT, data / LOG_STARTS))
-            _add_files(digests[replica.node], data, (replica.directory, *_segments(replica.directory)))
+            log = (replica.directory, *_segments(replica.directory), replica.directory / EPOCHS)
+            _add_files(digests[replica.node], data, log)
     except OSError as error:
         raise StoreError.of("read the replica logs in", nodes, error) from error
     return {node: digest.hexdigest() for node, digest in digests.items()}
@@ -137,6 +141,22 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except (IndexError, ValueError):
         return {}
+
+
+def read_epoch_checkpoint(path: Path) -> str:
+    """A `leader-epoch-checkpoint` as `epoch_checkpoint` in REPLICA_ENDS has it. To Kafka a file without a count, which
+    it creates before it has entries, has none."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return ""
+    try:
+        version, count, *rows = [[int(word) for word in line.split()] for line in (*lines, *["0", "0"][len(lines) :])]
+    except ValueError:
+        return DAMAGED_CHECKPOINT
+    whole = version == [0] and count == [len(rows)]
+    sound = whole and all(len(row) == 2 and 0 <= min(row) and max(row) < 1 << 63 for row in rows)
+    return json.dumps(rows) if sound else DAMAGED_CHECKPOINT
 
 
 def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tuple[int, int, int, str]:

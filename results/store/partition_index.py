@@ -95,7 +95,9 @@ def rows(
         for key, value in key_values.items():
             mask = pc.and_(mask, pc.equal(table.column(key), value))
         table = table.filter(mask)
-    return table.select([item for item in names if item != "run" and (columns is None or item in columns)])
+    return tables.with_added_columns(table, name).select(
+        [item for item in names if item != "run" and (columns is None or item in columns)]
+    )
 
 
 def filled(history: pa.Table) -> pa.Table:

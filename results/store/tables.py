@@ -2,7 +2,8 @@
 
 Guarantees: a batch is stored with all its tables or does not count; adding a run again changes nothing; two processes
 may add at the same time, since each writes its own file and renames it into place. A file whose metadata or columns
-differ from `results.store.schema` is never read: it is reported as a `DamagedFile`, with its path and the reason.
+differ from `results.store.schema` is never read: it is reported as a `DamagedFile`, with its path and the reason. A
+file of an earlier version may lack `checkers.tables.ADDED_COLUMNS`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkers.evidence import RunEvidence
+from checkers.tables import ADDED_COLUMNS
 from checkers.verdict import Validity, Verdict, worst
 from results.atomic_files import put
 from results.coverage import marks
@@ -198,7 +200,7 @@ def load(path: Path, name: str) -> pa.Table | DamagedFile:
         return file
     try:
         with file:
-            return file.read()
+            return with_added_columns(file.read(), name).select(SCHEMAS[name].names)
     except (OSError, pa.ArrowException) as error:
         return DamagedFile(path, f"is damaged: {str(error).splitlines()[0]}")
 
@@ -217,9 +219,19 @@ def opened(path: Path, name: str) -> pq.ParquetFile | DamagedFile:
         if metadata.get(key) != value:
             actual = metadata.get(key, b"missing").decode(errors="replace")
             return DamagedFile(path, f"{key.decode()} is {actual}, not {value.decode()}")
-    if not file.schema_arrow.equals(expected):
+    held = file.schema_arrow.names
+    known = pa.schema([item for item in expected if item.name in held or item.name not in ADDED_COLUMNS])
+    if not file.schema_arrow.equals(known):
         return DamagedFile(path, f"its columns are not those of {name}")
     return file
+
+
+def with_added_columns(table: pa.Table, name: str) -> pa.Table:
+    """The rows of a file of the table `name`, with the columns that the table has got since it was written."""
+    for item in SCHEMAS[name]:
+        if item.name in ADDED_COLUMNS and item.name not in table.column_names:
+            table = table.append_column(item, pa.array([ADDED_COLUMNS[item.name]] * table.num_rows, item.type))
+    return table
 
 
 def _put(target: Path, table: pa.Table) -> None:

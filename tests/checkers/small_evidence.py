@@ -58,6 +58,7 @@ def logs(**of_node: Iterable[tuple[int, int] | None]) -> tuple[pa.Table, pa.Tabl
                 "high_watermark": end,
                 "unread_bytes": 0,
                 "damage": "",
+                "epoch_checkpoint": "",
             }
         )
     return pa.Table.from_pylist(records, REPLICAS), pa.Table.from_pylist(ends, REPLICA_ENDS)
@@ -73,7 +74,12 @@ def starting(ends: pa.Table, **log_starts: int) -> pa.Table:
     return _with(ends, "log_start", log_starts)
 
 
-def _with(ends: pa.Table, column: str, values: Mapping[str, int]) -> pa.Table:
+def checkpointed(ends: pa.Table, **of_node: str) -> pa.Table:
+    """The same ends with these epoch checkpoints."""
+    return _with(ends, "epoch_checkpoint", of_node)
+
+
+def _with(ends: pa.Table, column: str, values: Mapping[str, object]) -> pa.Table:
     rows = [row | {column: values.get(row["node"], row[column])} for row in ends.to_pylist()]
     return pa.Table.from_pylist(rows, REPLICA_ENDS)
 

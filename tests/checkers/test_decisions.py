@@ -38,8 +38,9 @@ def decided(
 BORN = decided(0, 1, 0, (1, 2, 3), reason="created")
 
 
-def protocol_kinds(*events: Event, epochs: Sequence[int] = (0,), **settings: Any) -> list[str]:
+def protocol_kinds(*events: Event, epochs: Sequence[int] = (0,), checkpoint: str = "", **settings: Any) -> list[str]:
     replicas, ends = small_evidence.logs(b1=[(epoch, number) for number, epoch in enumerate(epochs)])
+    ends = small_evidence.checkpointed(ends, b1=checkpoint)
     values = SETTINGS.to_json() | settings
     evidence = RunEvidence(
         trace=small_evidence.trace(*events),
@@ -101,6 +102,16 @@ def test_records_on_disk_are_of_epochs_that_were_decided() -> None:
     assert protocol_kinds(BORN, decided(1, 2, 1, (2, 3)), epochs=(0, 0, 1)) == []
     assert protocol_kinds(BORN, decided(1, 2, 1, (2, 3)), epochs=(0, 0, 2)) == ["epoch-undecided"]
     assert protocol_kinds(BORN, decided(1, -1, 1, (2, 3)), epochs=(0, 1)) == ["epoch-undecided"], "nobody led then"
+
+
+def test_entries_of_an_epoch_checkpoint_are_of_epochs_that_were_decided() -> None:
+    events, kept = (BORN, decided(1, 2, 1, (2, 3))), {"has_epoch_checkpoints": True}
+    assert protocol_kinds(*events, checkpoint="[[0, 0], [1, 1]]", **kept) == []
+    assert protocol_kinds(*events, checkpoint="[[0, 0], [2, 1]]", **kept) == ["epoch-undecided"]
+    assert protocol_kinds(*events, checkpoint="[[0, 0], [2, 1]]") == []
+    assert protocol_kinds(*events, checkpoint="damaged", **kept) == [], "checkers.logs reports it"
+    both = protocol_kinds(*events, epochs=(0, 2), checkpoint="[[0, 0], [2, 1]]", **kept)
+    assert both == ["epoch-undecided"], "one finding of a node and a leader epoch"
 
 
 def appended(node: str, offset: int, end: int, epoch: int, crc: int = 7) -> Event:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from checkers import logs, reads
 from checkers.evidence import CheckSettings, RunEvidence
@@ -172,6 +174,90 @@ def test_leader_epochs_do_not_fall_along_a_log() -> None:
     assert kinds(verdict) == ["leader-epoch-fell", "leader-epoch-fell"]
     assert verdict.findings[0].offsets == (2,)
     assert matched(False, unclean=True, b1=fallen, b2=fallen).validity is Validity.INVALID
+
+
+TWO_EPOCHS = [(0, 7), (0, 8), (2, 9)]
+"""A log in which leader epoch 1 has no record."""
+
+
+def checkpointed(
+    *entries: tuple[int, int],
+    recovered: bool = True,
+    text: str = "",
+    start: int = 0,
+    fault: Any = None,
+    **settings: Any,
+) -> list[str]:
+    """The findings about b1, whose checkpoint has these entries; those of the others are as they should be."""
+    replicas, ends = small_evidence.logs(b1=TWO_EPOCHS, b2=TWO_EPOCHS, b3=TWO_EPOCHS)
+    good, of_b1 = json.dumps([[0, 0], [2, 2]]), text or json.dumps(entries)
+    ends = small_evidence.checkpointed(small_evidence.starting(ends, b1=start), b1=of_b1, b2=good, b3=good)
+    verdict = logs.check(
+        RunEvidence(
+            replicas=replicas,
+            replica_ends=ends,
+            faults=small_evidence.faults(*([fault] if fault else [])),
+            settings=CheckSettings(**{"has_epoch_checkpoints": True, **settings}),
+            recovery={"recovered": recovered},
+        )
+    )
+    assert all("b1" in finding.lines[0] for finding in verdict.findings)
+    return kinds(verdict)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(0, 0), (2, 2)],
+        [(0, 0), (2, 2), (5, 3)],  # led in leader epoch 5, and appended nothing
+        [(0, 0), (2, 2), (5, 7), (6, 9)],  # its log was truncated to 3
+    ],
+)
+def test_an_epoch_checkpoint_may_have_entries_from_the_end_of_the_log_on(entries: list[tuple[int, int]]) -> None:
+    assert checkpointed(*entries) == []
+
+
+def test_an_epoch_checkpoint_has_the_leader_epoch_of_every_record() -> None:
+    assert checkpointed((0, 0)) == ["epoch-checkpoint-lacks"]
+    assert checkpointed((0, 0), recovered=False) == ["epoch-checkpoint-lacks"]
+    assert checkpointed() == ["epoch-checkpoint-lacks"]
+    assert checkpointed((1, 0), (2, 2)) == ["epoch-checkpoint-lacks"]
+    assert checkpointed((0, 0), (2, 3)) == ["epoch-checkpoint-lacks"], "it begins after the record"
+    assert checkpointed((2, 0)) == ["epoch-checkpoint-lacks"]
+
+
+def test_entries_that_a_truncation_has_removed_are_gone_after_recovery() -> None:
+    assert checkpointed((0, 0), (2, 1)) == ["epoch-checkpoint-stale"]
+    assert checkpointed((0, 0), (1, 1), (2, 2)) == ["epoch-checkpoint-stale"]
+    assert checkpointed((0, 0), (1, 1), (2, 2), recovered=False) == [], "the file is written in the background"
+
+
+def test_epochs_and_offsets_rise_along_a_checkpoint_that_can_be_read() -> None:
+    assert checkpointed((0, 0), (2, 2), (1, 3)) == ["epoch-checkpoint-unordered"]
+    assert checkpointed((0, 0), (2, 2), (3, 2), recovered=False) == ["epoch-checkpoint-unordered"]
+    assert checkpointed(text="damaged") == ["epoch-checkpoint-damaged"]
+
+
+def test_a_checkpoint_begins_where_the_log_does_or_further_up_where_deletion_was_requested() -> None:
+    deletion = {"asked_below": 1, "deleted": 1}
+    request = small_evidence.fault("delete-records", ["b1"], 1, 2, deletion) | {"detail": '{"partition": 0}'}
+    assert checkpointed((0, 1), (2, 2)) == ["epoch-checkpoint-lacks"]
+    assert checkpointed((0, 1), (2, 2), start=1) == []
+    assert checkpointed((0, 1), (2, 2), fault=request) == []
+    assert checkpointed((2, 2), fault=request) == ["epoch-checkpoint-lacks"], "deletion was requested below 1"
+    assert checkpointed((2, 2), retention_ms=1000) == []
+    assert checkpointed(retention_ms=1000) == ["epoch-checkpoint-lacks"], "the last entry stays"
+
+
+def test_epoch_checkpoints_are_checked_where_they_are_kept_up_to_date_and_nothing_was_undone() -> None:
+    assert checkpointed((0, 0), has_epoch_checkpoints=False) == []
+    for numbers in ({"unsynced_bytes": 0, "lost_bytes": 0}, {"unknown_lost_bytes": 1}):
+        assert checkpointed((0, 0), fault=small_evidence.fault("power-loss", ["b1"], 1, 2, numbers)) == []
+    assert checkpointed((0, 0), fault=small_evidence.fault("fsync-lies", ["b1"], 1, 2, {"lies": 1})) == []
+    killed = small_evidence.fault("kill", ["b1"], 1, 2, {"killed": 1})
+    assert checkpointed((0, 0), fault=killed) == ["epoch-checkpoint-lacks"]
+    of_another = small_evidence.fault("power-loss", ["b2"], 1, 2, {"unsynced_bytes": 9, "lost_bytes": 9})
+    assert checkpointed((0, 0), fault=of_another) == ["epoch-checkpoint-lacks"]
 
 
 def damaged(damage: str, *, recovered: bool = True, faults: pa.Table | None = None) -> Verdict:

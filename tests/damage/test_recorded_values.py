@@ -96,6 +96,15 @@ def test_topic_partitions_and_nodes_are_those_of_the_settings() -> None:
     assert reasons(run) == ["node 'b4' is not of the cluster"]
 
 
+@pytest.mark.parametrize("text", ["{", "7", "[7]", "[[0]]", "[[0, -1]]", '[[0, "1"]]', f"[[0, {1 << 63}]]", "[" * 9000])
+def test_an_epoch_checkpoint_that_no_recorder_writes_is_left_out(text: str) -> None:
+    replicas, ends = small_evidence.logs(b1=[(0, 7)])
+    for sound in ("", "[]", "damaged", "[[0, 0], [3, 1]]"):
+        assert reasons(RunEvidence(replicas=replicas, replica_ends=small_evidence.checkpointed(ends, b1=sound))) == []
+    wrong = RunEvidence(replicas=replicas, replica_ends=small_evidence.checkpointed(ends, b1=text))
+    assert reasons(wrong) == ["the epoch checkpoint of t-0 on b1 is no list of epochs and offsets"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

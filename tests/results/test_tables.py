@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from checkers.tables import REPLICA_ENDS
 from harness.cli.main import main
 from results.errors import StoreError
 from results.run.directory import RunDirectory
 from results.store import tables
+from results.store.partition_index import rows, units
 from results.store.schema import SCHEMAS, batch_path
 
 
@@ -85,6 +87,23 @@ def test_a_parquet_file_where_no_reader_looks_is_named(
     output = capsys.readouterr()
     assert [line.partition(": ")[0] for line in output.err.splitlines()] == [str(foreign) for foreign in foreign_files]
     assert output.out.endswith(" files are intact, 2 are damaged\n")
+
+
+def test_a_file_from_before_a_column_was_added_is_read_with_what_stands_for_it(
+    store: Path, ended: RunDirectory
+) -> None:
+    path = batch_path(store, "replica_ends", "nightly", ended.name)
+    now = pq.read_table(path)
+    pq.write_table(now.drop_columns(["damage", "epoch_checkpoint"]), path)
+    stored = tables.read(store, "replica_ends")
+    assert not stored.damaged
+    assert stored.table.drop_columns(["suite"]).equals(now)
+    (first, *_) = units(store, "nightly", ended.name, [ended.name])[1:]
+    assert rows(store, "nightly", ended.name, "replica_ends", first).column_names == REPLICA_ENDS.names
+    pq.write_table(now.drop_columns(["log_end"]), path)
+    assert [file.reason for file in tables.read(store, "replica_ends").damaged] == [
+        "its columns are not those of replica_ends"
+    ]
 
 
 def test_what_a_complete_batch_lacks_is_reported_for_that_table_alone(store: Path, ended: RunDirectory) -> None:

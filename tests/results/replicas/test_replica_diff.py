@@ -29,7 +29,7 @@ def aligned(logs: Mapping[str, Log], ends: Mapping[str, tuple[int, int, int]]) -
     ]
     stands = [
         {"node": node, "topic": "t", "partition": 0, "log_start": a, "log_end": b, "high_watermark": c}
-        | {"unread_bytes": 0, "damage": ""}
+        | {"unread_bytes": 0, "damage": "", "epoch_checkpoint": ""}
         for node, (a, b, c) in ends.items()
     ]
     return align(pa.Table.from_pylist(records, REPLICAS), pa.Table.from_pylist(stands, REPLICA_ENDS), "t", 0)

@@ -10,7 +10,7 @@ import pytest
 from checkers.tables import TRACE
 from images.wire import batch
 from results.run.json_lines import fill
-from results.run.replica_logs import read_checkpoint, read_nodes
+from results.run.replica_logs import fingerprints, read_checkpoint, read_nodes
 
 
 def _replica(nodes: Path, node: str, name: str, segments: dict[int, bytes]) -> Path:
@@ -49,7 +49,7 @@ def test_records_of_every_segment_are_read_with_their_epoch_and_sequence(tmp_pat
     logs = read_nodes(tmp_path)
     assert logs.ends.to_pylist() == [
         {"node": "b1", "topic": "my-topic", "partition": 1, "log_start": 0, "log_end": 4, "high_watermark": -1}
-        | {"unread_bytes": 0, "damage": ""}
+        | {"unread_bytes": 0, "damage": "", "epoch_checkpoint": ""}
     ]
     rows = logs.records.to_pylist()
     assert [(row["offset"], row["leader_epoch"], row["value"], row["sequence"], row["batch_base"]) for row in rows] == [
@@ -110,6 +110,30 @@ def test_a_damaged_checkpoint_tells_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "replication-offset-checkpoint"
     path.write_text(text)
     assert read_checkpoint(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("0\n2\n0 0\n3 17\n", "[[0, 0], [3, 17]]"),
+        ("", "[]"),
+        ("0\n0\n", "[]"),
+        ("0\n2\n0 0\n", "damaged"),
+        ("0\n1\n0\n", "damaged"),
+        ("0\n1\n0 zero\n", "damaged"),
+        ("0\n1\n0 -1\n", "damaged"),
+        ("1\n1\n0 0\n", "damaged"),
+        ("0\n", "[]"),
+        ("1\n", "damaged"),
+    ],
+)
+def test_the_epoch_checkpoint_is_read_as_kafka_reads_it(tmp_path: Path, text: str, read: str) -> None:
+    _replica(tmp_path, "b1", "t-0", {0: _batch(0, b"1")})
+    before = fingerprints(tmp_path)
+    assert read_nodes(tmp_path).ends["epoch_checkpoint"].to_pylist() == [""]
+    (tmp_path / "b1" / "data" / "t-0" / "leader-epoch-checkpoint").write_text(text)
+    assert read_nodes(tmp_path).ends["epoch_checkpoint"].to_pylist() == [read]
+    assert (fingerprints(tmp_path) == before) is not bool(text), "the hashes of what was collected cover it"
 
 
 def test_a_log_starts_where_that_was_traced_else_checkpointed_but_not_before_its_first_segment(tmp_path: Path) -> None:
