@@ -30,6 +30,9 @@ from tests.docs.rules_in_runs import shown_by
 from tests.harness.shrinking import campaign
 from tests.results.explanation import flaws
 from tests.systems import campaign as kafka_campaign
+from tests.systems.side_by_side import page as side_by_side
+from tests.systems.side_by_side.runs import load as load_pairs
+from tests.systems.side_by_side.runs import newest as newest_rows
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +106,7 @@ def _letters() -> str:
 
 SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
 KAFKA_RUNS = ROOT / "docs" / "kafka-runs.jsonl"
+SIDE_BY_SIDE = ROOT / "docs" / "side-by-side.jsonl"
 
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
@@ -125,6 +129,9 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ),
     ("docs/kafka.md", "kafka-families"): lambda: _table(
         kafka_campaign.TOTALS, list(kafka_campaign.totals(kafka_campaign.read_rows(KAFKA_RUNS)))
+    ),
+    ("docs/kafka.md", "side-by-side"): lambda: side_by_side.part(
+        load_pairs(), newest_rows(SIDE_BY_SIDE), side_by_side.read_reasons(), _table
     ),
     ("docs/situations.md", "letters"): _letters,
     ("docs/evidence.md", "rests-on"): _rests_on,
@@ -152,6 +159,11 @@ def test_a_generated_table_says_what_the_code_says(page: str, part: str) -> None
         path.write_text(text[: match.end(1)] + content + text[match.start(3) :], encoding="utf-8")
         return
     assert match[2] == content, f"{page} is behind the code; run `make docs`"
+
+
+def test_every_spec_whose_verdicts_differ_between_the_systems_has_a_reason() -> None:
+    mistakes = side_by_side.mistakes(load_pairs(), newest_rows(SIDE_BY_SIDE), side_by_side.read_reasons())
+    assert list(mistakes) == []
 
 
 def test_the_absence_of_every_rule_is_found_in_a_running_cluster() -> None:

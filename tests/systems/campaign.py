@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -40,6 +41,17 @@ TOTALS: Final = ("family", "took effect", "injected", "runs with one that did")
 Row = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """A run of `faultline run` in a process of its own."""
+
+    summary: Row
+    """What `faultline run --json` printed, or `crashed`."""
+    left_behind: tuple[str, ...]
+    """Containers and networks that are still there."""
+    seconds: float
+
+
 def document(version: str, library: str, seed: int, time_limit_s: float) -> dict[str, Any]:
     """The spec of a run, without its faults."""
     limits = {"time_limit": time_limit_s, "ready_limit": READY_LIMIT_S, "recovery_limit": RECOVERY_LIMIT_S}
@@ -47,23 +59,38 @@ def document(version: str, library: str, seed: int, time_limit_s: float) -> dict
     return {**which, **limits, "clients": {"library": library}}
 
 
-def row_of(version: str, library: str, summary: Row, left_behind: Sequence[str], seconds: float) -> dict[str, Any]:
-    """The line of a run, from what `faultline run --json` printed."""
-    checks = summary.get("checks", [])
+def row_of(version: str, library: str, run: CarriedOut) -> dict[str, Any]:
+    """The line of a run."""
+    summary = run.summary
     return {
         "release": version,
         "library": library,
         "seed": summary["seed"],
         "run": Path(summary["run"]).name,
-        "verdict": "failed" if summary["failure"] else summary["validity"],
+        "verdict": verdict(summary),
         "failure": summary["failure"],
-        "not_valid": {check["checker"]: _reasons(check) for check in checks if check["validity"] != "valid"},
-        "faults": {family: [each["bit"], each["injected"]] for family, each in summary["faults"].items()},
+        "not_valid": not_valid(summary),
+        "faults": faults(summary),
         "operations": summary["operations"],
         "recovery": summary["recovery"],
-        "left_behind": list(left_behind),
-        "seconds": round(seconds),
+        "left_behind": list(run.left_behind),
+        "seconds": round(run.seconds),
     }
+
+
+def verdict(summary: Row) -> str:
+    """Of the whole run; `failed` where it could not be carried out."""
+    return "failed" if summary["failure"] else str(summary["validity"])
+
+
+def not_valid(summary: Row) -> dict[str, Any]:
+    """Check that is not valid → its verdict, and its first finding of each kind."""
+    return {check["checker"]: _reasons(check) for check in summary.get("checks", []) if check["validity"] != "valid"}
+
+
+def faults(summary: Row) -> dict[str, list[int]]:
+    """Family → faults that took effect, of those injected."""
+    return {family: [each["bit"], each["injected"]] for family, each in summary["faults"].items()}
 
 
 def _reasons(check: Row) -> dict[str, Any]:
@@ -74,6 +101,12 @@ def _reasons(check: Row) -> dict[str, Any]:
 def read_rows(path: Path) -> list[Row]:
     """The lines of the file; none where there is no file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def add_row(path: Path, row: Row) -> None:
+    """Add a line to the file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def table(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
@@ -98,17 +131,17 @@ def totals(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
             yield f"`{family}`", str(took), str(injected), str(sum(effective > 0 for effective, _ in counts))
 
 
-def make(version: str, library: str, seed: int, time_limit_s: float, store: Path) -> dict[str, Any]:
-    """One run."""
+def carry_out(name: str, spec: str, seed: int, store: Path, *options: str) -> CarriedOut:
+    """One run of a spec, given as YAML; the run is named after the spec unless that has a name."""
     began_s = time.monotonic()
     with TemporaryDirectory() as home:
-        spec = Path(home, f"kafka-{version}-{library}.yaml")
-        spec.write_text(json.dumps(document(version, library, seed, time_limit_s)), encoding="utf-8")
-        command = ["run", str(spec), "--faults", "all", "--store", str(store), "--json"]
+        path = Path(home, f"{name}.yaml")
+        path.write_text(spec, encoding="utf-8")
+        command = ["run", str(path), *options, "--store", str(store), "--json"]
         process = subprocess.Popen([sys.executable, "-m", "harness", *command], stdout=subprocess.PIPE, text=True)
         output, _ = process.communicate()
     summary = json.loads(output) if output.strip() else crashed(seed, process.returncode)
-    return row_of(version, library, summary, _left_by(process.pid), time.monotonic() - began_s)
+    return CarriedOut(summary, tuple(_left_by(process.pid)), time.monotonic() - began_s)
 
 
 def crashed(seed: int, status: int) -> Row:
@@ -140,9 +173,11 @@ def main(arguments: Sequence[str]) -> None:
         known = {(row["release"], row["library"], row["seed"]) for row in read_rows(options.out)}
         if (options.version, options.library, seed) in known:
             continue
-        row = make(options.version, options.library, seed, options.time_limit, options.store)
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        spec = json.dumps(document(options.version, options.library, seed, options.time_limit))
+        name = f"kafka-{options.version}-{options.library}"
+        run = carry_out(name, spec, seed, options.store, "--faults", "all")
+        row = row_of(options.version, options.library, run)
+        add_row(options.out, row)
         print(row["release"], row["library"], seed, row["verdict"], f"{row['seconds']} s", flush=True)
 
 
