@@ -5,7 +5,8 @@
 
 Each run is a `faultline run` in a process of its own, first on the prototype, then on Kafka. Every run adds a line to
 the file; nothing is ever removed, and a run that has a line is not made again: interrupted, it goes on where it was. A
-run that could not be carried out has a line, too, and is made again by the next call.
+run that could not be carried out has a line, too, and is made again by the next call; one for which no node was started
+has none, and ends the call. Both images must be there (`faultline images build`, and the same with `--system kafka`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     chosen = {name: pair for name, pair in pairs.items() if options.spec is None or name in options.spec}
     for name, system in list(runs.still_to_be_made(chosen, read_rows(options.out))):
-        row = runs.make(name, system, chosen[name].by_system[system], options.store)
+        try:
+            row = runs.make(name, system, chosen[name].by_system[system], options.store)
+        except runs.RunRefused as error:
+            parser.exit(1, f"{parser.prog}: {error}\n")
         add_row(options.out, row)
         print(name, system, row["verdict"], row["failure"] or "", f"{row['seconds']} s", row["run"], flush=True)
 

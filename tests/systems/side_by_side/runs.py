@@ -24,6 +24,10 @@ SPECS: Final = Path(__file__).parent / "specs.yaml"
 FAILED: Final = "failed"
 
 
+class RunRefused(Exception):
+    """No node was started: no engine, or an image that is missing or of other sources. Such a run has no line."""
+
+
 @dataclass(frozen=True, slots=True)
 class PairedSpec:
     """A spec, once for each system."""
@@ -56,10 +60,12 @@ def still_to_be_made(pairs: Mapping[str, PairedSpec], rows: Sequence[Row]) -> It
 
 
 def make(name: str, system: str, spec: Spec, store: Path) -> dict[str, Any]:
-    """One run, and its line."""
+    """One run, and its line. Raises RunRefused."""
     load_before = os.getloadavg()[0]
     run = carry_out(spec.name, spec.to_yaml(), spec.seed, store)
     failed = verdict(run.summary) == FAILED
+    if failed and not Path(run.summary["run"]).exists():
+        raise RunRefused(run.summary["failure"])
     figures = {} if failed else measures.measure(RunDirectory.open(Path(run.summary["run"])).load())
     return row_of(name, system, spec, run, figures, load_before)
 

@@ -16,6 +16,7 @@ from results import measures
 from results.run.directory import RunDirectory
 from tests.systems.campaign import CarriedOut, crashed
 from tests.systems.side_by_side import page, runs
+from tests.systems.side_by_side.__main__ import main
 
 PAIRS = runs.load()
 OF_THE_SYSTEM = {"name", "system", "version", "settings"}
@@ -101,6 +102,18 @@ def test_a_run_without_a_line_is_made_and_one_that_could_not_be_carried_out_is_m
     assert left[0] == ("leader-killed", "prototype")
     assert (NAME, "Kafka") in left
     assert len(left) == 17
+
+
+def test_a_run_for_which_no_node_was_started_has_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = {**crashed(1, 3), "run": str(tmp_path / "discarded"), "failure": "no engine answers"}
+    monkeypatch.setattr(runs, "carry_out", lambda *_: CarriedOut(refused, (), 1.0))
+    out = tmp_path / "rows.jsonl"
+    with pytest.raises(SystemExit):
+        main(["--out", str(out), "--store", str(tmp_path)])
+    assert not out.exists()
+    assert capsys.readouterr().err == "side_by_side: no engine answers\n"
 
 
 def test_a_command_that_crashes_has_a_line_that_says_so() -> None:
