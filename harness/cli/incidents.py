@@ -73,10 +73,10 @@ def _list(options: argparse.Namespace) -> int:
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("incident", "what", "source", "variants"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "incident")
     for name in (*library(), *kafka_library()):
         incident = load_incident(name)
-        table.add_row(name, incident.title, incident.source, ", ".join(each.name for each in incident.variants))
+        table.add_row(name, incident.title, incident.source, "\n".join(f"· {each.name}" for each in incident.variants))
     terminal().print(table)
     return VALID
 
@@ -140,8 +140,10 @@ def _run(options: argparse.Namespace) -> int:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     if not tellings:
-        named = f" is called {options.variant!r}" if options.variant is not None else " is possible there"
-        raise Usage(f"faultline incident run: no variant{named}")
+        if options.variant is None:
+            raise Usage("faultline incident run: no variant is possible there")
+        names = ", ".join(repr(variant.name) for incident in incidents for variant in incident.variants)
+        raise Usage(f"faultline incident run: no variant is called {options.variant!r}; there are: {names}")
     if options.record:
         record_measurements(options.record, tellings)
     if options.outcomes:
@@ -167,13 +169,16 @@ def _print(telling: Telling) -> None:
     mark, style = ("✓", "green") if telling.met else ("✗", "red")
     as_expected = sum(result.met for result in telling.results)
     tries = f", {as_expected} of {telling.tries} tries as expected" if telling.tries > 1 else ""
-    line = f"{mark} {telling.incident.name}, {telling.variant.name}: {telling.variant.expect.describe()}"
+    expect = telling.variant.expect
+    wanted = expect.describe() if telling.met else f"expected {expect.describe()}"
+    line = f"{mark} {telling.incident.name}, {telling.variant.name}: {wanted}"
     console.print(f"{line} ({telling.seconds:.1f} s{tries})", style=style, soft_wrap=True, highlight=False)
     for reason in telling.unmet:
         console.print(f"    {reason}", soft_wrap=True, highlight=False)
-    if not telling.met:
-        for line in telling.outcome.deviations:
-            console.print(f"    note: {line}", soft_wrap=True, highlight=False)
+    if figures := expect.figures_in(telling.outcome.verdicts):
+        console.print(f"    {figures}", soft_wrap=True, highlight=False)
+    for line in telling.outcome.deviations:
+        console.print(f"    note: {line}", soft_wrap=True, highlight=False)
     console.print(f"    {telling.outcome.report or telling.outcome.directory}", soft_wrap=True, highlight=False)
 
 

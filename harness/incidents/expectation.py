@@ -107,8 +107,10 @@ class Expectation:
             value = figure_of(name, verdicts)
             match = re.fullmatch(COMPARISON, text)
             assert match is not None
-            if value is None or not _COMPARISONS[match[1]](value, float(match[2])):
-                yield f"{name} is {'not there' if value is None else f'{value:g}'}, not {text}"
+            if value is None:
+                yield f"{name} is not there: {_there_is(name, verdicts)}"
+            elif not _COMPARISONS[match[1]](value, float(match[2])):
+                yield f"{name} is {value:g}, not {text}"
 
     def _wanted(self) -> str:
         parts = [
@@ -131,6 +133,11 @@ class Expectation:
         about = {"partition": self.about.partition, "offset": self.about.offset}
         return {name: value for name, value in about.items() if value is not None}
 
+    def figures_in(self, verdicts: Sequence[Verdict]) -> str:
+        """Its figures with the values that a run with these verdicts has, for people; empty without any."""
+        values = {name: figure_of(name, verdicts) for name in self.figures}
+        return ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
+
     def to_mapping(self) -> dict[str, Any]:
         """As YAML values."""
         values: dict[str, Any] = {"verdict": str(self.verdict)} if self.verdict is not None else {}
@@ -147,6 +154,8 @@ class Expectation:
         """A few words for people."""
         figures = [f"{name} {text}" for name, text in self.figures.items()]
         wanted = self._wanted()
+        if wanted and not self.finding:
+            wanted = f"a finding {wanted}"
         return ", ".join(part for part in (str(self.verdict or ""), wanted, *figures) if part) or "anything"
 
 
@@ -166,3 +175,10 @@ def figure_of(name: str, verdicts: Sequence[Verdict]) -> float | None:
         return sum(part for part in parts if part is not None) if any(part is not None for part in parts) else None
     checker, _, figure = name.partition(".")
     return next((verdict.figures.get(figure) for verdict in verdicts if verdict.checker == checker), None)
+
+
+def _there_is(name: str, verdicts: Sequence[Verdict]) -> str:
+    """The figures that could be meant by the name of one that no verdict has."""
+    checker = _LOST[0].partition(".")[0] if name == ACKNOWLEDGED_LOST else name.partition(".")[0]
+    figures = [verdict.figures for verdict in verdicts if verdict.checker == checker]
+    return f"{checker} has {', '.join(figures[0]) or 'none'}" if figures else f"{checker} did not check this run"

@@ -24,6 +24,7 @@ asked for, or another release: variants that it cannot be are left out, for the 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,10 +81,10 @@ def path_of(named: str) -> Path:
     for path in (Path(named), LIBRARY / f"{named}.yaml", KAFKA / f"{named}.yaml"):
         if path.exists():
             return path
-    raise SpecError(
-        f"{named}: there is no such file, and no shipped incident of that name; shipped are: "
-        f"{', '.join((*library(), *kafka_library()))}"
-    )
+    shipped = (*library(), *kafka_library())
+    near = [name for name in shipped if named in name][:5] or difflib.get_close_matches(named, shipped)
+    meant = f"did you mean {' or '.join(near)}?" if near else "faultline incident list has all"
+    raise SpecError(f"{named}: there is no such file, and no shipped incident of that name; {meant}")
 
 
 def load_incident(named: str, changes: Mapping[str, Any] = MappingProxyType({})) -> Incident:

@@ -79,7 +79,7 @@ def _incidents() -> str:
     rows = []
     for name in library():
         incident = load_incident(name)
-        variants = ", ".join(variant.name.replace(",", ":") for variant in incident.variants)
+        variants = ", ".join(f"`{variant.name}`" for variant in incident.variants)
         measured = measurements.get(name, Measurement())
         seconds = "—" if measured.cpu_seconds is None else f"{measured.cpu_seconds:g}"
         tries = ", ".join(str(measured.docker_tries[each.name]) for each in incident.variants if incident.docker_tries)

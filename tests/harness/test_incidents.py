@@ -55,6 +55,14 @@ def test_an_unmet_cause_is_told_with_the_causes_that_there_are() -> None:
     )
 
 
+def test_a_figure_that_is_not_there_is_told_with_those_that_are() -> None:
+    expectation = parse_expectation({"figures": {"loss.found": ">= 0", "reads.claims": "== 1"}}, "expect")
+    assert expectation.unmet([LOST, SOUND], ()) == (
+        "loss.found is not there: loss has lost, promised",
+        "reads.claims is not there: reads did not check this run",
+    )
+
+
 def test_an_expectation_is_narrowed_to_the_first_signature_that_the_verdict_rests_on() -> None:
     undecided = Verdict("liveness", Validity.UNKNOWN, (Finding("no-progress", ("",)),))
     shown = shown_signatures([undecided, LOST, LATE], [Signature("loss", "lost-append", CAUSE)])
@@ -152,8 +160,37 @@ def test_running_ends_with_0_exactly_when_every_variant_is_as_expected(
     assert main(["incident", "run", str(story), *store]) == 1
     output = capsys.readouterr().out
     assert "1 of 2 variants are as expected" in output
+    assert "✗ story, wrongly expected: expected invalid, a finding of loss (" in output
     assert "the verdict is valid, not invalid" in output
     assert main(["incident", "run", "no-such-story", *store]) == 64
+    assert "faultline incident list has all" in capsys.readouterr().err
+    assert main(["incident", "run", "kip-207", *store]) == 64
+    assert "did you mean kip-207-latest-offset-goes-back?" in capsys.readouterr().err
+    assert main(["incident", "run", str(story), "--variant", "wild", *store]) == 64
+    assert "no variant is called 'wild'; there are: 'calm', 'wrongly expected'" in capsys.readouterr().err
+
+
+def test_a_variant_as_expected_shows_its_figures_and_the_faults_that_did_not_strike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "missed.yaml"
+    path.write_text(
+        """title: A fault that never strikes
+time_limit: 2s
+seed: 1
+faults: [{when: {acknowledged: 1000}, for: 1s, fault: kill, nodes: [b1]}]
+clients: {rate: 5}
+expect: {figures: {acknowledged_lost: "< 5"}}
+variants: {calm: {}}
+"""
+    )
+    assert main(["incident", "run", str(path), "--store", str(tmp_path / "runs")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("✓ missed, calm: acknowledged_lost < 5 (")
+    assert lines[1] == "    acknowledged_lost 0"
+    assert lines[2].startswith(
+        "    note: kill b1 was not injected: the condition did not hold within 2 s: acknowledged"
+    )
 
 
 def test_an_incident_made_from_a_run_is_told_as_the_run_ended(story: Path, tmp_path: Path) -> None:
