@@ -11,7 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from workloads.clients.membership import GroupMember
-from workloads.clients.native import AdminClient, AdminError, Backoff, CompletedFetch, Consumer, OffsetAndEpoch
+from workloads.clients.native import (
+    AdminClient,
+    AdminError,
+    Backoff,
+    CompletedFetch,
+    Consumer,
+    OffsetAndEpoch,
+    OffsetOutOfRangeError,
+)
 from workloads.history import NO_GENERATION, Recorder, TopicPartition
 from workloads.operations import (
     ClientOperation,
@@ -107,7 +115,11 @@ class ScriptedClient:
         consumer = self._consumer(partition)
         while True:
             records = 0
-            for fetched in await consumer.poll(_POLL_S):
+            try:
+                answers = await consumer.poll(_POLL_S)
+            except OffsetOutOfRangeError as error:  # `auto_offset_reset: none`: again at every poll until a seek
+                raise OperationRefused(str(error)) from error
+            for fetched in answers:
                 await self._record_poll(consumer, fetched)
                 records += len(fetched.records)
             if records if until is None else consumer.position(self._topic, partition) >= until:

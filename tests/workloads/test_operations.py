@@ -141,6 +141,19 @@ def test_a_seek_back_in_time_goes_to_the_first_record_that_is_not_older_or_to_th
     assert set(script[script["kind"] == "commit"]["offset"]) == {5}
 
 
+def test_a_poll_that_cannot_go_on_without_a_reset_is_not_performed_until_a_seek(tmp_path: Any) -> None:
+    operations = ["produce 3 to 0", "seek 0 to 50", "poll 0", "poll 0 until 60", "seek 0 to 0", "poll 0 until 3"]
+    outcome = run_in_simulation(spec(operations=operations, auto_offset_reset="none"), tmp_path)
+    assert outcome.validity is Validity.VALID, (outcome.failure, outcome.verdicts)
+    reason = "was not performed: the log does not have the position: faultline-0 at 50"
+    assert outcome.deviations == (
+        f"poll 0 (clients.operations[2]) {reason}",
+        f"poll 0 until 60 (clients.operations[3]) {reason}",
+    )
+    polls = faultline.history(outcome.directory).query("kind == 'poll' and phase == 'main'")
+    assert list(polls["offsets"].iloc[-1]) == [0, 1, 2]
+
+
 def test_a_topic_is_created_and_deleted_while_its_brokers_and_controllers_fail(tmp_path: Any) -> None:
     operations = [
         "create topic kept with 2 partitions",
