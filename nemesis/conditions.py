@@ -63,6 +63,10 @@ class TriggerCondition:
     def holds(self, situation: Situation, since: int) -> bool:
         """Whether it holds now; of occurrences only those from number `since` on count."""
 
+    def lacking(self, situation: Situation, since: int) -> TriggerCondition:
+        """Of a condition that does not hold, the part for which it waits."""
+        return self
+
     def parts(self) -> Iterator[TriggerCondition]:
         """The condition itself and every condition within it."""
         yield self
@@ -403,6 +407,11 @@ class AllOf(Combination):
     def holds(self, situation: Situation, since: int) -> bool:
         """Whether all hold."""
         return all(condition.holds(situation, since) for condition in self.conditions)
+
+    def lacking(self, situation: Situation, since: int) -> TriggerCondition:
+        """Those that do not hold."""
+        waiting = [each.lacking(situation, since) for each in self.conditions if not each.holds(situation, since)]
+        return waiting[0] if len(waiting) == 1 else AllOf(tuple(waiting))
 
 
 @dataclass(frozen=True, slots=True)

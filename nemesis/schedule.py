@@ -32,7 +32,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from nemesis import old_names
-from nemesis.conditions import AllOf, Healed, NodeOccurrence, TriggerCondition, parse_condition
+from nemesis.conditions import ANY_NODE, AllOf, Healed, NodeOccurrence, TriggerCondition, parse_condition
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
@@ -158,15 +158,16 @@ class Schedule:
                 raise FieldError(f"{where}.id: {scheduled.id!r} is the id of two steps")
             if scheduled.binds and not scheduled.fault.nodes_named():
                 raise FieldError(f"{where}.as: {scheduled.fault.name} has no nodes that a name could be bound to")
-            if scheduled.binds and (scheduled.binds in (*brokers, *controllers) or bound.count(scheduled.binds) > 1):
-                raise FieldError(f"{where}.as: {scheduled.binds!r} is the name of a node or of two steps")
+            if scheduled.binds in (*brokers, *controllers):
+                raise FieldError(f"{where}.as: {scheduled.binds!r} is the name of a node")
+            if scheduled.binds and bound.count(scheduled.binds) > 1:
+                raise FieldError(f"{where}.as: {scheduled.binds!r} is bound by two steps")
             waits_for = scheduled.when.parts() if scheduled.when is not None else ()
             if TRIGGER in scheduled.fault.targets() and not any(isinstance(it, NodeOccurrence) for it in waits_for):
                 raise FieldError(f"{where}: {TRIGGER!r} is the node of an occurrence, and it waits for none")
             for target in scheduled.fault.targets():
                 try:
-                    if target not in bound:
-                        check_target(target, brokers, controllers, partitions)
+                    check_target(target, brokers, controllers, partitions, bound)
                 except TargetError as error:
                     raise FieldError(f"{where}: {error}") from None
             for field, condition in scheduled.conditions():
@@ -273,8 +274,10 @@ def check_condition(
 ) -> None:
     """Raise FieldError when a condition names a node, a step or a partition that there is not."""
     for part in condition.parts():
-        place = f"{where}.{part.name}" if part is condition else where
+        place = f"{where}.{part.name}" if part is condition else f"{where}: {part.name}"
         for node in part.nodes():
+            if node == ANY_NODE:
+                raise FieldError(f"{place}: {node!r} stands for every node in an occurrence alone, such as elected")
             if node not in nodes:
                 raise FieldError(f"{place}: {node!r} is neither a node nor a bound name ({', '.join(nodes)})")
         for step in part.steps():

@@ -27,11 +27,15 @@ class TargetError(ValueError):
 
 
 def check_target(
-    target: str, brokers: Sequence[str], controllers: Sequence[str], partitions: int | None = None
+    target: str,
+    brokers: Sequence[str],
+    controllers: Sequence[str],
+    partitions: int | None = None,
+    bound: Sequence[str] = (),
 ) -> None:
-    """Raise TargetError when `target` can stand for nothing in such a cluster."""
+    """Raise TargetError when `target` can stand for nothing in such a cluster and is none of the `bound` names."""
     groups = ("brokers", "controllers", "all", "any", "minority", "controller", TRIGGER)
-    if target in brokers or target in controllers or target in groups:
+    if target in (*brokers, *controllers, *bound, *groups):
         return
     role, _, index = target.partition("/")
     if role in ("leader", "follower") and (not index or index.isdigit()):
@@ -43,6 +47,6 @@ def check_target(
             return
         raise TargetError(f"{target!r}: there are only {len(brokers)} brokers")
     raise TargetError(
-        f"{target!r} is neither a node ({', '.join((*brokers, *controllers))}) nor one of "
+        f"{target!r} is neither a node nor a bound name ({', '.join((*brokers, *controllers, *bound))}), nor one of "
         "leader/0, follower/0, victim/0, trigger, any, minority, controller, brokers, controllers, all"
     )

@@ -38,13 +38,16 @@ class Timeline:
             end_s = self._until_s
             if step.timeout_s is not None:
                 end_s = min(end_s, loop.time() + step.timeout_s)
-            waited_from_s = loop.time()
+            waited_from_s, since = loop.time(), len(self.situation.events)
             try:
                 async with asyncio.timeout_at(end_s):
                     nodes = await self.until(step.when)
             except TimeoutError:
                 waited_s = loop.time() - waited_from_s
                 missed = f"the condition did not hold within {waited_s:.3g} s: {step.when.describe()}"
+                lacking = step.when.lacking(self.situation, since)
+                if lacking != step.when:
+                    missed += f"; it still waited for: {lacking.describe()}"
                 return StepMoment(loop.time() - self._start_s, missed)
         if step.then_after_s:
             await asyncio.sleep(step.then_after_s)

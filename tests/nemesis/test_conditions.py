@@ -91,7 +91,10 @@ def test_a_bound_name_stands_for_its_node_in_conditions() -> None:
         ({"when": {"all": []}, "for": "1s"}, r"when.all: \[\] is not a list of conditions"),
         ({"after": "nothing", "for": "1s"}, r"when.healed: 'nothing' is not the id of a step"),
         ({"at": "1s", "timeout": "1s", "for": "1s"}, r"timeout: there is no condition to wait for"),
-        ({"at": "1s", "for": "1s", "as": "b2"}, r"as: 'b2' is the name of a node"),
+        ({"when": {"leader": "any"}, "for": "1s"}, r"faults\[0\].when.leader: 'any' stands for every node in an occ"),
+        ({"when": {"all": [{"log_end": {"node": "any", "at_least": 1}}]}, "for": "1s"}, r"when: log_end: 'any' stands"),
+        ({"at": "1s", "for": "1s", "nodes": ["old"], "as": "older"}, r"'old' is neither .* \(b1.*, c1.*, older\), nor"),
+        ({"at": "1s", "for": "1s", "as": "b2"}, r"as: 'b2' is the name of a node$"),
         ({"at": "1s", "for": "1s", "id": "5"}, r"id: '5' is not a name"),
     ],
 )
@@ -102,7 +105,13 @@ def test_a_step_that_makes_no_sense_is_refused_with_its_field(line: dict[str, ob
 
 SCRIPT = [
     {"id": "cut", "at": 1, "for": 30, "until": {"leader": "b2"}, "as": "old", "fault": "pause", "nodes": ["leader/0"]},
-    {"when": {"isr": {"lacks": "old"}}, "timeout": 5, "for": 2, "fault": "kill", "nodes": ["old"]},
+    {
+        "when": {"all": [{"injected": "cut"}, {"isr": {"lacks": "old"}}]},
+        "timeout": 5,
+        "for": 2,
+        "fault": "kill",
+        "nodes": ["old"],
+    },
     {"after": "cut", "then_after": 0.2, "for": 1, "fault": "kill", "nodes": ["b3"]},
     {"when": {"injected": "cut"}, "fault": "observe", "nodes": ["leader/1"], "as": "other"},
 ]
@@ -142,7 +151,10 @@ def test_faults_follow_what_happens_and_bound_names_stick() -> None:
     times = {number: (record.started_ns / 1e9, (record.ended_ns or 0) / 1e9) for number, record in last.items()}
     assert last[0].nodes == ("b1",)
     assert times[0] == (1.0, 10.0)
-    assert last[1].note.endswith("not injected: the condition did not hold within 5 s: isr partition 0 lacks old")
+    assert last[1].note.endswith(
+        "not injected: the condition did not hold within 5 s: injected id cut and isr partition 0 lacks old; "
+        "it still waited for: isr partition 0 lacks old"
+    )
     assert not last[1].took_effect
     assert (last[0].injected, last[1].injected) == (True, False)
     assert last[2].nodes == ("b3",)
