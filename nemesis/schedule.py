@@ -37,12 +37,12 @@ from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
-from nemesis.script_steps import AlterConfig, Observe, PlaceReplicas
+from nemesis.script_steps import AlterConfig, CancelPlacement, Observe, PlaceReplicas
 from nemesis.targets import TRIGGER, TargetError, check_target
 
 STEPS: Final[Mapping[str, type[Fault]]] = {
     **FAULTS,
-    **{step.name: step for step in (Observe, PlaceReplicas, AlterConfig)},
+    **{step.name: step for step in (Observe, PlaceReplicas, CancelPlacement, AlterConfig)},
 }
 """Every fault, and the steps that only a script has."""
 NAME_PATTERN: Final = "[A-Za-z][A-Za-z0-9_-]*"

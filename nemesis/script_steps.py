@@ -6,8 +6,8 @@
 
 `observe` breaks nothing: it finds nodes and binds a name to them, or marks a moment for other steps. The others are
 requests of an administrator: a script says what is asked for, where the faults of `nemesis.faults.admin` draw it. Each
-asks until it is done. Nothing is undone: a script puts back what it changes, above all the replicas of a partition,
-since a cluster is whole again only with all of them.
+asks until it is done, or until its time is over. Nothing is undone: a script puts back what it changes, above all the
+replicas of a partition, since a cluster is whole again only with all of them.
 """
 
 from __future__ import annotations
@@ -71,6 +71,19 @@ class PlaceReplicas(AdminStep):
         """Ask for the reassignment; it completes once the new replicas are in sync."""
         replicas = await handle.resolve(self.nodes)
         await self.ask(handle, lambda: handle.cluster.admin.reassign(handle.topic, self.partition, replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class CancelPlacement(AdminStep):
+    """Have the reassignment of a partition cancelled, so that it keeps the replicas of before."""
+
+    name: ClassVar[str] = "cancel-placement"
+    number: ClassVar[int] = 3
+    partition: int = 0
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Ask for it; with too few of the replicas of before in sync it is refused."""
+        await self.ask(handle, lambda: handle.cluster.admin.reassign(handle.topic, self.partition, None))
 
 
 @dataclass(frozen=True, slots=True)
