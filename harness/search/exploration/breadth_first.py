@@ -33,8 +33,8 @@ def _explored(scope: Scope) -> Explored:
 
 
 def _has_no_script(model: ClusterModel, state: Numbers, step: ClusterStep) -> bool:
-    """Whether no script has a step: one of these kinds, or the end of a session while another broker is down and counts
-    as alive."""
+    """Whether no script has a step, or but one of its kind: one of these kinds, or the end of a session while another
+    broker is down and counts as alive."""
     kind, broker, _ = step.action
     if kind not in ("session_ends", "fence"):
         return kind in WITHOUT_SCRIPT

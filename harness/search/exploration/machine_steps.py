@@ -30,11 +30,9 @@ CONTROLLER: Final = 0
 """In place of a broker in a step of an administrator that concerns none alone."""
 WITHOUT_SCRIPT: Final[Mapping[str, str]] = {
     "lag": "no fault has one replica lag alone",
-    "tick": "no fault has a leader look at its followers at a moment",
-    "reassign": "an election places the replicas anew, which would end the reassignment",
-    "cancel": "an election places the replicas anew, which would end the reassignment",
+    "tick": "a script has leaders look at their followers once",
 }
-"""The kinds of steps that no script has (`harness/search/scripted_schedules`), and the reason."""
+"""The kinds of steps that no script has (`harness/search/scripted_schedules`), or only once, and the reason."""
 
 
 class Action(NamedTuple):

@@ -1,8 +1,8 @@
 """The promises of which the checks of a run see that a step breaks them (`checkers.protocol`, on the trace).
 
 An exploration looks into every broker in every state. A run writes a trace of what brokers and controllers do, so a
-promise counts as broken when something is decided that contradicts it: a leader is elected, an ISR changes, a high
-watermark moves.
+promise counts as broken when something is decided that contradicts it: a leader is elected, an ISR changes, replicas
+are removed, a high watermark moves.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def seen_broken(before: ExploredCluster, after: ExploredCluster) -> SeenViolatio
         text = _incomplete_candidate(before, after)
         if text is not None:
             return SeenViolation("candidate-incomplete", text)
+        removal = _no_candidate(before, after)
+        if removal is not None:
+            return removal
     for old, new in zip(before.brokers, after.brokers, strict=True):
         if _in_one_leadership(old, new) and (seen := _led_on(before, old, new)) is not None:
             return seen
@@ -45,6 +48,22 @@ def _incomplete_candidate(before: ExploredCluster, after: ExploredCluster) -> st
         if (node in known.isr or node in known.elr) and not promises.has_committed(broker, before.history):
             return promises.lacks_committed(broker, after.controller, before.history)
     return None
+
+
+def _no_candidate(before: ExploredCluster, after: ExploredCluster) -> SeenViolation | None:
+    """The removal of replicas leaves nobody in ISR and ELR, so that what is committed is lost. A run shows that the
+    removal came too early: before those that were added had joined the ISR, or with too few others in it."""
+    was, known = before.controller.partition, after.controller.partition
+    removed = sorted(set(was.replicas) - set(known.replicas))
+    if not removed or known.isr or known.elr or not before.history.committed:
+        return None
+    added = (set(was.adding) | (set(known.replicas) - set(was.replicas))) & set(known.replicas) - set(known.adding)
+    committed = [record.epoch for record in before.history.committed]
+    return SeenViolation(
+        "reassignment-completed-early" if added else "reassignment-shrinks-isr",
+        f"brokers {removed} are removed and nobody is left in ISR and ELR, committed are {committed}: an acknowledged "
+        "record is lost",
+    )
 
 
 def _led_on(before: ExploredCluster, old: BrokerState, new: BrokerState) -> SeenViolation | None:

@@ -38,7 +38,7 @@ def incident_text(name: str, scope: Scope, violation: Violation) -> str:
         "seed": 0,
         "time_limit": f"{script.time_limit_s:g}s",
         "brokers": len(scope.brokers),
-        "replication_factor": scope.replicas,
+        "replication_factor": len(scope.brokers),
         "controllers": 1,
         "partitions": 1,
         "acks": 1,
@@ -73,7 +73,7 @@ def _settings(scope: Scope, script: ScriptedSchedule) -> Mapping[str, str]:
     numbers: dict[str, int] = {
         "min.insync.replicas": scope.min_insync_replicas,
         "broker.session.timeout.ms": round(script.session_s * 1000),
-        "replica.lag.time.max.ms": round((script.time_limit_s + _LAG_AFTER_S) * 1000),
+        "replica.lag.time.max.ms": round(_lag_s(script) * 1000),
         "replica.socket.timeout.ms": _TIMEOUT_MS,
         "replica.fetch.wait.max.ms": _WAIT_MS,
         "replica.fetch.backoff.ms": _BACKOFF_MS,
@@ -81,6 +81,11 @@ def _settings(scope: Scope, script: ScriptedSchedule) -> Mapping[str, str]:
         "max.incremental.fetch.session.cache.slots": 0,
     }
     return {**scope.topic_config, **{key: str(number) for key, number in numbers.items()}}
+
+
+def _lag_s(script: ScriptedSchedule) -> float:
+    """Leaders look at their followers when half of it is over, counted from the start of their process."""
+    return script.time_limit_s + _LAG_AFTER_S if script.tick_s is None else 2 * script.tick_s
 
 
 def _clients(scope: Scope, script: ScriptedSchedule) -> Mapping[str, Any]:
@@ -91,10 +96,11 @@ def _clients(scope: Scope, script: ScriptedSchedule) -> Mapping[str, Any]:
 
 def _faults(script: ScriptedSchedule, violation: Violation) -> str:
     """The faults, those of each step below the step in words."""
+    steps = [f"{number}. {line}" for number, line in enumerate(violation.schedule, 1)]
+    words = ["broker 1 leads; nothing happens but the steps", *steps, "nothing is stopped any more"]
     text: list[str] = []
     for step, lines in groupby(script.lines, key=lambda it: it.step):
-        words = f"{step}. {violation.schedule[step - 1]}" if step else "broker 1 leads; nothing happens but the steps"
-        text.append(f"  # {words}\n")
+        text.append(f"  # {words[step]}\n")
         for line in lines:
             flow = yaml.safe_dump(dict(line.fault), default_flow_style=True, sort_keys=False, width=1 << 20)
             text.append(f"  - {flow}")

@@ -18,6 +18,8 @@ _CONNECT_S: Final = 1.1
 """Within which a client gives up a broker that it does not reach."""
 _REQUESTS: Final = 2
 """Of a new producer to any broker, before it appends: for metadata and for its id."""
+_TICK_S: Final = 2.0
+"""Of a step in which leaders look at their followers: their clocks start some time before the clients."""
 _SESSION_S: Final = 2.0
 """Of a broker, at least."""
 _OF_SESSIONS: Final = ("session_ends", "fence")
@@ -32,6 +34,8 @@ class StepTimes:
     end_s: float
     session_s: float
     """The session timeout that fits them."""
+    tick_s: float | None = None
+    """The middle of the first step in which a leader looks at its followers."""
 
     def end_of(self, number: int) -> float:
         """The end of the step at this place, from 0 on."""
@@ -43,25 +47,29 @@ def step_times(steps: Sequence[WalkedStep]) -> StepTimes:
     session_s = _SESSION_S + max((_to_its_end(steps, place) for place in range(len(steps))), default=0.0)
     starts: list[float] = []
     crashes: dict[int, float] = {}
-    now_s = _FIRST_STEP_S
+    now_s, tick_s = _FIRST_STEP_S, None
     for step in steps:
         starts.append(round(now_s, 3))
         kind, broker = step.action.kind, step.action.broker
         if kind == "crash":
             crashes[broker] = now_s
+        if kind == "tick" and tick_s is None:
+            tick_s = round(now_s + _TICK_S / 2, 3)
         if kind == "fence":
             now_s = max(now_s, crashes[broker] + session_s) + 1.0
         elif kind == "session_ends":
             now_s += _ELECTION_S + session_s + 1.0
         else:
             now_s += _lasts(step)
-    return StepTimes(tuple(starts), round(now_s, 3), round(session_s, 3))
+    return StepTimes(tuple(starts), round(now_s, 3), round(session_s, 3), tick_s)
 
 
 def _lasts(step: WalkedStep) -> float:
     """The time of a step that waits for no session."""
     if step.action.kind == "append":
         return append_s(len(step.before.brokers))
+    if step.action.kind == "tick":
+        return _TICK_S
     return _ELECTION_S if step.action.kind in ("elect", "register", "unfence") else _STEP_S
 
 

@@ -12,6 +12,9 @@ a step says so, since their requests stop at gates (`message_gates`) otherwise. 
   the followers may not acknowledge anything;
 - a session ends: the heartbeats of the broker are cut off until it is fenced;
 - an election: the replica that the schedule has elected becomes the preferred one, then the event happens;
+- a reassignment: the replicas are placed anew, the one that is elected next as the preferred one; or that is cancelled.
+  It completes by itself with an ISR change, and brokers create and delete replicas as they read metadata;
+- a leader looks at its followers: half of `replica.lag.time.max.ms` is over then, which is once in a script;
 - an AlterPartition in flight is held until its step;
 - a broker crashes: a kill, or a power loss when its next incarnation has lost data. The process starts again when the
   new incarnation registers.
@@ -35,6 +38,7 @@ from harness.search.scripted_schedules.message_gates import (
     fault,
     overlapping,
 )
+from harness.search.scripted_schedules.replica_order import ReplicaOrder, first_of, may_be_placed_anew, preferring
 from harness.search.scripted_schedules.step_times import BEGIN_S, StepTimes, session_within_a_session, step_times
 from harness.search.state_space.shortest_schedules import WalkedStep
 
@@ -45,6 +49,11 @@ _LAST_APPEND_S: Final = 2.0
 """From then to the last append: logs that end empty would leave some checks nothing to decide on."""
 _BEFORE_END_S: Final = 0.2
 _RESET_S: Final = 0.05
+_PLACED_S: Final = 0.5
+"""From the start to the placement of the replicas, and from the end of the schedule to that on all brokers."""
+_ASKED_S: Final = 0.4
+"""Of a request of an administrator that may be refused: within it, it is not repeated."""
+_PLACED_BY_THEN: Final = "replicas that are reassigned have an order by then that elects another one"
 
 
 class Untranslatable(Exception):
@@ -59,6 +68,8 @@ class ScriptedSchedule:
     operations: tuple[Mapping[str, Any], ...]
     session_s: float
     end_s: float
+    tick_s: float | None
+    """The moment at which leaders look at their followers, if any step says so."""
 
     @property
     def time_limit_s(self) -> float:
@@ -88,8 +99,7 @@ class _Translation:
     operations: list[Mapping[str, Any]] = field(default_factory=list)
     place: int = 0
     """Of the step, from 0 on."""
-    order: list[int] = field(init=False)
-    """The replicas of the partition, the preferred one first."""
+    order: ReplicaOrder = field(init=False)
     metadata: dict[int, DroppingGate] = field(init=False)
     fetches: dict[int, DroppingGate] = field(init=False)
     queries: dict[int, HoldingGate] = field(init=False)
@@ -99,7 +109,7 @@ class _Translation:
     def __post_init__(self) -> None:
         brokers = self.scope.brokers
         self.times = step_times(self.steps)
-        self.order = list(brokers[: self.scope.replicas])
+        self.order = ReplicaOrder(brokers[: self.scope.replicas])
         self.metadata = {it: DroppingGate(name(it), ["controllers"], _FETCH, BEGIN_S) for it in brokers}
         self.fetches = {it: DroppingGate(name(it), self._others(it), _FETCH, BEGIN_S) for it in brokers}
         self.queries = {it: HoldingGate(name(it), self._others(it), "OffsetForLeaderEpoch", BEGIN_S) for it in brokers}
@@ -128,6 +138,9 @@ class _Translation:
             "fence": self._prefer_elected,
             "register": self._register,
             "unfence": self._prefer_elected,
+            "reassign": self._reassign,
+            "cancel": self._cancel,
+            "tick": self._tick,
         }
         self._begin()
         for place, step in enumerate(self.steps):
@@ -136,8 +149,9 @@ class _Translation:
             if translate is None:
                 raise Untranslatable(f"{self._step(step)}: {WITHOUT_SCRIPT[step.action.kind]}")
             translate(step)
+            self.order.end_step(step)
             self._connections_lost(step)
-        self.operations.append({"do": "produce 1 to 0 by last", "at": round(self.times.end_s + _LAST_APPEND_S, 3)})
+        self._end()
         gates = [*self.metadata.values(), *self.fetches.values()]
         if any(map(overlapping, gates)):
             raise Untranslatable("two requests of a broker must pass at one moment")
@@ -147,6 +161,7 @@ class _Translation:
             tuple(self.operations),
             self.times.session_s,
             self.times.end_s,
+            self.times.tick_s,
         )
 
     def _gate_lines(self) -> Iterator[ScriptLine]:
@@ -163,9 +178,17 @@ class _Translation:
     # --- the steps ----------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """The first broker leads, and clients are ready."""
-        self._prefer(0, 0.5, 1)
+        """The first broker leads, and clients are ready. The topic was created with replicas on all brokers: to move it
+        to some would be a reassignment beside those of the schedule."""
+        self._place(0, _PLACED_S, self.scope.brokers[: self.scope.replicas])
         self._add(0, {"at": 1.5, "for": 1.0, "fault": "elect-preferred"})
+
+    def _end(self) -> None:
+        """All brokers have a replica again, and one more record is appended."""
+        end_s = self.times.end_s
+        if self.scope.spare_brokers:
+            self._place(len(self.steps) + 1, end_s + _PLACED_S, self.scope.brokers)
+        self.operations.append({"do": "produce 1 to 0 by last", "at": round(end_s + _LAST_APPEND_S, 3)})
 
     def _read(self, step: WalkedStep) -> None:
         broker = step.before.brokers[step.action.broker - 1]
@@ -263,7 +286,7 @@ class _Translation:
         self.operations.append({"do": operation, "at": round(self._now + _RESET_S, 3)})
 
     def _elect(self, step: WalkedStep) -> None:
-        self._prefer(self.place + 1, self._now, step.action.broker)
+        self._prefer(step, step.action.broker)
         self._add(self.place + 1, {"at": round(self._now + 0.5, 3), "for": 0.8, "fault": "elect-preferred"})
 
     def _session_ends(self, step: WalkedStep) -> None:
@@ -272,7 +295,24 @@ class _Translation:
         cut = fault(at_s, at_s + self.times.session_s + 1.0, "partition", nodes=[node], channel="heartbeat")
         self._add(self.place + 1, {**cut, "until": {"fenced": node}})
 
+    def _reassign(self, step: WalkedStep) -> None:
+        """A refusal is left at that: with everything on the controller may refuse what it does in the schedule."""
+        controller = step.after.controller
+        replicas = preferring(first_of(controller.target, self.steps[self.place :]), controller.target)
+        self._place(self.place + 1, self._now, replicas, asked_s=_ASKED_S)
+        self.order.place(replicas, step.before.controller)
+
+    def _cancel(self, step: WalkedStep) -> None:
+        self._elects_by_itself(step)
+        self._add(self.place + 1, fault(self._now, self._now + _ASKED_S, "cancel-placement"))
+
+    def _tick(self, step: WalkedStep) -> None:
+        """The setting says when (`tick_s`)."""
+        if any(it.action.kind == "tick" for it in self.steps[: self.place]):
+            raise Untranslatable(f"{self._step(step)}: {WITHOUT_SCRIPT['tick']}")
+
     def _alter_partition(self, step: WalkedStep) -> None:
+        self._elects_by_itself(step)
         self.isr_changes[step.action.broker].releases.append((self.place + 1, self._now))
 
     def _late_alter_partition(self, step: WalkedStep) -> None:
@@ -341,13 +381,31 @@ class _Translation:
         """Where the step elects another leader, that one is the preferred replica before it."""
         before, after = step.before.controller.partition, step.after.controller.partition
         if after.leader in self.scope.brokers and after.leader != before.leader:
-            self._prefer(self.place + 1, self._now, after.leader)
+            by_itself = before.reassigning and self.order.elects(step) == after.leader
+            if not by_itself:
+                self._prefer(step, after.leader)
 
-    def _prefer(self, number: int, at_s: float, broker: int) -> None:
-        order = [broker, *(it for it in sorted(self.order) if it != broker)]
-        if order != self.order or number == 0:
-            self._add(number, {"at": round(at_s, 3), "fault": "place-replicas", "nodes": list(map(name, order))})
-        self.order = order
+    def _prefer(self, step: WalkedStep, broker: int) -> None:
+        """Have a replica be the preferred one before the event of the step."""
+        if broker == self.order.preferred:
+            return
+        controller = step.before.controller
+        if not may_be_placed_anew(broker, controller):
+            raise Untranslatable(f"{self._step(step)}: {_PLACED_BY_THEN}")
+        self._place(self.place + 1, self._now, preferring(broker, controller.target))
+        self.order.place(preferring(broker, controller.target), controller)
+
+    def _elects_by_itself(self, step: WalkedStep) -> None:
+        """Where the step elects another leader, the replicas are in the order for it: to place them anew would move the
+        partition epoch."""
+        before, after = step.before.controller.partition, step.after.controller.partition
+        if after.leader in self.scope.brokers and after.leader not in (before.leader, self.order.elects(step)):
+            raise Untranslatable(f"{self._step(step)}: {_PLACED_BY_THEN}")
+
+    def _place(self, number: int, at_s: float, replicas: Sequence[int], asked_s: float | None = None) -> None:
+        asked = {} if asked_s is None else {"for": asked_s}
+        nodes = list(map(name, replicas))
+        self._add(number, {"at": round(at_s, 3), **asked, "fault": "place-replicas", "nodes": nodes})
 
 
 def name(broker: int) -> str:

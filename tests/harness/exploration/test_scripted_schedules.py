@@ -17,6 +17,7 @@ from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.promises_of_runs import SeenViolation, seen_broken
 from harness.search.exploration.scope import Scope
+from harness.search.scripted_schedules import incident_text as incident_text_module
 from harness.search.scripted_schedules.incident_text import incident_text
 from harness.search.scripted_schedules.message_gates import DroppingGate, HoldingGate, Passage
 from harness.search.scripted_schedules.step_times import step_times
@@ -65,17 +66,25 @@ def test_no_script_is_written_when_every_promise_is_kept(tmp_path: Path) -> None
 
 
 def test_a_step_without_a_translation_is_named_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A reassignment."""
+    def refuse(scope: Scope, steps: Sequence[WalkedStep]) -> ScriptedSchedule:
+        raise Untranslatable(f"step 1, {steps[0].line}: no such fault")
+
+    monkeypatch.setattr(incident_text_module, "translated", refuse)
     (tmp_path / "scope.yaml").write_text("{replicas: 1, brokers: 2, records: 1, leader_epochs: 2, reassignments: 1}")
     script = tmp_path / "found.yaml"
     command = ["explore", str(tmp_path / "scope.yaml"), "--without", "reassignment_keeps_isr", "--jobs", "1"]
     assert main([*command, "--script", str(script)]) == 3
     assert not script.exists()
     (line,) = (it for it in capsys.readouterr().out.splitlines() if it.startswith("not translated: "))
-    assert "an administrator moves the partition to brokers [2]" in line
-    assert "an election places the replicas anew" in line
+    assert line.startswith("not translated: step 1, a producer appends a record at broker 1")
+    assert line.endswith("no such fault")
+
+
+def test_no_fault_has_one_replica_lag_alone() -> None:
+    with pytest.raises(Untranslatable, match="step 2, lag 1: no fault has one replica lag alone"):
+        translated(TWO, walked(TWO, ("append", "lag 1")))
 
 
 def test_of_the_shortest_schedules_one_that_a_script_can_have_is_written() -> None:
