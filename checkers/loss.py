@@ -24,8 +24,8 @@ are excused, which makes the verdict `unknown` (`checkers.fault_model`).
 The verdict is `unknown` too when neither test was possible for a promised record: there were no final reads, and the
 record is still on some disk, from where it may return or be truncated.
 
-`lost_records` lists every lost record, by value and offset, with the replicas that still hold it; the verdict explains
-a few.
+`lost_records` lists every lost record, also one that was acknowledged and not promised, by value and offset, with the
+replicas that still hold it; the verdict explains a few.
 
 Blind spots: loss of a record whose acknowledgement never reached the client, and that was never read; loss that is
 repaired before the run ends (`checkers.linearizability` checks the reads in between); whether a
@@ -51,6 +51,8 @@ from checkers.violations import Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, POLL, Columns, Int64, numbers, partitions
 
 NAME = "loss"
+LOST_FIGURES = ("lost", "acknowledged_lost_allowed")
+"""They count the records that `lost_records` lists."""
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.RECOVERY}
 
 
@@ -61,7 +63,8 @@ def check(evidence: RunEvidence) -> Verdict:
 
 
 def lost_records(evidence: RunEvidence) -> pa.Table:
-    """Every promised record that is lost, in the order of offsets, by the schema `checkers.tables.LOST`."""
+    """Every record that is lost, promised or acknowledged, in the order of offsets, by the schema
+    `checkers.tables.LOST`."""
     lost_rows = []
     deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
@@ -76,18 +79,23 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
             every_log=_every_log(replica_ends, evidence.settings),
             deleted_below=deleted.get((topic, number), 0),
         )
-        if not len(promises.lost):
+        columns, lost = promises.columns, promises.lost
+        unpromised = _unpromised_lost(promises, evidence.settings.acks, _finally_read(evidence))
+        rows = np.concatenate([promises.rows[lost], unpromised])
+        if not len(rows):
             continue
-        columns = promises.columns
+        values = np.concatenate([promises.values[lost], columns.value[unpromised]])
+        offsets = np.concatenate([promises.offsets[lost], columns.offset[unpromised]])
+        placed = np.concatenate([promises.placed[lost], columns.offset[unpromised] >= 0])
         read_values, read_offsets, _ = _returned(columns, promises.final)
         instead = dict(zip(read_offsets.tolist(), read_values.tolist(), strict=True))
-        for which in promises.lost[np.argsort(promises.offsets[promises.lost], kind="stable")]:
-            row, value, offset = (int(each[which]) for each in (promises.rows, promises.values, promises.offsets))
+        for which in np.argsort(offsets, kind="stable"):
+            row, value, offset = (int(each[which]) for each in (rows, values, offsets))
             lost_rows.append(
                 {
                     "topic": topic,
                     "partition": number,
-                    "offset": offset if promises.placed[which] else -1,
+                    "offset": offset if placed[which] else -1,
                     "value": value,
                     "operation": columns.index_of(row),
                     "told_ns": int(columns.completed_ns[row]),
@@ -161,7 +169,7 @@ def check_partition(
         "promised": float(len(values)),
         "lost": float(len(lost)),
         "deleted": float((offsets < deleted_below).sum()),
-        "acknowledged_lost_allowed": float(_unpromised_lost(promises, acks, finally_read)),
+        "acknowledged_lost_allowed": float(len(_unpromised_lost(promises, acks, finally_read))),
     }
     undecided = np.setdiff1d(np.flatnonzero(offsets >= deleted_below), lost)
     doubts = []
@@ -277,14 +285,16 @@ def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:
     return np.where(columns.value[order][where] == values, order[where], otherwise)
 
 
-def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> int:
+def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> Int64:
+    """The rows of the acknowledged appends whose records are lost, and were not promised."""
     if acks == -1 or not finally_read:
-        return 0
+        return np.zeros(0, dtype=np.int64)
     columns = promises.columns
     acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
-    acknowledged = columns.value[acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below))]
+    rows = np.flatnonzero(acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below)))
+    values = columns.value[rows]
     final_values, _, _ = _returned(columns, promises.final)
-    return int((~np.isin(acknowledged, final_values) & ~np.isin(acknowledged, promises.values)).sum())
+    return rows[~np.isin(values, final_values) & ~np.isin(values, promises.values)]
 
 
 def _where(

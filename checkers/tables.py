@@ -28,11 +28,10 @@ same numbers a node under the key `nodes`:
 `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
 `bit` says whether the evidence shows that the fault took effect; `note` is a line for the reader.
 
-LOST: one row a lost record (`checkers.loss`), whether or not the verdict excuses it. `operation` is the index of the
-acknowledged append, or of the poll that returned it, and `told_ns` is when that completed; `offset` is -1 when no
-answer named it. `instead` is the value that
-the final reads found at the offset, null if none or if nothing was finally read; `on_disk` names the replicas whose
-logs hold the record at the end.
+LOST: one row a lost record (`checkers.loss`), whether or not it was promised, or the verdict excuses it. `operation` is
+the index of the acknowledged append, or of the poll that returned it, and `told_ns` is when that completed; `offset` is
+-1 when no answer named it. `instead` is the value that the final reads found at the offset, null if none or if nothing
+was finally read; `on_disk` names the replicas whose logs hold the record at the end.
 """
 
 from __future__ import annotations

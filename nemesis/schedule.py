@@ -92,6 +92,13 @@ class ScheduledFault(ScheduledStep):
         if self.until is not None:
             yield "until", self.until
 
+    def describe(self) -> str:
+        """Its moment, how long it lasts, and what it does, for people."""
+        when = f", when {self.when.describe()}" if self.when is not None else ""
+        lasting = f", for {self.for_s:g} s" if self.for_s < math.inf else ""
+        until = f", until {self.until.describe()}" if self.until is not None else ""
+        return f"{self.at_s:g} s{when}{lasting}{until}: {self.fault.describe()}"
+
     def to_mapping(self) -> dict[str, Any]:
         """As a line of a script."""
         values = self.moment()

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from checkers import loss
 from checkers.evidence import CheckSettings
 from checkers.verdict import Validity, Verdict, worst
 from harness.runner.outcome import Outcome, Progress
@@ -98,8 +99,8 @@ def summary(
             console.print(Text(f"{_MARKS[verdict.validity]} {finding.kind}{place}", style=_COLOURS[verdict.validity]))
             for line in finding.lines:
                 console.print(Text(f"    {line}"), soft_wrap=True)
-    lost = sum(verdict.figures.get("lost", 0) for verdict in verdicts)
-    if lost:
+    losses = next((verdict.figures for verdict in verdicts if verdict.checker == loss.NAME), {})
+    if lost := sum(losses.get(figure, 0) for figure in loss.LOST_FIGURES):
         console.print(f"lost.csv in the run directory lists all {lost:.0f} lost records, by value and offset")
     answer = worst(verdict.validity for verdict in verdicts)
     console.print(Text(headline(verdicts, settings), style=_COLOURS[answer]))

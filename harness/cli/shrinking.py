@@ -146,12 +146,7 @@ def _show(console: Console, result: ShrinkResult) -> None:
     console.print(f"before: {description(failing.start.spec)}", highlight=False)
     console.print(f"after:  {description(smallest.spec)}", highlight=False)
     for scheduled in smallest.spec.script:
-        console.print(
-            f"    {scheduled.at_s:g} s, for {scheduled.for_s:g} s: {scheduled.fault.describe()}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        console.print(f"    {scheduled.describe()}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{result.runs} runs in {result.seconds:.0f} s", highlight=False)
     if not result.shrunk.complete:
         console.print("the budget is used up: it may become smaller with --resume", style="yellow")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from checkers import loss
 from checkers.registry import CHECKERS
 from checkers.verdict import Finding, Validity, Verdict, worst
 from nemesis.fields import FieldError, read
@@ -33,7 +34,9 @@ _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
 }
 ACKNOWLEDGED_LOST: Final = "acknowledged_lost"
-_LOST: Final = ("loss.lost", "loss.acknowledged_lost_allowed")
+PASSED_UNREAD: Final = "positions.passed_unread"
+"""Records that consumers skipped: with the former what a valid run may have cost."""
+_LOST: Final = tuple(f"{loss.NAME}.{figure}" for figure in loss.LOST_FIGURES)
 COMPARISON: Final = r"(>=|<=|==|>|<)\s*(-?\d+(?:\.\d+)?)"
 """Of a figure with a number."""
 
@@ -179,6 +182,6 @@ def figure_of(name: str, verdicts: Sequence[Verdict]) -> float | None:
 
 def _there_is(name: str, verdicts: Sequence[Verdict]) -> str:
     """The figures that could be meant by the name of one that no verdict has."""
-    checker = _LOST[0].partition(".")[0] if name == ACKNOWLEDGED_LOST else name.partition(".")[0]
+    checker = loss.NAME if name == ACKNOWLEDGED_LOST else name.partition(".")[0]
     figures = [verdict.figures for verdict in verdicts if verdict.checker == checker]
     return f"{checker} has {', '.join(figures[0]) or 'none'}" if figures else f"{checker} did not check this run"

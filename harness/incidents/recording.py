@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import yaml
 
-from harness.incidents.expectation import Expectation
+from checkers.verdict import Validity
+from harness.incidents.expectation import ACKNOWLEDGED_LOST, PASSED_UNREAD, Expectation, figure_of
 from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
 from images.system import Capability
@@ -22,13 +23,23 @@ def incident_of(directory: RunDirectory) -> str:
     if not schedule.exists():
         raise SpecError(f"{directory.path}: ended before its faults were drawn")
     spec = loads(schedule.read_text(encoding="utf-8"))
-    return incident_text(spec, recorded_expectation(directory), title=f"Found by {spec.name}, seed {spec.seed}")
+    expect = _with_permitted_losses(recorded_expectation(directory), directory)
+    return incident_text(spec, expect, title=f"Found by {spec.name}, seed {spec.seed}")
 
 
 def recorded_expectation(directory: RunDirectory) -> Expectation:
     """The verdict of a recorded run, and the signature of its failure. Raises StoreError."""
     verdicts = directory.verdicts()
     return Expectation().narrowed(verdicts, shown_signatures(verdicts, _of_stories(directory)))
+
+
+def _with_permitted_losses(expect: Expectation, directory: RunDirectory) -> Expectation:
+    """What a valid run lost with permission is what it shows."""
+    if expect.verdict is not Validity.VALID:
+        return expect
+    verdicts = directory.verdicts()
+    figures = {name: ">= 1" for name in (ACKNOWLEDGED_LOST, PASSED_UNREAD) if figure_of(name, verdicts)}
+    return replace(expect, figures=figures)
 
 
 def _of_stories(directory: RunDirectory) -> Iterator[Signature]:

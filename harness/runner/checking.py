@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from checkers.evidence import RunEvidence
-from checkers.loss import NAME, lost_records
+from checkers.loss import LOST_FIGURES, NAME, lost_records
 from checkers.registry import check
 from checkers.tables import LOST
 from checkers.verdict import Verdict
@@ -24,7 +24,9 @@ def check_and_save(evidence: RunEvidence, directory: RunDirectory) -> list[Verdi
 def save(verdicts: Sequence[Verdict], evidence: RunEvidence, directory: RunDirectory) -> None:
     """Save the verdicts, and the records that they find lost in the evidence. Raises StoreError."""
     directory.write_verdict(verdicts)
-    lost = any(verdict.checker == NAME and verdict.figures.get("lost") for verdict in verdicts)
+    lost = any(
+        verdict.figures.get(figure) for verdict in verdicts if verdict.checker == NAME for figure in LOST_FIGURES
+    )
     directory.write_lost(lost_records(evidence) if lost else LOST.empty_table())
 
 

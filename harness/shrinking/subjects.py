@@ -55,8 +55,10 @@ def _of_run(directory: RunDirectory) -> ShrinkSubject:
 def _of_incident(incident: Incident, wanted: str | None) -> ShrinkSubject:
     failing = [each for each in incident.variants if each.expect.verdict not in (None, Validity.VALID)]
     chosen = [each for each in failing if wanted in (None, each.name)]
+    if not failing:
+        raise SpecError(f"{incident.name}: no variant expects the verdict invalid or unknown, so nothing can be shrunk")
     if not chosen:
-        names = ", ".join(each.name for each in failing) or "there is none"
+        names = ", ".join(each.name for each in failing)
         blamed = f"{incident.name}, {wanted}" if wanted else incident.name
         raise SpecError(f"{blamed}: is none of the variants that are expected to fail: {names}")
     variant = chosen[0]

@@ -20,7 +20,7 @@ digest.txt, trail.txt             digest of the run; intermediate digests every 
 error.txt                         the traceback of the error that stopped the run             when it fails
 verdict.json                      the verdicts                                                when checked
 stories.json                      what was violated, cause first (results/explanation)        when checked
-lost.csv                          the promised records that are lost, if any, one per row     when checked
+lost.csv                          the records that are lost, if any, one per row              when checked
 report.html                       the report                                                  when reported
 
 During the run its tables are JSON lines, appended as things happen; the end of the run seals them as Parquet and

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.loss import check
+from checkers.loss import LOST_FIGURES, check, lost_records
 from checkers.verdict import Validity, Verdict
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import Row, append, poll
@@ -72,6 +72,19 @@ def test_acks_1_may_lose_acknowledged_records_but_no_records_that_were_read() ->
     assert (verdict.validity, verdict.figures["acknowledged_lost_allowed"]) == (Validity.VALID, 1)
     read = verdict_on([append(7, 1, 2, 0), poll(0, 3, 4, 7)], [], settings={"acks": 1})
     assert read.validity is Validity.INVALID
+
+
+def test_every_lost_record_is_listed_promised_or_not() -> None:
+    main = [append(7, 1, 2, 0), append(8, 3, 4, 1), append(9, 5, 6, 2), poll(0, 7, 8, 7), append(6, 9, outcome=INFO)]
+    evidence = RunEvidence(
+        history=small_evidence.history(main, [poll(0, 9, 10, 5), poll(1, 11, 12, 8)]),
+        recovery=READ,
+        settings=CheckSettings(acks=1),
+    )
+    figures = check(evidence).figures
+    assert [figures[name] for name in LOST_FIGURES] == [1, 1]
+    lost = lost_records(evidence).select(["value", "offset", "operation", "instead"]).to_pylist()
+    assert [tuple(row.values()) for row in lost] == [(7, 0, 3, 5), (9, 2, 2, None)]
 
 
 def test_losses_of_unclean_topics_are_counted_and_allowed() -> None:

@@ -8,12 +8,13 @@ import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
 from harness.cli.main import main
-from harness.incidents.expectation import Expectation, parse_expectation
+from harness.incidents.expectation import ACKNOWLEDGED_LOST, Expectation, figure_of, parse_expectation
 from harness.incidents.incident import library, load_incident
 from harness.spec import load
 from harness.yaml_document import SpecError
 from nemesis.fields import FieldError
 from results.explanation.signature import Signature, shown_signatures
+from results.run.directory import RunDirectory
 
 LOST = Verdict(
     "loss", Validity.INVALID, (Finding("lost-append", ("",), "t", 0, offsets=(7,)),), {"lost": 2.0, "promised": 9.0}
@@ -198,6 +199,17 @@ def test_an_incident_made_from_a_run_is_told_as_the_run_ended(story: Path, tmp_p
     assert main(["incident", "run", str(story), "--variant", "calm", "--store", str(runs)]) == 0
     assert main(["incident", "new", "--from", str(runs / "latest"), "--out", str(new)]) == 0
     assert main(["incident", "run", str(new), "--store", str(runs)]) == 0
+
+
+def test_an_incident_made_from_a_run_that_lost_with_permission_expects_the_loss(tmp_path: Path) -> None:
+    runs, new = tmp_path / "runs", tmp_path / "new.yaml"
+    lossy = ["incident", "run", "acks-1-behind-an-isolated-leader", "--variant", "acks=1", "--store", str(runs)]
+    assert main(lossy) == 0
+    assert main(["incident", "new", "--from", str(runs / "latest"), "--out", str(new)]) == 0
+    (variant,) = load_incident(str(new)).variants
+    assert variant.expect.to_mapping() == {"verdict": "valid", "figures": {"acknowledged_lost": ">= 1"}}
+    table = (runs / "latest" / "lost.csv").read_text().splitlines()
+    assert len(table) == 1 + figure_of(ACKNOWLEDGED_LOST, RunDirectory.open(runs / "latest").verdicts())
 
 
 @pytest.mark.parametrize("name", library())

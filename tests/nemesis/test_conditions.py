@@ -123,6 +123,15 @@ def test_a_script_with_conditions_reads_back_as_itself() -> None:
     assert parse_script(schedule.to_script()) == schedule
 
 
+def test_a_fault_is_described_with_its_moment_and_what_ends_it() -> None:
+    texts = [scheduled.describe() for scheduled in parse_script([*SCRIPT[:2], {"at": 4, "fault": "rolling-restart"}])]
+    assert texts == [
+        "1 s, for 30 s, until leader node b2 partition 0: pause leader/0",
+        "0 s, when injected id cut and isr partition 0 lacks old, for 2 s: kill old",
+        "4 s: rolling-restart",
+    ]
+
+
 def test_a_condition_that_only_a_trace_shows_needs_one_while_the_run_goes_on() -> None:
     schedule = parse_script([{"when": {"truncated": "b2"}, "for": 1, "fault": "kill", "nodes": ["b1"]}])
     lacking = {EnvironmentCapability.LIVE_TRACE: "traces come at the end"}
