@@ -124,7 +124,7 @@ registration_refused      controller  broker=id, broker_epoch registered; detail
 heartbeat_refused         controller  broker=id, broker_epoch that it gave; detail: known
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,
-                                      last_known_leader, …), unclean;
+                                      last_known_leader, …; snapshot: the state in one), unclean;
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
 alter_partition_refused   controller  broker=sender, members=proposed ISR, leader_epoch, partition_epoch of the

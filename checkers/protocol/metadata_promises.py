@@ -93,19 +93,22 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
 def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa.Table) -> None:
     """After the last event: every record of the partition on disk (`replicas`, schema REPLICAS), and every entry of an
     epoch checkpoint (`replica_ends`, schema REPLICA_ENDS), is of a leader epoch in which the controllers had decided on
-    a leader. The entry stays where a leader appended nothing."""
-    led = {decision.leader_epoch for each in partition.decisions.values() for decision in each if decision.leader >= 0}
+    a leader. The entry stays where a leader appended nothing. Leader epochs before the first decision, which may be the
+    state in a snapshot, are not known."""
+    decisions = [decision for each in partition.decisions.values() for decision in each]
+    led = {decision.leader_epoch for decision in decisions if decision.leader >= 0}
+    known_from = min((decision.leader_epoch for decision in decisions), default=0)
     first: dict[tuple[str, int], int] = {}
     columns = (replicas.column(name).to_pylist() for name in ("node", "leader_epoch", "offset"))
     for node, epoch, offset in zip(*columns, strict=True):
-        if epoch not in led:
+        if epoch >= known_from and epoch not in led:
             first[node, epoch] = min(offset, first.get((node, epoch), offset))
     of_records = {place: (offset, f"holds a record of leader epoch {place[1]} at") for place, offset in first.items()}
     of_entries = {
         (row["node"], epoch): (start, f"has an entry of leader epoch {epoch} in its epoch checkpoint, from")
         for row in replica_ends.to_pylist()
         for epoch, start in epoch_entries(row["epoch_checkpoint"]) or ()
-        if epoch not in led
+        if epoch >= known_from and epoch not in led
     }
     for (node, _), (offset, what) in {**of_entries, **of_records}.items():
         lines = (

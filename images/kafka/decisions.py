@@ -10,6 +10,11 @@ election no ISR grows, so a change that adds to one of which a member stays, or 
 AlterPartition; and a replica that is elected when ISR and ELR are empty, being the only one that was in the ELR last,
 is the last known leader. Whether a broker that registers had shut down cleanly is not in them either.
 
+Where the longest log does not begin at offset 0, the oldest whole snapshot that reaches it is the beginning: the events
+of its state, at its end, are those of brokers registered, and unfenced, of partitions changed (for the reason
+`snapshot`) and of all producer ids below the next one. They are told of the node that has the snapshot; so is what was
+decided before the next controller was elected, since the log does not name the one that led.
+
 Times are those of the records, by the clock of the controller that led.
 """
 
@@ -21,7 +26,7 @@ from operator import itemgetter
 from typing import Any, Final
 from uuid import UUID
 
-from images.kafka.metadata_log import MetadataBatch, committed
+from images.kafka.metadata_log import MetadataBatch, MetadataSnapshot, VoterLog, committed, longest
 from images.kafka.record_schemas import MetadataRecord, RecordSchemas
 from images.system import RecordedEvent
 from images.trace import TraceEvent
@@ -50,18 +55,33 @@ class _Partition:
     removing: tuple[int, ...]
 
 
-def recorded_decisions(logs: Mapping[int, list[MetadataBatch]], schemas: RecordSchemas) -> Iterator[RecordedEvent]:
+def recorded_decisions(logs: Mapping[int, VoterLog], schemas: RecordSchemas) -> Iterator[RecordedEvent]:
     """The events of the metadata logs of all voters, by node id, batch by batch. Raises images.wire.codec.Malformed for
-    a record that the schemas do not have, and for a log whose beginning is not there."""
-    for node, log in logs.items():
-        if log and log[0].offset:
-            raise Malformed(f"that of node {node} begins at offset {log[0].offset}, and snapshots are not read")
-    appended = [(held.offset, _appended(node, held)) for node, log in sorted(logs.items()) for held in log]
-    decided = list(_decided(committed(list(logs.values())), schemas))
+    a record that the schemas do not have, and for a log whose beginning is in no snapshot."""
+    appended = [(held.offset, _appended(node, held)) for node, log in sorted(logs.items()) for held in log.batches]
+    image, agreed = _Image(), committed(list(logs.values()))
+    told: list[tuple[int, RecordedEvent]] = []
+    begin, teller = 0, -1
+    if start := longest(list(logs.values())).start:
+        teller, snapshot = _beginning(logs, start)
+        begin = snapshot.end
+        for event in image.restore(schemas.decode(record) for record in snapshot.records):
+            told.append((begin, RecordedEvent(snapshot.timestamp_ms, teller, event._replace(offset=begin))))
+    told += _decided(image, agreed, schemas, begin, teller)
     latest_ms = 0
-    for _, item in sorted([*appended, *decided], key=itemgetter(0)):
+    for _, item in sorted([*appended, *told], key=itemgetter(0)):
         latest_ms = max(latest_ms, item.time_ms)  # clocks of controllers differ, and the order is that of the log
         yield item._replace(time_ms=latest_ms)
+
+
+def _beginning(logs: Mapping[int, VoterLog], start: int) -> tuple[int, MetadataSnapshot]:
+    """(node id, snapshot): the oldest whole snapshot that reaches a log which begins at `start`."""
+    snapshots = [(snapshot.end, node, snapshot) for node, log in sorted(logs.items()) for snapshot in log.snapshots]
+    reaching = [each for each in snapshots if each[0] >= start]
+    if not reaching:
+        raise Malformed(f"the longest begins at offset {start}, and no whole snapshot reaches that")
+    _, node, snapshot = min(reaching, key=itemgetter(0))
+    return node, snapshot
 
 
 def _appended(node: int, held: MetadataBatch) -> RecordedEvent:
@@ -70,15 +90,18 @@ def _appended(node: int, held: MetadataBatch) -> RecordedEvent:
     return RecordedEvent(held.timestamp_ms, node, event)
 
 
-def _decided(batches: Iterable[MetadataBatch], schemas: RecordSchemas) -> Iterator[tuple[int, RecordedEvent]]:
-    """(offset of its batch, event) of each decision."""
-    image, leader = _Image(), -1
+def _decided(
+    image: _Image, batches: Iterable[MetadataBatch], schemas: RecordSchemas, begin: int, leader: int
+) -> Iterator[tuple[int, RecordedEvent]]:
+    """(offset of its batch, event) of each decision from offset `begin` on, by `leader` until another one begins."""
     for held in batches:
         if held.leader is not None:
             leader = held.leader
             elected = TraceEvent("quorum_leader", leader_epoch=held.leader_epoch, offset=held.offset)
             yield held.offset, RecordedEvent(held.timestamp_ms, leader, elected)
         for offset, record in held.records:
+            if offset < begin:
+                continue
             for event in image.events_of(schemas.decode(record)):
                 yield held.offset, RecordedEvent(held.timestamp_ms, leader, event._replace(offset=offset + 1))
 
@@ -93,6 +116,27 @@ class _Image:
         self._registrations: dict[int, tuple[UUID, int]] = {}
         """Broker → its last incarnation, and the broker epoch that it got."""
         self._transaction: list[MetadataRecord] | None = None
+
+    def restore(self, records: Iterable[MetadataRecord]) -> Iterator[TraceEvent]:
+        """Takes in the records of a snapshot, and gives the events of the state that they make up. Brokers come last: a
+        partition's last member stays in the ISR though it is fenced."""
+        registered: list[Mapping[str, Any]] = []
+        next_producer_id = 0
+        for name, _, fields in records:
+            for _ in self._apply(name, fields):
+                pass
+            if name == "RegisterBrokerRecord":
+                registered.append(fields)
+            elif name == "ProducerIdsRecord":
+                next_producer_id = fields["NextProducerId"]
+        for partition in self._partitions.values():
+            yield self._partition_changed(partition, "snapshot")
+        for fields in sorted(registered, key=itemgetter("BrokerEpoch")):
+            yield _registered(fields)
+            if not fields["Fenced"]:
+                yield _fenced(fields["BrokerId"], fields["BrokerEpoch"], False)
+        if next_producer_id:
+            yield TraceEvent("producer_ids_allocated", detail={"first": 0, "count": next_producer_id})
 
     def events_of(self, record: MetadataRecord) -> Iterable[TraceEvent]:
         """The events of the next record; of a whole transaction at the record that ends it."""
@@ -126,8 +170,7 @@ class _Image:
                 broker, epoch, incarnation = fields["BrokerId"], fields["BrokerEpoch"], fields["IncarnationId"]
                 # A broker that got no answer asks again, and keeps its epoch.
                 if self._registrations.get(broker) != (incarnation, epoch):
-                    detail = {"incarnation": str(incarnation)}
-                    yield TraceEvent("broker_registered", broker=broker, broker_epoch=epoch, detail=detail)
+                    yield _registered(fields)
                 self._registrations[broker] = incarnation, epoch
             case "FenceBrokerRecord":
                 yield _fenced(fields["Id"], fields["Epoch"], True)
@@ -212,6 +255,11 @@ class _Image:
             members=partition.isr,
             detail=detail,
         )
+
+
+def _registered(fields: Mapping[str, Any]) -> TraceEvent:
+    detail = {"incarnation": str(fields["IncarnationId"])}
+    return TraceEvent("broker_registered", broker=fields["BrokerId"], broker_epoch=fields["BrokerEpoch"], detail=detail)
 
 
 def _fenced(broker: int, epoch: int, fenced: bool) -> TraceEvent:

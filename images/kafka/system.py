@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from images.kafka.decisions import recorded_decisions
-from images.kafka.metadata_log import read_metadata_log
+from images.kafka.metadata_log import VoterLog, read_metadata_log, read_snapshots
 from images.kafka.record_schemas import RecordSchemas
 from images.system import Capability, RecordedEvent, Rule, Service, Shipment, System
 from images.wire.codec import Malformed
@@ -186,11 +186,12 @@ class KafkaSystem:
         return "".join(f"{name}={value}\n" for name, value in lines.items())
 
     def decisions(self, controllers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
-        """From the metadata logs of the voters, by the schemas of the release that wrote them."""
+        """From the metadata logs and snapshots of the voters, by the schemas of the release that wrote them."""
         texts = [path.read_text() for path in (node / _SCHEMAS for node in controllers.values()) if path.exists()]
         if not texts:
             raise ValueError("no controller left the schemas of its metadata records")
-        logs = {node_id: read_metadata_log(node / "data") for node_id, node in controllers.items()}
+        data = {node_id: node / "data" for node_id, node in controllers.items()}
+        logs = {node_id: VoterLog(read_metadata_log(path), read_snapshots(path)) for node_id, path in data.items()}
         try:
             yield from recorded_decisions(logs, RecordSchemas(json.loads(texts[0])))
         except Malformed as error:

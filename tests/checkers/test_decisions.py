@@ -114,6 +114,27 @@ def test_entries_of_an_epoch_checkpoint_are_of_epochs_that_were_decided() -> Non
     assert both == ["epoch-undecided"], "one finding of a node and a leader epoch"
 
 
+def test_leader_epochs_before_a_snapshot_are_not_known() -> None:
+    kept, restored = {"has_epoch_checkpoints": True}, decided(5, 1, 4, (1, 2), reason="snapshot")
+    told = [restored, decided(6, 2, 5, (2,))]
+    checkpoint = "[[0, 0], [3, 1], [4, 2]]"
+    assert protocol_kinds(*told, epochs=(0, 3, 4, 5), checkpoint=checkpoint, **kept) == []
+    assert protocol_kinds(*told, epochs=(0, 3, 4, 6), checkpoint=checkpoint, **kept) == ["epoch-undecided"]
+    assert protocol_kinds(*told, epochs=(0,), checkpoint="[[0, 0], [6, 1]]", **kept) == ["epoch-undecided"]
+    nobody = decided(5, -1, 4, (1, 2), reason="snapshot")
+    assert protocol_kinds(nobody, epochs=(3, 4)) == ["epoch-undecided"], "nobody led in the epoch of the snapshot"
+
+
+def test_a_snapshot_may_have_a_fenced_broker_in_the_isr() -> None:
+    """The last member stays in the ISR when it is fenced, without eligible leader replicas."""
+    restored = decided(5, -1, 4, (1,), reason="snapshot")
+    registered = [session(5, "broker_registered", broker, 5) for broker in (1, 2)]
+    told = [restored, *registered, session(5, "broker_unfenced", 2, 5)]
+    assert protocol_kinds(*told, epochs=()) == []
+    assert protocol_kinds(*told, decided(6, 1, 5, (1,)), epochs=()) == ["fenced-broker-elected"]
+    assert protocol_kinds(*told, session(6, "broker_unfenced", 1, 7), decided(8, 1, 5, (1,)), epochs=()) == []
+
+
 def appended(node: str, offset: int, end: int, epoch: int, crc: int = 7) -> Event:
     return small_evidence.event(
         1, node, "metadata_appended", {"crc": crc}, leader_epoch=epoch, offset=offset, log_end=end

@@ -9,13 +9,21 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import google_crc32c
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cluster.systems import SYSTEMS
 from images.kafka.decisions import recorded_decisions
-from images.kafka.metadata_log import MetadataBatch, committed, read_metadata_log
+from images.kafka.metadata_log import (
+    MetadataBatch,
+    MetadataSnapshot,
+    VoterLog,
+    committed,
+    read_metadata_log,
+    read_snapshots,
+)
 from images.kafka.record_schemas import RecordSchemas
 from images.trace import TraceEvent
 from images.wire import batch
@@ -62,6 +70,7 @@ RECORDS: Mapping[int, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
             "Leader": INT,
             "LeaderEpoch": INT,
             "PartitionEpoch": INT,
+            "EligibleLeaderReplicas": {"type": "[]int32", **TAGGED, "tag": 1},
         },
     ),
     CHANGE: (
@@ -82,7 +91,10 @@ RECORDS: Mapping[int, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
         "ConfigRecord",
         {"ResourceType": {"type": "int8", "versions": "0+"}, "ResourceName": TEXT, "Name": TEXT, "Value": TEXT},
     ),
-    REGISTRATION: ("RegisterBrokerRecord", {"BrokerId": INT, "IncarnationId": ID, "BrokerEpoch": LONG}),
+    REGISTRATION: (
+        "RegisterBrokerRecord",
+        {"BrokerId": INT, "IncarnationId": ID, "BrokerEpoch": LONG, "Fenced": {"type": "bool", "versions": "0+"}},
+    ),
     FENCING: (
         "BrokerRegistrationChangeRecord",
         {"BrokerId": INT, "BrokerEpoch": LONG, "Fenced": {"type": "int8", "versions": "0+"}},
@@ -210,6 +222,10 @@ def held(offset: int, *records: bytes, epoch: int = 1, leader: int | None = None
     return MetadataBatch(offset, offset + max(1, len(records)), epoch, crc, 1_000 + offset, leader, numbered)
 
 
+def registration(broker: int, epoch: int, *, fenced: bool = True) -> bytes:
+    return record(REGISTRATION, BrokerId=broker, IncarnationId=UUID(int=broker), BrokerEpoch=epoch, Fenced=fenced)
+
+
 CREATED = (
     record(TOPIC, Name="t", TopicId=A),
     record(
@@ -234,7 +250,7 @@ def change(**fields: Any) -> bytes:
 def decided(*records: bytes) -> list[TraceEvent]:
     """The events of three controllers that all hold these records, without those of each log."""
     log = [held(0, leader=2), held(1, *records)]
-    events = recorded_decisions({1: log, 2: log, 3: log}, SCHEMAS)
+    events = recorded_decisions(dict.fromkeys((1, 2, 3), VoterLog(log)), SCHEMAS)
     return [item.event for item in events if item.event.kind not in ("metadata_appended", "quorum_leader")]
 
 
@@ -285,8 +301,8 @@ def test_the_reason_of_a_change_is_derived_as_far_as_it_shows(records: tuple[byt
 
 def test_brokers_producer_ids_and_settings_are_told() -> None:
     events = decided(
-        record(REGISTRATION, BrokerId=1, IncarnationId=A, BrokerEpoch=3),
-        record(REGISTRATION, BrokerId=1, IncarnationId=A, BrokerEpoch=3),  # once more, unanswered
+        registration(1, 3),
+        registration(1, 3),  # once more, unanswered
         record(FENCING, BrokerId=1, BrokerEpoch=3, Fenced=-1),
         record(FENCING, BrokerId=1, BrokerEpoch=3, Fenced=0),
         record(FENCING, BrokerId=1, BrokerEpoch=3, Fenced=1),
@@ -312,28 +328,92 @@ def test_a_transaction_takes_effect_when_it_ends_and_never_when_it_is_aborted() 
     assert changes(begin, change(Isr=(1,)), record(ABORT, Reason="no")) == []
 
 
+def agreed(*logs: Sequence[MetadataBatch]) -> list[MetadataBatch]:
+    return committed([VoterLog(log) for log in logs])
+
+
 def test_only_a_majority_decides() -> None:
     first, second = held(0, CREATED[0], leader=None), held(1, CREATED[1])
     alone = held(2, change(Isr=(1,)), epoch=2)
-    assert committed([[first, second, alone], [first, second], [first]]) == [first, second]
+    assert agreed([first, second, alone], [first, second], [first]) == [first, second]
     other = second._replace(crc=9)
-    assert committed([[first, second, alone], [first, other], [first, other]]) == [first]
-    assert committed([[], [], []]) == []
+    assert agreed([first, second, alone], [first, other], [first, other]) == [first]
+    assert agreed([], [], []) == []
+
+
+def test_a_snapshot_stands_for_what_it_took_the_place_of() -> None:
+    whole = [held(0, CREATED[0]), held(1, CREATED[1]), held(2, change(Isr=(1,)))]
+    covering, short = MetadataSnapshot(2, 1, 0, ()), MetadataSnapshot(1, 1, 0, ())
+    assert committed([VoterLog(whole), VoterLog(whole[2:], [covering]), VoterLog([])]) == whole
+    assert committed([VoterLog(whole), VoterLog(whole[2:], [short]), VoterLog([])]) == whole[:1]
+    assert committed([VoterLog(whole), VoterLog([], [covering]), VoterLog([])]) == whole[:2]
+    assert committed([VoterLog(whole), VoterLog(whole[:1], [covering]), VoterLog([])]) == whole[:2], "just fetched"
+    assert committed([VoterLog(whole), VoterLog(whole[:1]), VoterLog([])]) == whole[:1]
 
 
 def test_every_log_and_every_leader_is_told_with_its_node() -> None:
     log = [held(0, leader=2), held(1, *CREATED, epoch=1, crc=5)]
-    items = list(recorded_decisions({1: log, 2: log[:1]}, SCHEMAS))
+    items = list(recorded_decisions({1: VoterLog(log), 2: VoterLog(log[:1])}, SCHEMAS))
     appended = [(item.node_id, item.event.offset) for item in items if item.event.kind == "metadata_appended"]
     assert appended == [(1, 0), (2, 0), (1, 1)]
     assert [item.node_id for item in items if item.event.kind == "quorum_leader"] == [2]
-    with pytest.raises(Malformed, match="that of node 1 begins at offset 1, and snapshots are not read"):
-        list(recorded_decisions({1: log[1:]}, SCHEMAS))
+    assert items[0].event.kind == "metadata_appended", "no log was trimmed"
+
+
+def test_a_log_that_was_trimmed_begins_with_the_oldest_snapshot_that_reaches_it() -> None:
+    records = [
+        *CREATED,
+        registration(1, 3),
+        registration(2, 4),
+        record(FENCING, BrokerId=1, BrokerEpoch=3, Fenced=-1),
+        record(CONFIG, ResourceType=2, ResourceName="t", Name="min.insync.replicas", Value="3"),
+        record(IDS, BrokerId=1, BrokerEpoch=3, NextProducerId=4000),
+        change(Isr=(1,), Leader=1, EligibleLeaderReplicas=(2,)),
+    ]
+    later = [change(Isr=(2, 1), Leader=2), record(IDS, BrokerId=2, BrokerEpoch=4, NextProducerId=5000)]
+    whole = [held(0, leader=3), held(1, *records), held(9, later[0]), held(10, later[1])]
+    of_partition = {"PartitionId": 0, "TopicId": A, "Replicas": (1, 2, 3), "RemovingReplicas": (), "AddingReplicas": ()}
+    elected = {"Leader": 1, "LeaderEpoch": 1, "PartitionEpoch": 1, "Isr": (1,), "EligibleLeaderReplicas": (2,)}
+    state = (
+        CREATED[0],
+        record(PARTITION, **of_partition, **elected),
+        registration(2, 4),
+        registration(1, 3, fenced=False),
+        records[5],
+        record(IDS, BrokerId=-1, BrokerEpoch=-1, NextProducerId=4000),
+    )
+    oldest, newest = MetadataSnapshot(9, 1, 1_001, state), MetadataSnapshot(10, 1, 1_009, ())
+    useless = MetadataSnapshot(1, 1, 1_000, ())
+    trimmed = {1: VoterLog(whole[2:], [newest]), 2: VoterLog(whole[2:], [useless, oldest]), 3: VoterLog(whole)}
+    told = [item for item in recorded_decisions(trimmed, SCHEMAS) if item.event.kind != "metadata_appended"]
+    assert told[0].event.kind == "quorum_leader", "the log of one voter is whole"
+
+    del trimmed[3]
+    told = [item for item in recorded_decisions(trimmed, SCHEMAS) if item.event.kind != "metadata_appended"]
+    assert [(item.node_id, item.event.kind, item.event.offset) for item in told] == [
+        (2, "partition_changed", 9),
+        (2, "broker_registered", 9),
+        (2, "broker_unfenced", 9),
+        (2, "broker_registered", 9),
+        (2, "producer_ids_allocated", 9),
+        (2, "partition_changed", 10),
+        (2, "producer_ids_allocated", 11),
+    ]
+    restored, changed = (item.event for item in told if item.event.kind == "partition_changed")
+    assert (restored.leader, restored.leader_epoch, restored.partition_epoch, restored.members) == (1, 1, 1, (1,))
+    assert (restored.detail["elr"], restored.detail["min_isr"], restored.detail["reason"]) == ([2], 3, "snapshot")
+    assert (changed.leader, changed.leader_epoch, changed.partition_epoch, changed.members) == (2, 2, 2, (2, 1))
+    assert changed.detail["min_isr"] == 3
+    assert [item.event.broker_epoch for item in told if item.event.kind == "broker_registered"] == [3, 4]
+    blocks = [item.event.detail for item in told if item.event.kind == "producer_ids_allocated"]
+    assert blocks == [{"first": 0, "count": 4000}, {"first": 4000, "count": 1000}]
+    with pytest.raises(Malformed, match="the longest begins at offset 9, and no whole snapshot reaches that"):
+        list(recorded_decisions({1: VoterLog(whole[2:], [useless])}, SCHEMAS))
 
 
 def test_events_come_in_the_order_of_the_log_at_times_that_never_fall() -> None:
     behind = held(1, *CREATED)._replace(timestamp_ms=400)
-    items = list(recorded_decisions({1: [held(0, leader=1), behind]}, SCHEMAS))
+    items = list(recorded_decisions({1: VoterLog([held(0, leader=1), behind])}, SCHEMAS))
     assert [item.time_ms for item in items] == [1_000] * 4
     assert [item.event.kind for item in items][-2:] == ["metadata_appended", "partition_changed"]
 
@@ -354,6 +434,37 @@ def test_a_log_is_read_up_to_its_torn_end(tmp_path: Path) -> None:
     ]
     assert log[0].records == ((0, CREATED[0]),)
     assert read_metadata_log(tmp_path / "elsewhere") == []
+
+
+def control(offset: int, kind: int, value: bytes) -> bytes:
+    """A batch with one control record, as `images.wire.batch` builds none."""
+    plain = batch.build([(struct.pack(">hh", 0, kind), value)], timestamp_ms=5, base_offset=offset, leader_epoch=4)
+    marked = plain[: batch.CRC_START] + struct.pack(">h", 0x20) + plain[batch.CRC_START + 2 :]
+    return marked[:17] + struct.pack(">I", google_crc32c.value(marked[batch.CRC_START :])) + marked[batch.CRC_START :]
+
+
+def test_whole_snapshots_are_read_and_no_others(tmp_path: Path) -> None:
+    directory = tmp_path / "data" / "__cluster_metadata-0"
+    directory.mkdir(parents=True)
+    header, footer = control(0, 3, struct.pack(">hqb", 0, 77, 0)), control(3, 4, struct.pack(">hb", 0, 0))
+    records = batch.build(CREATED, timestamp_ms=5, base_offset=1, leader_epoch=4)
+    contents = header + records + footer
+    corrupt = contents[:-1] + bytes([contents[-1] ^ 1])
+    files = {
+        f"{12:020}-{4:010}.checkpoint": contents,
+        f"{7:020}-{4:010}.checkpoint": header + footer,
+        f"{13:020}-{4:010}.checkpoint": header + records,
+        f"{14:020}-{4:010}.checkpoint": records + footer,
+        f"{15:020}-{4:010}.checkpoint": contents[:-1],
+        f"{16:020}-{4:010}.checkpoint": corrupt,
+        f"{17:020}-{4:010}.checkpoint": b"",
+        f"{18:020}-{4:010}.checkpoint.deleted": contents,
+        f"{19:020}-{4:010}-123.checkpoint.part": contents,
+    }
+    for name, data in files.items():
+        (directory / name).write_bytes(data)
+    assert read_snapshots(tmp_path / "data") == [MetadataSnapshot(7, 4, 77, ()), MetadataSnapshot(12, 4, 77, CREATED)]
+    assert read_snapshots(tmp_path / "elsewhere") == []
 
 
 def test_files_without_schemas_are_refused_in_one_line(tmp_path: Path) -> None:

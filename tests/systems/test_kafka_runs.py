@@ -7,13 +7,16 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 
+from checkers import logs
 from checkers.verdict import Validity
 from harness.cluster.systems import SYSTEMS
 from harness.environments.docker.engine import OWNER_LABEL, connect
@@ -23,14 +26,17 @@ from harness.node_images.jars import JarsError, jars
 from harness.runner.outcome import Outcome
 from harness.runner.run import run
 from harness.spec import loads
-from images.kafka.metadata_log import read_metadata_log
+from images.kafka.metadata_log import DIRECTORY, MetadataSnapshot, read_metadata_log, read_snapshots
 from images.kafka.record_schemas import RecordSchemas
+from images.trace import TraceEvent
+from images.wire import batch
 from results.run.directory import RunDirectory
 from tests.clients.requirements import missing
 
 pytestmark = pytest.mark.docker
 
 KAFKA = SYSTEMS["kafka"]
+FIRST = f"{0:020}.log"
 SPEC = """
 environment: docker
 system: kafka
@@ -44,6 +50,7 @@ settings:  # for a machine that is busy with other tests
   replica.lag.time.max.ms: 6000
   controller.quorum.election.timeout.ms: 4000
   controller.quorum.fetch.timeout.ms: 6000
+  metadata.log.max.record.bytes.between.snapshots: 1000
 faults:
   - {when: {acknowledged: 5}, until: {elected: any}, for: 20s, fault: power-loss, nodes: [leader/0], keep: nothing}
 """
@@ -109,28 +116,107 @@ def test_metadata_is_decoded_as_kafkas_own_tool_does(outcome: Outcome, archives:
     node = outcome.directory / "nodes" / "b1"
     schemas = RecordSchemas(json.loads((node / "record-schemas.json").read_text()))
     ours = {offset: record for held in read_metadata_log(node / "data") for offset, record in held.records}
-    theirs = _dumped(archives, node / "data" / "__cluster_metadata-0" / f"{0:020}.log")
+    snapshot = read_snapshots(node / "data")[-1]
+    theirs, of_snapshot = _dumped(archives, *(node / "data" / DIRECTORY / name for name in (FIRST, _name(snapshot))))
     assert theirs.keys() == ours.keys()
     assert {"PartitionRecord", "PartitionChangeRecord", "RegisterBrokerRecord"} <= {
         schemas.decode(record).name for record in ours.values()
     }
-    for offset, (kind, version, values) in theirs.items():
-        decoded = schemas.decode(ours[offset])
+    dumped = [(ours[offset], record) for offset, record in theirs.items()]
+    for record, (kind, version, values) in (*dumped, *zip(snapshot.records, of_snapshot.values(), strict=True)):
+        decoded = schemas.decode(record)
         assert (_constant_case(decoded.name), decoded.version) == (kind, version)
         assert {name: value for name, value in _as_json(decoded.fields).items() if name in values} == values
 
 
-def _dumped(archives: Path, segment: Path) -> dict[int, tuple[str, int, dict[str, Any]]]:
-    """Offset → type, version and fields of each record, by kafka-dump-log."""
-    tool = ["kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files"]
+def test_decisions_begin_with_a_snapshot_where_the_log_does(outcome: Outcome, tmp_path: Path) -> None:
+    """The logs of this run from a snapshot on are what is left when Kafka deletes the segments below it."""
+    assert outcome.directory is not None
+    voters = {number: outcome.directory / "nodes" / f"b{number}" for number in (1, 2, 3)}
+    whole = [item.event for item in KAFKA.decisions(voters)]
+    states, tails = set(), set()
+    for owner, node in voters.items():
+        for snapshot in read_snapshots(node / "data"):
+            place = tmp_path / f"{owner}-{snapshot.end}"
+            _trim(voters, place, snapshot.end)
+            shutil.copy(node / "data" / DIRECTORY / _name(snapshot), place / f"b{owner}" / "data" / DIRECTORY)
+            trimmed = [item.event for item in KAFKA.decisions({number: place / f"b{number}" for number in voters})]
+            assert _state(trimmed, snapshot.end) == _state(whole, snapshot.end)
+            assert _later(trimmed, snapshot.end) == _later(whole, snapshot.end)
+            states |= _state(trimmed, snapshot.end).keys()
+            tails |= {event.kind for event in _later(trimmed, snapshot.end)}
+    assert {("faultline", 0), "b1", "b2", "b3", "next producer id"} <= states
+    assert {"partition_changed", "broker_registered"} <= tails
+
+
+def _trim(voters: Mapping[int, Path], place: Path, start: int) -> None:
+    """Copies of the voters' metadata logs that begin at `start`, without their snapshots."""
+    for node in voters.values():
+        directory = place / node.name / "data" / DIRECTORY
+        directory.mkdir(parents=True)
+        shutil.copy(node / "record-schemas.json", place / node.name)
+        contents = (node / "data" / DIRECTORY / FIRST).read_bytes()
+        rest = [payload for header, payload in batch.iterate(contents) if header.base_offset >= start]
+        (directory / f"{start:020}.log").write_bytes(b"".join(rest))
+
+
+def test_leader_epochs_in_checkpoints_are_those_of_the_logs(outcome: Outcome) -> None:
+    verdicts = {verdict.checker: verdict for verdict in outcome.verdicts}
+    assert verdicts["logs"].figures["epoch_checkpoints"] == 2, "not of the leader, which has lost its power"
+    assert outcome.directory is not None
+    evidence = RunDirectory.open(outcome.directory).load()
+    entries = [json.loads(row["epoch_checkpoint"]) for row in evidence.replica_ends.to_pylist()]
+    assert len(entries) == 3
+    assert all(len(epochs) >= 2 for epochs in entries)
+    first_lost = [
+        row | {"epoch_checkpoint": json.dumps(epochs[1:])}
+        for row, epochs in zip(evidence.replica_ends.to_pylist(), entries, strict=True)
+    ]
+    verdict = logs.check(replace(evidence, replica_ends=pa.Table.from_pylist(first_lost, evidence.replica_ends.schema)))
+    assert [finding.kind for finding in verdict.findings] == ["epoch-checkpoint-lacks"] * 2
+
+
+def _state(events: Iterable[TraceEvent], end: int) -> dict[object, object]:
+    """What the events up to an offset of the metadata log make of partitions, brokers and producer ids."""
+    state: dict[object, object] = {}
+    for event in events:
+        if event.offset > end or event.kind in ("metadata_appended", "quorum_leader"):
+            continue
+        if event.kind == "partition_changed":
+            detail = {name: value for name, value in event.detail.items() if name != "reason"}
+            state[event.topic, event.partition] = event._replace(offset=end, detail=detail)
+        elif event.kind == "producer_ids_allocated":
+            state["next producer id"] = int(str(event.detail["first"])) + int(str(event.detail["count"]))
+        else:
+            state[f"b{event.broker}"] = event.broker_epoch, event.kind == "broker_unfenced"
+    return state
+
+
+def _later(events: Iterable[TraceEvent], end: int) -> list[TraceEvent]:
+    """The decisions from an offset of the metadata log on."""
+    return [
+        event for event in events if event.offset > end and event.kind not in ("metadata_appended", "quorum_leader")
+    ]
+
+
+def _name(snapshot: MetadataSnapshot) -> str:
+    return f"{snapshot.end:020}-{snapshot.leader_epoch:010}.checkpoint"
+
+
+def _dumped(archives: Path, *files: Path) -> list[dict[int, tuple[str, int, dict[str, Any]]]]:
+    """Of each file, offset → type, version and fields of each record, by kafka-dump-log."""
+    tool = ["kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", ",".join(map(str, files))]
     java = ["java", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{archives}/*"]
-    done = subprocess.run([*java, *tool, str(segment)], capture_output=True, text=True, check=True)
-    records = {}
-    for offset, payload in re.findall(r"^\| offset: (\d+) .*?payload: (\{.*\})$", done.stdout, re.MULTILINE):
-        content = json.loads(payload)
-        if "data" in content and content["type"].endswith("_RECORD"):
-            records[int(offset)] = content["type"], content["version"], content["data"]
-    return records
+    done = subprocess.run([*java, *tool], capture_output=True, text=True, check=True)
+    dumps = []
+    for output in re.split(r"^Dumping .*$", done.stdout, flags=re.MULTILINE)[1:]:
+        records = {}
+        for offset, payload in re.findall(r"^\| offset: (\d+) .*?payload: (\{.*\})$", output, re.MULTILINE):
+            content = json.loads(payload)
+            if "data" in content and content["type"].endswith("_RECORD"):
+                records[int(offset)] = content["type"], content["version"], content["data"]
+        dumps.append(records)
+    return dumps
 
 
 def _constant_case(name: str) -> str:
