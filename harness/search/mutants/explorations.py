@@ -1,12 +1,13 @@
 """The exploration of small scopes without each mutant's rule, as Spark tasks.
 
 A scope that has the same states and steps with a mutant as with the full protocol does not express the flaw: nothing
-that the mutant does differently can happen in it.
+that the mutant does differently can happen in it. A mutant of the quorum is explored in scopes of controllers, and any
+other in scopes of brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,8 +19,20 @@ if TYPE_CHECKING:
 
     from harness.search.mutants.mutant import Mutant
 
-SCOPES: Final = ("two-replicas", "fetches-in-flight", "three-replicas", "reassignment", "restarts", "restarts-of-three")
+_BROKER_SCOPES: Final = (
+    "two-replicas",
+    "fetches-in-flight",
+    "three-replicas",
+    "reassignment",
+    "restarts",
+    "restarts-of-three",
+)
 """Shipped scopes that take seconds; those in which brokers restart, for the mutants that are left, come last."""
+_QUORUM_SCOPES: Final = ("quorum-restarts", "quorum", "quorum-messages", "quorum-four-epochs")
+"""Likewise of controllers; they take up to half a minute."""
+DEPTHS: Final[Mapping[str, int]] = {"quorum-four-epochs": 7}
+"""Scopes that are too large to be exhausted, and how many steps deep they are explored: in this one, as deep as Raft's
+figure 8 lies."""
 BUDGET_SHARE: Final = 1 / 3
 """Of a night's budget, at most."""
 _TASKS_PER_SLOT: Final = 2
@@ -34,6 +47,11 @@ class ScopeOfMutant(NamedTuple):
     protocol: str = ""
     without: tuple[str, ...] = ()
     mistakes: tuple[str, ...] = ()
+
+
+def scopes_of(mutant: Mutant) -> tuple[str, ...]:
+    """The scopes in which a mutant is explored, in order, until one of them breaks a promise."""
+    return _QUORUM_SCOPES if mutant.of_quorum else _BROKER_SCOPES
 
 
 def explore_missing(spark: SparkSession, night: CampaignNight, on_step: Callable[[int], None]) -> None:
@@ -55,11 +73,17 @@ def explore_missing(spark: SparkSession, night: CampaignNight, on_step: Callable
 def explored(task: ScopeOfMutant) -> Exploration:
     """Make one exploration, in this process."""
     from harness.environments.mistakes import applied
+    from harness.search.exploration import scope_file
     from harness.search.exploration.breadth_first import explore
-    from harness.search.exploration.scope_file import load
+    from harness.search.quorum_exploration import scope_file as quorum_scope_file
+    from harness.search.quorum_exploration.breadth_first import explore as explore_quorum
 
+    quorum = quorum_scope_file.load(task.scope, task.without)
     with applied(task.mistakes):
-        result = explore(load(task.scope, task.protocol or None, task.without)[1], 1)
+        if quorum is not None:
+            result = explore_quorum(quorum[1], 1, depth_most=DEPTHS.get(task.scope))
+        else:
+            result = explore(scope_file.load(task.scope, task.protocol or None, task.without)[1], 1)
     broken = result.violation.promise if result.violation is not None else ""
     return Exploration(result.states, result.steps, result.depth, round(result.cpu_seconds, 3), broken, "")
 
@@ -67,9 +91,12 @@ def explored(task: ScopeOfMutant) -> Exploration:
 def _missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> Iterator[ScopeOfMutant]:
     """Scope by scope, each first without a mutant; no larger scope once a promise was broken."""
     mutants = list(mutants)
-    for scope in SCOPES:
-        tasks = [ScopeOfMutant(FULL_PROTOCOL, scope)]
-        tasks += [ScopeOfMutant(each.name, scope, each.protocol, each.without, each.mistakes) for each in mutants]
+    for scope in (*_BROKER_SCOPES, *_QUORUM_SCOPES):
+        explored_in_it = [each for each in mutants if scope in scopes_of(each)]
+        tasks = [ScopeOfMutant(FULL_PROTOCOL, scope)] if explored_in_it else []
+        tasks += [
+            ScopeOfMutant(each.name, scope, each.protocol, each.without, each.mistakes) for each in explored_in_it
+        ]
         for task in tasks:
             if scope not in record.explorations.get(task.mutant, {}) and not _is_broken(record, task.mutant):
                 yield task

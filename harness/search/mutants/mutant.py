@@ -60,6 +60,8 @@ class Mutant:
     mistakes: tuple[str, ...] = ()
     """The patch of its brokers (`harness.environments.mistakes`)."""
     workload: str = "append"
+    of_quorum: bool = False
+    """Whether it concerns the elections of controllers and their log, and nothing of the replication by brokers."""
     ranges: int = RANGES
     """Ranges of seeds on which its figures are to rest."""
 
@@ -91,6 +93,20 @@ _OF_GROUPS: Final = frozenset(
     }
 )
 """Rules and a mistake of the group coordinator: without a group nothing asks them."""
+_OF_QUORUM: Final = frozenset(
+    {
+        "vote_once_per_epoch",
+        "vote_is_synced",
+        "vote_needs_up_to_date_log",
+        "metadata_needs_majority",
+        "metadata_is_synced",
+        "commit_only_own_epoch",
+        "metadata_fetch_fenced",
+        "metadata_cut_on_divergence",
+    }
+)
+"""The rules that `images/broker/raft` asks, and no other part of the broker."""
+_QUORUM_MODULES: Final = "images.broker.raft."
 _IN_MANY_RANGES: Final = frozenset(
     {
         # the two ways of losing acknowledged records that were found by reading
@@ -132,13 +148,20 @@ def all_mutants() -> dict[str, Mutant]:
             MutantKind.RULE,
             without=(rule.name,),
             workload="groups" if rule.name in _OF_GROUPS else "append",
+            of_quorum=rule.name in _OF_QUORUM,
             ranges=MANY_RANGES if rule.name in _IN_MANY_RANGES else RANGES,
         )
         for rule in SYSTEMS["broker"].rules
     ]
     generations = [Mutant(name, MutantKind.GENERATION, protocol=name) for name in _OLD_PROTOCOLS]
     patched = [
-        Mutant(name, MutantKind.MISTAKE, mistakes=(name,), workload="groups" if name in _OF_GROUPS else "append")
-        for name in mistakes()
+        Mutant(
+            name,
+            MutantKind.MISTAKE,
+            mistakes=(name,),
+            workload="groups" if name in _OF_GROUPS else "append",
+            of_quorum=mistake.target.startswith(_QUORUM_MODULES),
+        )
+        for name, mistake in mistakes().items()
     ]
     return {mutant.name: mutant for mutant in (*rules, *generations, *patched)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from harness.search.mutants.explorations import SCOPES
+from harness.search.mutants.explorations import DEPTHS, scopes_of
 from harness.search.mutants.mutant import Method, Mutant, MutantKind
 from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, SeedRange
 from harness.suites.boxes import BOXES
@@ -133,18 +133,24 @@ def _explored(record: CampaignRecord, mutant: Mutant, broken_in: str) -> str:
     if broken_in:
         each = explorations[broken_in]
         return f"found in `{broken_in}`, {each.depth} steps, {each.cpu_s:.1f} s"
-    if not explorations:
+    explored = [scope for scope in scopes_of(mutant) if scope in explorations]
+    if not explored:
         return "not explored yet"
     changed = [
         scope
-        for scope, each in explorations.items()
-        if scope in full and (each.states, each.steps) != (full[scope].states, full[scope].steps)
+        for scope in explored
+        if scope in full
+        and (explorations[scope].states, explorations[scope].steps) != (full[scope].states, full[scope].steps)
     ]
-    left = len(SCOPES) - len(explorations)
+    left = len(scopes_of(mutant)) - len(explored)
     later = f"; {left} scopes to go" if left else ""
     if not changed:
         return f"no scope expresses it{later}"
-    return f"every promise kept in {', '.join(f'`{scope}`' for scope in changed)}{later}"
+    return f"every promise kept in {', '.join(map(_scope_words, changed))}{later}"
+
+
+def _scope_words(scope: str) -> str:
+    return f"`{scope}`" + (f" {DEPTHS[scope]} steps deep" if scope in DEPTHS else "")
 
 
 def _search_figures(method: Method, ranges: Sequence[SeedRange]) -> SearchFigures:

@@ -13,10 +13,15 @@ from harness.search.state_space.explored_model import Explored
 
 
 def explore(
-    scope: QuorumScope, processes: int | ShardsOf, progress: Callable[[ExplorationProgress], None] = lambda _: None
+    scope: QuorumScope,
+    processes: int | ShardsOf,
+    progress: Callable[[ExplorationProgress], None] = lambda _: None,
+    *,
+    depth_most: int | None = None,
 ) -> ExplorationResult:
-    """Explore every state of `scope` until a promise is broken or no state is left, as `search`."""
-    return search(partial(explored, scope), processes, progress)
+    """Explore every state of `scope`, or those that are so many steps deep at most, until a promise is broken or no
+    state is left, as `search`."""
+    return search(partial(explored, scope), processes, progress, depth_most=depth_most)
 
 
 def explored(scope: QuorumScope) -> Explored:

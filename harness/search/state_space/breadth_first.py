@@ -125,9 +125,11 @@ def search(
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
     *,
     schedules: bool = False,
+    depth_most: int | None = None,
 ) -> ExplorationResult:
     """Explore every state of the model until a promise is broken or no state is left, in so many processes here or in
-    shards elsewhere; with `schedules`, find the shortest one to every situation. Raises LostShard."""
+    shards elsewhere; with `schedules`, find the shortest one to every situation; with `depth_most`, take no step from
+    states that are so deep. Raises LostShard."""
     with _processes(start, processes) if isinstance(processes, int) else processes(start) as shards:
         began = perf_counter()
         before: list[_Usage] = _all(shards, "usage")
@@ -135,7 +137,7 @@ def search(
         while True:
             level = _end_level(shards)
             states += level.states
-            if level.broken or not level.states:
+            if level.broken or not level.states or depth == depth_most:
                 break
             left = level.states
             while left:

@@ -13,7 +13,7 @@ from harness.search.quorum_exploration.quorum_model import QuorumModel
 from harness.search.quorum_exploration.quorum_values import RequestKind
 from harness.search.quorum_exploration.scope import QuorumScope
 from harness.search.quorum_exploration.scope_file import load
-from harness.search.state_space.breadth_first import ExplorationResult
+from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult
 from harness.search.state_space.shard import StateShard
 from images.broker.raft.values import RaftRole
 from tests.harness.exploration.random_walks import kinds_of_canonical_walks
@@ -52,6 +52,15 @@ def test_a_rule_that_is_off_breaks_a_promise(rule: str, scope: QuorumScope, prom
     violation = explored_in(replace(scope, without=(rule,))).violation
     assert violation is not None
     assert promise in violation.promise
+
+
+def test_an_exploration_of_so_many_steps_has_the_states_that_are_no_deeper() -> None:
+    levels: list[ExplorationProgress] = []
+    explore(ONE_EPOCH, 1, levels.append)
+    states = {it.depth: it.states for it in levels}
+    result = explore(ONE_EPOCH, 1, depth_most=4)
+    assert (result.depth, result.states) == (4, states[4])
+    assert states[4] < states[5]
 
 
 def test_without_its_rule_a_leader_commits_a_record_of_an_older_epoch_that_its_successor_lacks() -> None:

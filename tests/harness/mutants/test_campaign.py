@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.cli.main import main
+from harness.environments.mistakes import mistakes
 from harness.exit_codes import BAD_USAGE
 from harness.search.ended_runs import EndedRun
 from harness.search.hunt.folder import CorpusFolder
-from harness.search.mutants import campaign, searches
+from harness.search.mutants import campaign, explorations, searches
 from harness.search.mutants.campaign import CampaignNight, MutantCampaign
-from harness.search.mutants.explorations import ScopeOfMutant, explored
+from harness.search.mutants.explorations import DEPTHS, ScopeOfMutant, explore_missing, explored, scopes_of
 from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant, MutantKind, all_mutants
-from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Detection, SeedRange
+from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Detection, Exploration, SeedRange
 from harness.search.mutants.searches import HuntSearch, RandomSearch
 from harness.search.mutants.summary import figures, promise
 from harness.spec import Spec, parse
 from harness.suites.boxes import BLACK, CPU_SECONDS, WHITE
 from harness.suites.record import CannotResume, begin, resume
 from harness.suites.spark_task import make
+from images import broker
+from images.broker.rules import NAMES
 from results.store import finished_runs
 
 RULE = "metadata_needs_majority"
@@ -192,3 +198,99 @@ def test_every_mutant_differs_from_the_full_protocol_and_only_stories_have_stori
             spec = mutant.base(method)
             assert ("scripted" in spec.families) == (method is Method.STORIES)
             assert spec.without or spec.mistakes or spec.settings.get("faultline.protocol")
+
+
+# --- explorations -----------------------------------------------------------------------------------------------------
+
+
+def test_a_mutant_of_the_quorum_is_explored_in_scopes_of_controllers() -> None:
+    exploration = explored(ScopeOfMutant("vote_is_synced", "quorum-restarts", without=("vote_is_synced",)))
+    assert "votes for 2 in epoch 1, where it has voted for 1" in exploration.broken
+    assert exploration.cpu_s > 0
+
+
+def test_the_mutants_of_the_quorum_are_the_rules_and_mistakes_of_the_raft_folder_alone() -> None:
+    folder = Path(broker.__file__).parent
+    asked: dict[bool, set[str]] = {True: set(), False: set()}
+    for path in folder.rglob("*.py"):
+        if path != folder / "rules.py":
+            names = set(re.findall(r"rules\.(\w+)", path.read_text(encoding="utf-8")))
+            asked[path.is_relative_to(folder / "raft")] |= names & set(NAMES)
+    patched = {name for name, each in mistakes().items() if each.target.startswith("images.broker.raft.")}
+    of_quorum = {mutant.name for mutant in all_mutants().values() if mutant.of_quorum}
+    assert of_quorum == (asked[True] - asked[False]) | patched
+    assert asked[True] & asked[False] == set()
+
+
+class LocalContext:
+    """Spark, in this process."""
+
+    defaultParallelism = 1  # noqa: N815 (as Spark has it)
+
+    def __init__(self) -> None:
+        self.rounds: list[list[tuple[str, str]]] = []
+        self.sparkContext = self
+
+    def parallelize(self, tasks: Sequence[ScopeOfMutant], _: int) -> LocalContext:
+        self.rounds.append([(task.mutant, task.scope) for task in tasks])
+        self._tasks = tasks
+        return self
+
+    def map(self, function: Callable[[ScopeOfMutant], Exploration]) -> LocalContext:
+        self._results = [function(task) for task in self._tasks]
+        return self
+
+    def collect(self) -> list[Exploration]:
+        return self._results
+
+
+QUORUM_MUTANTS = (
+    Mutant("soon", MutantKind.RULE, without=("vote_is_synced",), of_quorum=True),
+    Mutant("never", MutantKind.RULE, without=("metadata_fetch_fenced",), of_quorum=True),
+)
+
+
+def test_nights_go_on_with_the_explorations_of_the_quorum_each_first_without_a_mutant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_one_find(task: ScopeOfMutant) -> Exploration:
+        return Exploration(10, 20, 3, 4.0, "two votes" if task.mutant == "soon" else "", "")
+
+    monkeypatch.setattr(explorations, "explored", with_one_find)
+    path, context, left = tmp_path / "record.json", LocalContext(), list[int]()
+    spark: Any = context
+
+    def night() -> CampaignNight:
+        held = CampaignNight(QUORUM_MUTANTS, CampaignRecord.load(path), tmp_path, budget_s=3 * 8.5)
+        explore_missing(spark, held, left.append)
+        return held
+
+    assert night().spent_s == 4 * 4.0, "a third of the budget is for explorations: the second round goes over it"
+    assert context.rounds == [
+        [(FULL_PROTOCOL, "quorum-restarts"), ("soon", "quorum-restarts")],
+        [("never", "quorum-restarts"), (FULL_PROTOCOL, "quorum")],
+    ]
+    assert left == [7, 5], "the mutant that was found is explored no further"
+    night()
+    assert context.rounds[2:] == [
+        [("never", "quorum"), (FULL_PROTOCOL, "quorum-messages")],
+        [("never", "quorum-messages"), (FULL_PROTOCOL, "quorum-four-epochs")],
+    ]
+    assert CampaignRecord.load(path).explorations["soon"].keys() == {"quorum-restarts"}
+
+
+def test_a_summary_counts_the_scopes_of_a_mutant_and_says_how_deep_one_was_explored(tmp_path: Path) -> None:
+    """Records of before the scopes of controllers have mutants of the quorum in scopes of brokers."""
+    never = QUORUM_MUTANTS[1]
+    same, other = Exploration(10, 20, 3, 4.0, "", "commit"), Exploration(11, 22, 3, 4.0, "", "commit")
+    record = CampaignRecord(tmp_path / "record.json")
+    record.explorations |= {name: {"two-replicas": same} for name in (FULL_PROTOCOL, never.name)}
+    assert figures(record, [never])[0].explored == "not explored yet"
+    first, *_, last = scopes_of(never)
+    for known in record.explorations.values():
+        known[first] = same
+    assert figures(record, [never])[0].explored == "no scope expresses it; 3 scopes to go"
+    for scope in scopes_of(never):
+        record.explorations[FULL_PROTOCOL][scope] = same
+        record.explorations[never.name][scope] = other if scope == last else same
+    assert figures(record, [never])[0].explored == f"every promise kept in `{last}` {DEPTHS[last]} steps deep"
