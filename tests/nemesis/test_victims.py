@@ -200,3 +200,14 @@ def test_the_victim_of_a_story_is_the_only_broker_that_ends_uncleanly_although_i
     (story,) = (each for each in outcome.injections if each.fault == "unclean-return")
     full = [each for each in outcome.injections if each.fault == "disk-full" and each.started_ns > story.started_ns]
     assert [each.nodes for each in full] == [story.nodes[:1]]
+
+
+def test_a_victim_that_synced_every_append_loses_nothing_and_its_end_is_the_effect() -> None:
+    """Seed 362 of the suite torture had such a fault, and one that could spare no replica: it was `unknown`, as if
+    nothing had happened."""
+    fault = {"at": 3, "for": 17, "fault": "unclean-return", "victim": "b2", "patience_ms": 1000}
+    outcome = run_in_simulation(parse({"time_limit": 20, "faults": [fault], "settings": {"flush.messages": 1}}))
+    (injection,) = outcome.injections
+    assert (injection.evidence["killed"], injection.evidence["lost_bytes"]) == (1, 0)
+    assert injection.took_effect
+    assert outcome.validity is Validity.VALID, outcome.verdicts

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_seen
+from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_seen
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, KeepUnsynced, Link, LinkQuality, both_ways, one_way
 
@@ -68,7 +67,7 @@ class ZombieFollower(ScriptedLeaderFault):
 
 
 @dataclass(frozen=True, slots=True)
-class UncleanReturn(ScriptedFault):
+class UncleanReturn(ScriptedPowerLoss):
     """A replica that lost data comes back while all complete replicas are stalled.
 
     1. All replicas but the victim and one survivor stall until they have left the ISR.
@@ -79,9 +78,7 @@ class UncleanReturn(ScriptedFault):
 
     name: ClassVar[str] = "unclean-return"
     number: ClassVar[int] = 7
-    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
-    victim: str
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
 
@@ -110,10 +107,6 @@ class UncleanReturn(ScriptedFault):
         await start()
         await handle.sleep(handle.random.uniform(1.2, 2.0) * patience_s)
         await wake()
-
-    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
-        """The victim."""
-        return (self.victim,)
 
     def targets(self) -> tuple[str, ...]:
         """The victim."""
@@ -194,7 +187,7 @@ class HiddenCommit(ScriptedLeaderFault):
 
 
 @dataclass(frozen=True, slots=True)
-class StaleBrokerEpoch(ScriptedFault):
+class StaleBrokerEpoch(ScriptedPowerLoss):
     """A leader proposes a follower for the ISR that has meanwhile lost its data and restarted in a new broker epoch.
 
     L leads; a victim that leads stalls first until another broker does.
@@ -208,9 +201,7 @@ class StaleBrokerEpoch(ScriptedFault):
 
     name: ClassVar[str] = "stale-broker-epoch"
     number: ClassVar[int] = 8
-    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
 
-    victim: str
     partition: int = 0
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
@@ -255,10 +246,6 @@ class StaleBrokerEpoch(ScriptedFault):
             if node != victim:
                 await handle.pause(node)
         await handle.sleep(2 * patience_s)
-
-    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
-        """The victim."""
-        return (self.victim,)
 
     def targets(self) -> tuple[str, ...]:
         """The victim, and the leader of the partition."""

@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self, TypeVar
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
+from nemesis.ports import Evidence
 
 T = TypeVar("T")
 
@@ -34,6 +36,24 @@ class ScriptedFault(Fault):
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
     proof: ClassVar[tuple[str, ...]] = ("held", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedPowerLoss(ScriptedFault):
+    """A scripted fault in which one broker, the victim, loses its power."""
+
+    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+
+    victim: str
+
+    def took_effect(self, evidence: Evidence) -> bool:
+        """Bytes were lost. Where the victim had synced all that it wrote, its end is the effect."""
+        had_nothing_to_lose = evidence.get("killed", 0) > 0 and evidence.get("unsynced_bytes") == 0
+        return had_nothing_to_lose or Fault.took_effect(self, evidence)
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """The victim."""
+        return (self.victim,)
 
 
 @dataclass(frozen=True, slots=True)
