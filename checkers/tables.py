@@ -169,6 +169,14 @@ class TraceRow(NamedTuple):
         return facts
 
 
+def with_added_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows of a table of this schema, with the columns that it has got since they were recorded."""
+    for item in schema:
+        if item.name in ADDED_COLUMNS and item.name not in table.column_names:
+            table = table.append_column(item, pa.array([ADDED_COLUMNS[item.name]] * table.num_rows, item.type))
+    return table
+
+
 DAMAGED_CHECKPOINT = "damaged"
 """The value of `epoch_checkpoint` for a file that Kafka could not read."""
 

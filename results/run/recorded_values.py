@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import OLD_NAMES, CheckSettings, EvidenceGap, EvidencePart, RunEvidence
-from checkers.tables import ADDED_COLUMNS, epoch_entries
+from checkers.tables import epoch_entries, with_added_columns
 from images.trace import KINDS as TRACE_KINDS
 from workloads.columns import named_partitions
 from workloads.history import CHANGES, KINDS, NO_GENERATION, OUTCOMES, PHASES
@@ -96,11 +96,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         expected, actual = schema.metadata[key], (table.schema.metadata or {}).get(key)
         if actual not in (None, expected):
             raise Misrecorded(f"{key.decode()} is {actual.decode(errors='replace')}, not {expected.decode()}")
-    columns = []
+    table, columns = with_added_columns(table, schema), []
     for field in schema:
-        if field.name not in table.column_names and field.name in ADDED_COLUMNS:
-            columns.append(pa.chunked_array([pa.array([ADDED_COLUMNS[field.name]] * table.num_rows, field.type)]))
-            continue
         if table.schema.get_field_index(field.name) < 0:
             raise Misrecorded(f"column {field.name} is missing, or there twice")
         column = table.column(field.name)

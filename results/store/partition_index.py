@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from checkers.tables import with_added_columns
 from results.store import tables
 from results.store.schema import EVIDENCE, SCHEMAS, batch_path
 from results.store.tables import DamagedFile
@@ -95,7 +96,7 @@ def rows(
         for key, value in key_values.items():
             mask = pc.and_(mask, pc.equal(table.column(key), value))
         table = table.filter(mask)
-    return tables.with_added_columns(table, name).select(
+    return with_added_columns(table, SCHEMAS[name]).select(
         [item for item in names if item != "run" and (columns is None or item in columns)]
     )
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from checkers.evidence import RunEvidence
-from checkers.tables import ADDED_COLUMNS
+from checkers.tables import ADDED_COLUMNS, with_added_columns
 from checkers.verdict import Validity, Verdict, worst
 from results.atomic_files import put
 from results.coverage import marks
@@ -200,7 +200,7 @@ def load(path: Path, name: str) -> pa.Table | DamagedFile:
         return file
     try:
         with file:
-            return with_added_columns(file.read(), name).select(SCHEMAS[name].names)
+            return with_added_columns(file.read(), SCHEMAS[name]).select(SCHEMAS[name].names)
     except (OSError, pa.ArrowException) as error:
         return DamagedFile(path, f"is damaged: {str(error).splitlines()[0]}")
 
@@ -224,14 +224,6 @@ def opened(path: Path, name: str) -> pq.ParquetFile | DamagedFile:
     if not file.schema_arrow.equals(known):
         return DamagedFile(path, f"its columns are not those of {name}")
     return file
-
-
-def with_added_columns(table: pa.Table, name: str) -> pa.Table:
-    """The rows of a file of the table `name`, with the columns that the table has got since it was written."""
-    for item in SCHEMAS[name]:
-        if item.name in ADDED_COLUMNS and item.name not in table.column_names:
-            table = table.append_column(item, pa.array([ADDED_COLUMNS[item.name]] * table.num_rows, item.type))
-    return table
 
 
 def _put(target: Path, table: pa.Table) -> None:
