@@ -36,6 +36,8 @@ RUNS: Final = (
     *("release", "clients", "seed", "verdict", "appends acknowledged", "whole again after"),
     *("faults that took effect, of those injected", "checks not valid"),
 )
+FAILED: Final = "failed"
+"""In place of the verdict of a run that could not be carried out."""
 TOTALS: Final = ("family", "took effect", "injected", "runs with one that did")
 
 Row = Mapping[str, Any]
@@ -79,8 +81,8 @@ def row_of(version: str, library: str, run: CarriedOut) -> dict[str, Any]:
 
 
 def verdict(summary: Row) -> str:
-    """Of the whole run; `failed` where it could not be carried out."""
-    return "failed" if summary["failure"] else str(summary["validity"])
+    """Of the whole run; FAILED where it could not be carried out."""
+    return FAILED if summary["failure"] else str(summary["validity"])
 
 
 def not_valid(summary: Row) -> dict[str, Any]:

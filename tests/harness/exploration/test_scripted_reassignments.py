@@ -21,19 +21,12 @@ from harness.search.scripted_schedules.step_times import step_times
 from harness.search.scripted_schedules.translation import ScriptedSchedule, Untranslatable, translated
 from harness.search.state_space.breadth_first import Violation
 from harness.search.state_space.shortest_schedules import WalkedStep
+from tests.harness.exploration import test_reassignments
 
-ONE_OF_TWO = Scope(
-    replicas=1,
-    spare_brokers=1,
-    records=1,
-    isr_changes_in_flight=True,
-    fetches_in_flight=True,
-    reassignments=2,
-    as_in_a_run=True,
+ONE_OF_TWO, TWO_OF_THREE, TWO_OF_FOUR = (
+    replace(scope, as_in_a_run=True)
+    for scope in (test_reassignments.ONE_OF_TWO, test_reassignments.TWO_OF_THREE, test_reassignments.TWO_OF_FOUR)
 )
-"""The shipped scope `reassignment`."""
-TWO_OF_THREE = Scope(replicas=2, spare_brokers=1, records=1, reassignments=2, as_in_a_run=True)
-TWO_OF_FOUR = replace(TWO_OF_THREE, spare_brokers=2)
 
 
 def ends_as_expected(scope: Scope, found: Violation, folder: Path) -> bool:

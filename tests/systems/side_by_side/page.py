@@ -17,8 +17,8 @@ from results import measures
 from results.comparison import ComparedRun
 from results.measures import Measure, SummaryColumn
 from results.run_figures import UNAVAILABLE_LONGEST_S
-from tests.systems.campaign import Row
-from tests.systems.side_by_side.runs import FAILED, PairedSpec
+from tests.systems.campaign import FAILED, Row
+from tests.systems.side_by_side.runs import PairedSpec
 
 REASONS: Final = Path(__file__).parent / "reasons.yaml"
 NONE: Final = "–"

@@ -18,10 +18,9 @@ from harness.suites.reading import layered
 from results import measures
 from results.run.directory import RunDirectory
 from results.store.spark import fingerprint
-from tests.systems.campaign import CarriedOut, Row, carry_out, faults, not_valid, read_rows, verdict
+from tests.systems.campaign import FAILED, CarriedOut, Row, carry_out, faults, not_valid, read_rows, verdict
 
 SPECS: Final = Path(__file__).parent / "specs.yaml"
-FAILED: Final = "failed"
 
 
 class RunRefused(Exception):

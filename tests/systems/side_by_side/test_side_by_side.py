@@ -14,7 +14,7 @@ from harness.cluster.systems import SYSTEMS
 from harness.runner.run import run
 from results import measures
 from results.run.directory import RunDirectory
-from tests.systems.campaign import CarriedOut, crashed
+from tests.systems.campaign import FAILED, CarriedOut, crashed
 from tests.systems.side_by_side import page, runs
 from tests.systems.side_by_side.__main__ import main
 
@@ -96,7 +96,7 @@ def test_the_line_of_a_run_has_the_figures_of_the_measures_by_their_names(tmp_pa
 
 
 def test_a_run_without_a_line_is_made_and_one_that_could_not_be_carried_out_is_made_again() -> None:
-    failed = row(NAME, "Kafka", runs.FAILED)
+    failed = row(NAME, "Kafka", FAILED)
     made = [row("no-fault", "prototype"), row("no-fault", "Kafka"), row(NAME, "prototype"), failed]
     left = list(runs.still_to_be_made(PAIRS, made))
     assert left[0] == ("leader-killed", "prototype")
