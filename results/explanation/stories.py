@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import node_failures
+from checkers.fault_model import NodeFailure, node_failures
 from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.client_steps import client_steps, member_steps, read_steps
 from results.explanation.context import faults_at, requests_about
@@ -131,26 +131,32 @@ def _by_records(found: list[_Found], evidence: RunEvidence) -> list[_Group]:
     places: dict[tuple[str, int], list[_Found]] = {}
     for one in found:
         places.setdefault(one.place, []).append(one)
-    traced = _is_traced(evidence)
-    of_metadata = (*metadata_steps(evidence.trace), *image_steps(evidence.trace)) if traced and found else ()
+    traced = bool(found) and _is_traced(evidence)
+    failures = node_failures(evidence.faults) if traced else []
+    of_metadata = (*metadata_steps(evidence.trace), *image_steps(evidence.trace)) if traced else ()
     groups = []
     for (topic, partition), ones in places.items():
-        steps = _steps(evidence, of_metadata, topic, partition, {one.check for one in ones}) if traced else ()
+        checks = {one.check for one in ones}
+        steps = _steps(evidence, failures, of_metadata, topic, partition, checks) if traced else ()
         groups += _groups_of_partition(ones, steps)
     return groups
 
 
 def _steps(
-    evidence: RunEvidence, of_metadata: Sequence[Step], topic: str, partition: int, checks: Collection[str]
+    evidence: RunEvidence,
+    failures: Sequence[NodeFailure],
+    of_metadata: Sequence[Step],
+    topic: str,
+    partition: int,
+    checks: Collection[str],
 ) -> Sequence[Step]:
     """The broken steps that findings of these checks about one partition may have as their cause, in time, those of the
     metadata among them. Findings without a topic are about the metadata log, or, unless they are those of Raft, about
     any partition."""
-    failures = node_failures(evidence.faults)
     steps = list(restart_steps(evidence.trace, failures, topic, partition))
     if topic:
         events = list(events_of(evidence.trace, topic, partition))
-        steps += unexcused(broken_steps(events), evidence)
+        steps += unexcused(broken_steps(events), evidence, failures)
         steps += read_steps(events, evidence.history, topic, partition)
         steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
         steps += of_metadata
@@ -167,15 +173,15 @@ def _steps(
             steps += (*node_steps(evidence.trace, end_ns), *group_standing_steps(evidence.trace, end_ns))
             for name, number in _partitions(evidence.trace):
                 events = list(events_of(evidence.trace, name, number))
-                named = [*unexcused(broken_steps(events), evidence), *standing_steps(events, end_ns)]
+                named = [*unexcused(broken_steps(events), evidence, failures), *standing_steps(events, end_ns)]
                 steps += (replace(step, text=f"{name}-{number}: {step.text}") for step in named)
     return sorted(steps, key=lambda step: (step.time_ns, step.kind not in OF_FETCHES))
 
 
-def unexcused(steps: Sequence[Step], evidence: RunEvidence) -> Iterator[Step]:
+def unexcused(steps: Sequence[Step], evidence: RunEvidence, failures: Sequence[NodeFailure]) -> Iterator[Step]:
     """The steps; a log that came back shorter is no loss to a fault where no fault took anything from its node."""
     known = not any(gap.part is EvidencePart.FAULTS for gap in evidence.gaps)
-    lossy = [failure for failure in node_failures(evidence.faults) if failure.may_have_lost] if known else []
+    lossy = [failure for failure in failures if failure.may_have_lost] if known else []
     for step in steps:
         took = any(failure.node == step.node and failure.started_ns <= step.time_ns for failure in lossy)
         if not step.is_loss or took or not known:

@@ -47,7 +47,7 @@ def every_step(evidence: RunEvidence) -> Iterator[Step]:
     for topic, partition in sorted(place for place in places if place[0]):
         events = list(events_of(trace, topic, partition))
         yield from restart_steps(trace, failures, topic, partition)
-        yield from (*unexcused(broken_steps(events), evidence), *standing_steps(events, end_ns))
+        yield from (*unexcused(broken_steps(events), evidence, failures), *standing_steps(events, end_ns))
         if not topic.startswith("__"):
             yield from client_steps(events, history, evidence.replicas, topic, partition)
             yield from read_steps(events, history, topic, partition)

@@ -329,7 +329,8 @@ def test_only_a_fault_that_takes_data_excuses_a_log_that_comes_back_shorter(faul
     shorter = event(5, "b2", "log_recovered", {"cut_bytes": 70, "cut_reason": "a batch is torn"}, offset=0, log_end=3,
                     high_watermark=3)  # fmt: skip
     evidence = {"none": [], "a process ended": [killed(0)], "a disk lost data": [killed(10)]}[faults]
-    found = unexcused(of_partition(*BORN, shorter), RunEvidence(faults=small_evidence.faults(*evidence)))
+    faults = small_evidence.faults(*evidence)
+    found = unexcused(of_partition(*BORN, shorter), RunEvidence(faults=faults), node_failures(faults))
     (step,) = found
     assert str(step.kind) == ("log-came-back-shorter" if evidence == [killed(10)] else "log-lost-without-fault")
     assert "came back ending at 3 (it cut 70 bytes: a batch is torn)" in step.text
