@@ -5,7 +5,9 @@ import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.FileOutputStream;
 import java.io.FileDescriptor;
+import java.io.IOException;
 import java.io.InputStreamReader;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
@@ -29,6 +31,23 @@ public final class Tools {
         }
     }
 
+    /** Passes all it is given to the stream of the tool that runs: Scala's console keeps the first System.out it finds. */
+    private static final class ToCurrentTool extends OutputStream {
+        private volatile OutputStream current = OutputStream.nullOutputStream();
+
+        @Override
+        public void write(int value) throws IOException {
+            current.write(value);
+        }
+
+        @Override
+        public void write(byte[] bytes, int start, int length) throws IOException {
+            current.write(bytes, start, length);
+        }
+    }
+
+    private static final ToCurrentTool written = new ToCurrentTool();
+
     private static final AtomicReference<Integer> first = new AtomicReference<>();
 
     private static final List<Runnable> hooks = new ArrayList<>();
@@ -42,6 +61,9 @@ public final class Tools {
         // The logging library keeps the stream that it finds first.
         System.setOut(System.err);
         org.slf4j.LoggerFactory.getLogger(Tools.class);
+        PrintStream both = new PrintStream(written, true, StandardCharsets.UTF_8);
+        System.setOut(both);
+        System.setErr(both);
         Exit.Procedure exit = (status, message) -> {
             // A tool may catch what is thrown here and exit again: its first word counts.
             first.compareAndSet(null, status);
@@ -61,32 +83,26 @@ public final class Tools {
     }
 
     private static Result run(String tool, List<String> words, String input) {
-        PrintStream out = System.out;
-        PrintStream errors = System.err;
-        ByteArrayOutputStream written = new ByteArrayOutputStream();
-        PrintStream both = new PrintStream(written, true, StandardCharsets.UTF_8);
+        ByteArrayOutputStream output = new ByteArrayOutputStream();
+        written.current = output;
         int status = 0;
         first.set(null);
         hooks.clear();
         System.setIn(new ByteArrayInputStream(input.getBytes(StandardCharsets.UTF_8)));
-        System.setOut(both);
-        System.setErr(both);
         try {
             Object parameters = words.toArray(new String[0]);
             Class.forName(tool).getMethod("main", String[].class).invoke(null, parameters);
         } catch (InvocationTargetException thrown) {
             if (first.get() == null) {
-                thrown.getCause().printStackTrace(both);
+                thrown.getCause().printStackTrace();
                 status = 1;
             }
         } catch (ReflectiveOperationException error) {
-            error.printStackTrace(both);
+            error.printStackTrace();
             status = 1;
         } finally {
             hooks.forEach(Runnable::run);
-            System.setOut(out);
-            System.setErr(errors);
         }
-        return new Result(first.get() == null ? status : first.get(), written.toString(StandardCharsets.UTF_8));
+        return new Result(first.get() == null ? status : first.get(), output.toString(StandardCharsets.UTF_8));
     }
 }
