@@ -20,7 +20,8 @@ that it did not lose must still be there.
 
 Consequences:
 - A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
-- So is one of a broker that had stopped cleanly when its power was cut: what counts must have been on its disk.
+- So is one of a broker that had stopped cleanly when its power was cut: what counts must have been on its disk. One
+  that was in the middle of that stop has lost what any power loss takes.
 - Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
 - A replica that loses a tail which no other replica lost exceeds nothing, at whatever offset others lost theirs.
 
@@ -74,6 +75,8 @@ class NodeFailure:
     lost_bytes: float
     is_unknown: bool = False
     """Whether it may have lost data, and nobody measured how much."""
+    interrupted: bool = False
+    """Whether it was stopping cleanly when it lost its power."""
 
     @property
     def may_have_lost(self) -> bool:
@@ -125,6 +128,7 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
                     killed=float(numbers.get("killed", 0) or numbers.get("unknown_killed", 0)),
                     lost_bytes=0.0 if synced else float(numbers.get("lost_bytes", 0)),
                     is_unknown=not synced and bool(numbers.get(_UNKNOWN_LOSS, 0)),
+                    interrupted=bool(numbers.get("interrupted", 0)),
                 )
             )
     return failures

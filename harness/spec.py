@@ -26,7 +26,7 @@ A spec is YAML, every field optional:
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
     channels: 0                 # share of the drawn faults of links that concern the connections of one name
-    blackouts: 0                # share of the drawn faults that cut all power from which nothing promised can be lost
+    blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …

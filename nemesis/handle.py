@@ -27,6 +27,9 @@ from nemesis.situation import Occurrence, Situation
 from nemesis.targets import TRIGGER, check_target
 from nemesis.uninterrupted import uninterrupted
 
+Heal = Callable[[], Awaitable[None]]
+"""Undoes one action, before the fault heals as a whole."""
+
 
 @dataclass(slots=True)
 class ActiveEffects:
@@ -215,7 +218,7 @@ class FaultHandle:
         shorter pause would be no pause of the length drawn."""
         await asyncio.sleep(max(seconds, self._step_s))
 
-    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Callable[[], Awaitable[None]]:
+    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Heal:
         """Cut `links` until the fault heals, or until what this returns is called and awaited."""
         for link in links:
             _acquire(self._effects.cuts, link)
@@ -263,16 +266,16 @@ class FaultHandle:
         self._add_undo(let_pass)
         await uninterrupted(self._apply(self.cluster.intercept(number, links, rule), _INTERCEPTED))
 
-    async def pause(self, node: str) -> Callable[[], Awaitable[None]]:
+    async def pause(self, node: str) -> Heal:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
         pause, resume = partial(self.cluster.pause, node), partial(self.cluster.resume, node)
         return await self._hold(self._effects.paused, node, pause, resume, "missed")
 
-    async def kill(self, node: str) -> Callable[[], Awaitable[None]]:
+    async def kill(self, node: str) -> Heal:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
         return await self._end(node, lambda: self.cluster.kill(node), _KILLED)
 
-    async def stop(self, node: str, keep: KeepUnsynced | None = None) -> Callable[[], Awaitable[None]]:
+    async def stop(self, node: str, keep: KeepUnsynced | None = None) -> Heal:
         """Stop a process cleanly; it starts again as after `kill`. With `keep` its power is cut then, if it was whole
         and stopped by itself: one that opens no log syncs nothing that was written before an unclean end."""
         whole = self._situation.wholeness.is_whole(node)
@@ -283,24 +286,23 @@ class FaultHandle:
             self.notes.append(f"{node}: was not whole, or did not stop cleanly; it keeps its power")
         return start
 
-    async def power_off(self, node: str, keep: KeepUnsynced) -> Callable[[], Awaitable[None]]:
-        """As `kill`, and the node loses writes that were not synced."""
-        return await self._end(node, lambda: self.cluster.power_off(node, keep), _LOST)
+    async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Heal:
+        """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop."""
+        start = await self._end(node, lambda: self.cluster.power_off(node, keep, stopping_s), _LOST)
+        if stopping_s is not None:  # its logs may have grown since it was told to stop
+            self._situation.wholeness.went_down(node)
+        return start
 
-    async def wipe(self, node: str) -> Callable[[], Awaitable[None]]:
+    async def wipe(self, node: str) -> Heal:
         """As `kill`, and the node loses everything on its disk."""
         return await self._end(node, lambda: self.cluster.wipe(node), _LOST)
 
-    async def _end(
-        self, node: str, end: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]
-    ) -> Callable[[], Awaitable[None]]:
+    async def _end(self, node: str, end: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]) -> Heal:
         """As `_stop`, uncleanly."""
         self._situation.wholeness.went_down(node)
         return await self._stop(node, end, proof)
 
-    async def _stop(
-        self, node: str, stop: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]
-    ) -> Callable[[], Awaitable[None]]:
+    async def _stop(self, node: str, stop: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]) -> Heal:
         _acquire(self._effects.down, node)
         self.add_targets([node])
 
@@ -377,7 +379,7 @@ class FaultHandle:
         change: Callable[[], Coroutine[Any, Any, Evidence | None]],
         restore: Callable[[], Coroutine[Any, Any, Evidence | None]],
         proof: str,
-    ) -> Callable[[], Awaitable[None]]:
+    ) -> Heal:
         """Change a node, and restore it when the last fault that holds it so heals; gives back what heals it early."""
         _acquire(held, node)
         self.add_targets([node])
@@ -446,7 +448,7 @@ class FaultHandle:
         one purpose the first counts: it knew the original state."""
         self._effects.confirmations.setdefault(purpose, confirm)
 
-    def _add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Awaitable[None]]:
+    def _add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> Heal:
         """Used before the change, so that a fault cancelled in the middle of it undoes it too; calls are idempotent."""
         self._undo.append(undo)
 
@@ -492,8 +494,6 @@ class FaultHandle:
             tables.append(self.evidence_of_node.setdefault(node, {}))
         for table in tables:
             for name, value in evidence.items():
-                if name in _PEAKS:
-                    table[name] = max(table.get(name, 0.0), abs(value))
-                else:
-                    table[name] = table.get(name, 0.0) + value
+                before = table.get(name, 0.0)
+                table[name] = max(before, abs(value)) if name in _PEAKS else before + value
         self._on_evidence()

@@ -269,9 +269,10 @@ class ClusterUnderTest(Protocol):
         """Start the process of a node that is down; returns once the process runs, not once it is ready.
         A process that is stopping is waited for first."""
 
-    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
-        """Kill the node and drop unsynced writes. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`, `lost_names`
-        (creations, renames and deletions undone)."""
+    async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Evidence:
+        """Kill the node and drop unsynced writes. With `stopping_s` it has been told to stop cleanly so long before, or
+        less. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`, `lost_names` (creations, renames and deletions
+        undone), and of a clean stop `interrupted` (1 if it was not over)."""
 
     async def wipe(self, node: str) -> Evidence:
         """Kill the node and leave it an empty disk. Evidence: `killed`, `lost_bytes` (of all its files)."""

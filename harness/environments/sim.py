@@ -9,7 +9,8 @@ In the simulation, `nemesis.ports` means:
 - `leaders` is the controllers' latest decision, and `controller` the one elected last, read off the protocol trace.
 - A kill, a power loss or a pause comes, every other time, not at once but just before one of the node's next few
   effects (a change on disk, bytes handed to the network), within 20 ms: so it also falls between writes that belong
-  together.
+  together. A power loss in the middle of a clean stop comes before one of the next 150 at most, so that it also falls
+  into the closing of the logs, which takes next to no time.
 - A clock keeps its offset when it is reset: monotonic clocks are never stepped. Evidence counts from its offset before
   the fault.
 """
@@ -28,7 +29,7 @@ from harness.cluster.layout import Layout, cluster_layout
 from harness.cluster.random_streams import run_stream
 from harness.environments.base import Crash, Deployment, Listener, TrailPoint, VanishedNode
 from harness.environments.machines.trace_deduplicator import TraceDeduplicator
-from harness.environments.sim_machine import SimMachine
+from harness.environments.sim_machine import CRASH_POINT_WITHIN_S, SimMachine
 from harness.simulation.network.network import LinkLatency
 from harness.simulation.node import Exit
 from harness.simulation.world import HARNESS, World
@@ -50,12 +51,6 @@ from nemesis.ports import (
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-STOP_LOOK_S = 0.05
-"""Polling interval while waiting for a process to exit."""
-CRASH_POINT_SHARE = 0.5
-CRASH_POINT_EFFECTS_MAX = 8
-CRASH_POINT_WITHIN_S = 0.02
-"""Also the longest time that injecting a fault takes."""
 VIRTUAL_LIMIT_S = 86_400.0
 
 
@@ -268,7 +263,7 @@ class SimDeployment:
     async def pause(self, node: str) -> None:
         """Freeze the process."""
         machine = self._machine(node)
-        await self._at_crash_point(machine, machine.node.pause)
+        await machine.at_crash_point(self._crash_points, machine.node.pause)
 
     async def resume(self, node: str) -> Evidence:
         """Thaw it; zeros when it was not paused. Of one that was ended meanwhile, how long it was paused until then."""
@@ -279,13 +274,13 @@ class SimDeployment:
         """End the process."""
         machine = self._machine(node)
         killed = machine.node.alive
-        await self._at_crash_point(machine, lambda: machine.node.kill())
+        await machine.at_crash_point(self._crash_points, lambda: machine.node.kill())
         return {"killed": float(killed)}
 
     async def start(self, node: str) -> None:
         """Start a node that is down, on the disk it left. Raises ConfigError for properties it cannot read."""
         machine = self._machine(node)
-        await self._until_left(machine)
+        await machine.until_left()
         if machine.node.alive:
             return
         config = NodeConfig.parse(machine.properties)
@@ -311,36 +306,34 @@ class SimDeployment:
         self._machine(node).properties = properties
 
     async def stop(self, node: str) -> Evidence:
-        """Set the event that a real process sets upon SIGTERM; one that is frozen sees it when it thaws."""
+        """As SIGTERM does; a process that is frozen stops when it thaws."""
         machine = self._machine(node)
         incarnation = machine.node.incarnation
         if not machine.node.alive:
             return {"stopped": 0.0}
-        if machine.leaving != incarnation:
-            machine.leaving = incarnation
-            machine.node.loop.call_soon(machine.stopping.set)
-        await self._until_left(machine)
+        machine.ask_to_stop()
+        await machine.until_left()
         return {"stopped": float(machine.left == incarnation)}
 
-    async def _until_left(self, machine: SimMachine) -> None:
-        while True:
-            if not machine.node.alive or machine.leaving != machine.node.incarnation:
-                return
-            await asyncio.sleep(STOP_LOOK_S)
-
-    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
-        """End the process and drop unsynced writes; the machine is off until `start`."""
+    async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Evidence:
+        """End the process and drop unsynced writes; the machine is off until `start`. One that is stopping ends just
+        before one of the effects of its stop, or after `stopping_s`."""
         machine = self._machine(node)
-        killed = machine.node.alive
-        evidence: dict[str, float] = {"killed": float(killed)}
+        evidence: dict[str, float] = {"killed": float(machine.node.alive)}
 
         def lose() -> None:
+            if stopping_s is not None:
+                evidence["killed"] = float(machine.node.alive)
+                evidence["interrupted"] = float(machine.node.alive and not machine.node.paused)
             report = machine.node.power_off(keep, machine.disk_random)
             evidence["unsynced_bytes"] = report.unsynced_bytes
             evidence["lost_bytes"] = report.lost_bytes
             evidence["lost_names"] = report.lost_names
 
-        await self._at_crash_point(machine, lose)
+        if stopping_s is None:
+            await machine.at_crash_point(self._crash_points, lose)
+        else:
+            await machine.while_stopping(self._crash_points, stopping_s, lose)
         return evidence
 
     async def wipe(self, node: str) -> Evidence:
@@ -352,7 +345,7 @@ class SimDeployment:
             machine.node.kill()
             evidence["lost_bytes"] = machine.node.disk.wipe()
 
-        await self._at_crash_point(machine, lose)
+        await machine.at_crash_point(self._crash_points, lose)
         return evidence
 
     async def lie_about_fsync(self, node: str, lying: bool) -> Evidence:
@@ -426,30 +419,6 @@ class SimDeployment:
             return self._machines[name]
         except KeyError:
             raise KeyError(f"no node {name!r}; there are: {', '.join(self._machines)}") from None
-
-    async def _at_crash_point(self, machine: SimMachine, action: Callable[[], object]) -> None:
-        """Carry out `action` now or, every other time, just before one of the process's next effects."""
-        at_once = self._crash_points.random() >= CRASH_POINT_SHARE
-        effects = self._crash_points.randint(1, CRASH_POINT_EFFECTS_MAX)
-        if at_once or not machine.node.alive or machine.node.paused:
-            action()
-            return
-        reached = asyncio.Event()
-
-        def reach() -> None:
-            reached.set()
-            action()
-
-        machine.node.arm(effects, reach)
-        try:
-            async with asyncio.timeout(CRASH_POINT_WITHIN_S):
-                await reached.wait()
-        except TimeoutError:
-            pass
-        finally:  # also when the fault is cancelled: the action happens
-            if not reached.is_set():
-                machine.node.disarm()
-                action()
 
     def _take_trace(self, node: str, event: TraceEvent) -> None:
         if not self._deduplicator.is_new(node, event):

@@ -1,12 +1,22 @@
-"""State of one node of a simulated cluster."""
+"""State of one node of a simulated cluster, and the moments at which its process ends."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
 from harness.simulation.node import SimNode
+
+STOP_LOOK_S = 0.05
+"""Polling interval while waiting for a process to exit."""
+CRASH_POINT_SHARE = 0.5
+CRASH_POINT_EFFECTS_MAX = 8
+CRASH_POINT_WITHIN_S = 0.02
+"""Also the longest time that injecting a fault takes, one that stops a process first aside."""
+STOP_EFFECTS_MAX = (20, 50, 150)
+"""A clean stop of a broker has some fifty effects, and more with many replicas: most of them close its logs."""
 
 
 @dataclass(slots=True)
@@ -29,3 +39,52 @@ class SimMachine:
     """The incarnation that was asked to stop."""
     left: int = 0
     """The last incarnation that stopped cleanly."""
+
+    def ask_to_stop(self) -> None:
+        """Set the event that a real process sets upon SIGTERM; one that is frozen sees it when it thaws."""
+        if self.leaving != self.node.incarnation:
+            self.leaving = self.node.incarnation
+            self.node.loop.call_soon(self.stopping.set)
+
+    async def until_left(self) -> None:
+        """Return once no process is stopping."""
+        while True:
+            if not self.node.alive or self.leaving != self.node.incarnation:
+                return
+            await asyncio.sleep(STOP_LOOK_S)
+
+    async def at_crash_point(self, random: Random, action: Callable[[], object]) -> None:
+        """Carry out `action` now or, every other time, just before one of the process's next effects."""
+        at_once = random.random() >= CRASH_POINT_SHARE
+        effects = random.randint(1, CRASH_POINT_EFFECTS_MAX)
+        if at_once or not self.node.alive or self.node.paused:
+            action()
+        else:
+            await self._before_effect(effects, CRASH_POINT_WITHIN_S, action)
+
+    async def while_stopping(self, random: Random, within_s: float, action: Callable[[], object]) -> None:
+        """Ask the process to stop, and carry out `action` just before one of its next effects, or after `within_s`."""
+        effects = random.randint(1, random.choice(STOP_EFFECTS_MAX))
+        if self.node.alive:
+            self.ask_to_stop()
+            await self._before_effect(effects, within_s, action)
+        else:
+            action()
+
+    async def _before_effect(self, effects: int, within_s: float, action: Callable[[], object]) -> None:
+        reached = asyncio.Event()
+
+        def reach() -> None:
+            reached.set()
+            action()
+
+        self.node.arm(effects, reach)
+        try:
+            async with asyncio.timeout(within_s):
+                await reached.wait()
+        except TimeoutError:
+            pass
+        finally:  # also when the fault is cancelled: the action happens
+            if not reached.is_set():
+                self.node.disarm()
+                action()

@@ -1,22 +1,26 @@
 """Disks that forget.
 
 A power loss takes the process and those writes that were never synced; `keep` says how many of them reach the disk all
-the same. A wiped disk has lost everything, synced or not, as one that was replaced. A lying disk acknowledges fsync
-without keeping anything, so that a later power loss takes what was promised to be safe: no protocol survives that on
-enough nodes, so it is a fault by name only.
+the same. With `stopping_ms` it falls into a clean stop: while a broker hands over its leaderships, or closes its logs
+one after the other. A wiped disk has lost everything, synced or not, as one that was replaced. A lying disk
+acknowledges fsync without keeping anything, so that a later power loss takes what was promised to be safe: no protocol
+survives that on enough nodes, so it is a fault by name only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced
+
+_STOPPING: Final = (0.005, 1.0)
+"""The times drawn for which a node has been stopping, in multiples of the cluster's patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,12 @@ class PowerLoss(Fault):
 
     nodes: tuple[str, ...] = ("any",)
     keep: KeepUnsynced = KeepUnsynced.PREFIX
+    stopping_ms: float | None = None
+    """How long at most each node has been stopping cleanly when its power is cut; without it none was told to stop."""
+
+    def __post_init__(self) -> None:
+        if self.stopping_ms is not None and self.stopping_ms < 0:
+            raise ValueError(f"stopping_ms: {self.stopping_ms:g} is less than 0")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -45,29 +55,37 @@ class PowerLoss(Fault):
         return () if cluster.unclean_recovery and cluster.synced_appends else self.nodes
 
     def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
-        """The power of every controller; of every broker, too, where none of them can lose anything."""
+        """The power of every controller; of every broker, too, where none of them can lose anything. Of those that can,
+        in the middle of a clean stop."""
         names = {"controller", *cluster.controllers}
         if names.issuperset(self.nodes):
             return replace(self, nodes=cluster.controllers)
         if self.at_risk(cluster):
-            return self
+            shortest, longest = _STOPPING
+            stopping_ms = shortest * (longest / shortest) ** random.random() * cluster.patience_s * 1000
+            return replace(self, stopping_ms=float(round(stopping_ms)))
         return replace(self, nodes=random.choice((cluster.brokers, cluster.brokers + cluster.controllers)))
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
+        stopping_s = None if self.stopping_ms is None else self.stopping_ms / 1000
         for node in await handle.resolve(self.nodes):
-            await handle.power_off(node, self.keep)
+            await handle.power_off(node, self.keep, stopping_s)
 
     def took_effect(self, evidence: Evidence) -> bool:
         """Bytes were lost, or changes of names: creations, renames, deletions. Where everything is kept, and on
-        controllers, which have nothing unsynced that counts, the kill alone is the effect."""
+        controllers, which have nothing unsynced that counts, the kill alone is the effect. In the middle of a clean
+        stop that one was not over is the effect."""
+        if self.stopping_ms is not None:
+            return evidence.get("interrupted", 0) > 0
         of_controllers = all(node.startswith("c") for node in self.nodes)
         proof = ("killed",) if self.keep is KeepUnsynced.EVERYTHING or of_controllers else self.proof
         return any(evidence.get(name, 0) > 0 for name in proof)
 
     def describe(self) -> str:
-        """Targets, and what is kept."""
-        return f"power loss {' '.join(self.nodes)} (keeps {self.keep})"
+        """Targets, what is kept, and whether it falls into a clean stop."""
+        stopping = "" if self.stopping_ms is None else f", within {self.stopping_ms:g} ms of a clean stop"
+        return f"power loss {' '.join(self.nodes)} (keeps {self.keep}){stopping}"
 
 
 def _disks_may_be_emptied(cluster: ClusterShape) -> bool:

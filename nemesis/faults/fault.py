@@ -120,7 +120,8 @@ class Fault:
         return self
 
     def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
-        """The same fault with the power cut where no promise rests on what is lost then, if it is about processes."""
+        """The same fault, if it is about processes, with the power cut where no promise rests on what is lost then, or,
+        of nodes that may lose data, in the middle of a clean stop."""
         return self
 
     def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:

@@ -55,8 +55,8 @@ def restart_steps(
     trace: pa.Table, failures: Iterable[NodeFailure], topic: str = "", partition: int = -1
 ) -> Iterator[Step]:
     """Processes that take the end of the one before for a clean shutdown, and a fault had killed that; with a topic
-    also one log's end."""
-    killed = [failure for failure in failures if failure.killed]
+    also one log's end. One that lost its power while it stopped may have closed that log before, or all of them."""
+    killed = [failure for failure in failures if failure.killed and not failure.interrupted]
     own = (pc.field("topic") == topic) & (pc.field("partition") == partition)
     starts = trace.filter((pc.field("kind") == "node_started") | (own & (pc.field("kind") == "log_recovered")))
     began: dict[str, tuple[int, int]] = {}

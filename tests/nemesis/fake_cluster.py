@@ -160,8 +160,13 @@ class FakeCluster:
         self.calls.append(f"start {node}")
         self.down.discard(node)
 
-    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
-        evidence = await self.kill(node)
+    async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Evidence:
+        if stopping_s is not None:
+            self.calls.append(f"tell {node} to stop")
+            await asyncio.sleep(stopping_s)
+        evidence = dict(await self.kill(node))
+        if stopping_s is not None:
+            evidence["interrupted"] = evidence["killed"]
         return {**evidence, "unsynced_bytes": 100.0, "lost_bytes": 0.0 if keep is KeepUnsynced.EVERYTHING else 60.0}
 
     async def wipe(self, node: str) -> Evidence:

@@ -54,14 +54,19 @@ def _became(before: Fault, after: Fault, cluster: ClusterShape) -> str:
             return "all stopped" if after.nodes == cluster.brokers else "stopped"
         case RollingRestart(keep=None), RollingRestart(keep=KeepUnsynced()):
             return "stopped one by one"
+        case PowerLoss(stopping_ms=None), PowerLoss(stopping_ms=float()) if after == replace(
+            before, stopping_ms=after.stopping_ms
+        ):
+            return "while it stops"
         case PowerLoss(), PowerLoss() if after.keep == before.keep:
             names = {cluster.controllers: "controllers", cluster.brokers: "brokers"}
             return names.get(after.nodes, "all" if after.nodes == cluster.brokers + cluster.controllers else "other")
     return f"{before} became {after}"
 
 
-def test_blackouts_change_restarts_and_power_losses_of_controllers_and_nothing_else() -> None:
-    assert {*blackouts(CLUSTER)} == {"stopped", "all stopped", "stopped one by one", "controllers"}
+def test_blackouts_change_restarts_and_power_losses_and_nothing_else() -> None:
+    changes = {"stopped", "all stopped", "stopped one by one", "controllers", "while it stops"}
+    assert {*blackouts(CLUSTER)} == changes
 
 
 def test_all_brokers_lose_power_at_once_only_where_every_append_is_synced_and_a_recovery_finds_it() -> None:

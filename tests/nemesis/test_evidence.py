@@ -30,9 +30,9 @@ class SlowDisks(FakeCluster):
         await asyncio.sleep(0.4)
         return await super().wipe(node)
 
-    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
+    async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Evidence:
         await asyncio.sleep(0.4)
-        return await super().power_off(node, keep)
+        return await super().power_off(node, keep, stopping_s)
 
 
 class Unreadable(FakeCluster):

@@ -293,9 +293,14 @@ class MachineDeployment:
         """Start a node that is down, on the disk it left."""
         await self._handle(node).exclusively(self._start)
 
-    async def power_off(self, node: str, keep: KeepUnsynced) -> Evidence:
-        """SIGKILL, and the file system drops what was not synced."""
-        return await self._end(node, "power-off", "--keep", str(keep), "--seed", str(self._losses.getrandbits(32)))
+    async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Evidence:
+        """SIGKILL, with `stopping_s` so long after SIGTERM, and the file system drops what was not synced."""
+        stop: Evidence = {}
+        if stopping_s is not None:
+            stop = await self._end(node, "stop", "--limit", str(stopping_s), timeout_s=stopping_s + _STOP_MARGIN_S)
+            stop = {"killed": stop["killed"], "interrupted": stop["killed"]}
+        seed = self._losses.getrandbits(32)
+        return {**await self._end(node, "power-off", "--keep", str(keep), "--seed", str(seed)), **stop}
 
     async def wipe(self, node: str) -> Evidence:
         """SIGKILL, and all below the data directory is deleted."""
