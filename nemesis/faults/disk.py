@@ -23,6 +23,11 @@ _STOPPING: Final = (0.005, 1.0)
 """The times drawn for which a node has been stopping, in multiples of the cluster's patience."""
 
 
+def had_nothing_to_lose(evidence: Evidence) -> bool:
+    """Whether a power loss ended processes whose every write was synced: their end is all that it can do."""
+    return evidence.get("killed", 0) > 0 and evidence.get("unsynced_bytes") == 0
+
+
 @dataclass(frozen=True, slots=True)
 class PowerLoss(Fault):
     """Cut the power of some nodes, dropping unsynced writes; they start again when the fault heals."""
@@ -73,14 +78,14 @@ class PowerLoss(Fault):
             await handle.power_off(node, self.keep, stopping_s)
 
     def took_effect(self, evidence: Evidence) -> bool:
-        """Bytes were lost, or changes of names: creations, renames, deletions. Where everything is kept, and on
-        controllers, which have nothing unsynced that counts, the kill alone is the effect. In the middle of a clean
-        stop that one was not over is the effect."""
+        """Bytes were lost, or changes of names: creations, renames, deletions. Where everything is kept, or was synced,
+        and on controllers, which have nothing unsynced that counts, the kill alone is the effect. In the middle of a
+        clean stop that one was not over is the effect."""
         if self.stopping_ms is not None:
             return evidence.get("interrupted", 0) > 0
         of_controllers = all(node.startswith("c") for node in self.nodes)
         proof = ("killed",) if self.keep is KeepUnsynced.EVERYTHING or of_controllers else self.proof
-        return any(evidence.get(name, 0) > 0 for name in proof)
+        return had_nothing_to_lose(evidence) or any(evidence.get(name, 0) > 0 for name in proof)
 
     def describe(self) -> str:
         """Targets, what is kept, and whether it falls into a clean stop."""

@@ -82,6 +82,15 @@ TABLE = {
         "slow-disk",
         "wipe",
     ),
+    "all brokers lose power once they have stopped, one while it stops, then all nodes at once": row(
+        "time_limit: 26s\n"
+        "settings: {flush.messages: 1, unclean.recovery.strategy: balanced}\n"
+        "faults: [{at: 2, for: 3, fault: controlled-restart, nodes: [brokers], keep: nothing},"
+        " {at: 10, for: 3, fault: power-loss, nodes: [b2], keep: nothing, stopping_ms: 50},"
+        " {at: 18, for: 3, fault: power-loss, nodes: [all], keep: nothing}]",
+        "admin",
+        "power-loss",
+    ),
     "the return of a replica that forgot": row(
         "time_limit: 12s\n"
         "faults: [{at: 1, for: 10, fault: unclean-return, victim: b3, keep: nothing, patience_ms: 2000}]",

@@ -18,6 +18,7 @@ from typing import ClassVar, Final, Self, TypeVar
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
+from nemesis.faults.disk import had_nothing_to_lose
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import Evidence
@@ -48,8 +49,7 @@ class ScriptedPowerLoss(ScriptedFault):
 
     def took_effect(self, evidence: Evidence) -> bool:
         """Bytes were lost. Where the victim had synced all that it wrote, its end is the effect."""
-        had_nothing_to_lose = evidence.get("killed", 0) > 0 and evidence.get("unsynced_bytes") == 0
-        return had_nothing_to_lose or Fault.took_effect(self, evidence)
+        return had_nothing_to_lose(evidence) or Fault.took_effect(self, evidence)
 
     def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """The victim."""
