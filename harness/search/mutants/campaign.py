@@ -1,10 +1,11 @@
 """A campaign against mutants: nights that spend a budget of processor time, each a suite on Spark.
 
-    record → the searches with the fewest runs → one Spark job → what each box found, from the store → record → …
+    record → the searches that come first → one Spark job → what each box found, from the store → record → …
 
 A search goes on where it was left, whatever night that was: its next runs depend on its own range alone, and not on
-the other searches, the budget or the number of processes. Those with the fewest runs come first, so a budget that ends
-early has given every mutant about as many runs.
+the other searches, the budget or the number of processes. First come those that may still show that a mutant is found
+within the runs that are allowed for it, then all others; of either those with the fewest runs, so a budget that ends
+early has given every mutant about as many.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from harness.search.ended_runs import EndedRuns
 from harness.search.hunt.folder import CorpusFolder
-from harness.search.mutants.mutant import Method, Mutant
+from harness.search.mutants.mutant import LIMITS, Method, Mutant
 from harness.search.mutants.record import CampaignRecord
 from harness.search.mutants.searches import HuntSearch, MutantSearch, RandomSearch, cell_of
 from harness.spec import Spec
@@ -56,7 +57,7 @@ class CampaignNight:
         self.take_in()
         runs: list[PlannedRun] = []
         if self.spent_s < self.budget_s:
-            for mutant, method in self._by_evidence():
+            for mutant, method in self._by_need():
                 if (search := self._search(mutant, method)) is not None:
                     runs += search.plan()
                     self._waiting.append(search)
@@ -77,10 +78,16 @@ class CampaignNight:
         self._waiting = []
         self.record.save()
 
-    def _by_evidence(self) -> Iterable[tuple[Mutant, Method]]:
-        """Every search, those with the fewest runs first; of as many, those of one method after the other."""
+    def _by_need(self) -> Iterable[tuple[Mutant, Method]]:
+        """Every search in the order in which they come; of as many runs, those of one method after the other."""
         searches = [(mutant, method) for method in Method for mutant in self.mutants]
-        return sorted(searches, key=lambda it: self.record.runs(it[0].name, it[1]))
+        return sorted(searches, key=lambda it: (self._is_settled(*it), self.record.runs(it[0].name, it[1])))
+
+    def _is_settled(self, mutant: Mutant, method: Method) -> bool:
+        """Whether it is known if the search finds the mutant within the runs that are allowed for that."""
+        ranges = self.record.ranges(mutant.name, method)
+        runs = self.record.runs(mutant.name, method)
+        return method not in LIMITS or runs >= LIMITS[method] or any(each.together is not None for each in ranges)
 
     def _search(self, mutant: Mutant, method: Method) -> MutantSearch | None:
         seeds = self.record.range_of(mutant.name, method, mutant.ranges)

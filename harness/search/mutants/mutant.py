@@ -39,6 +39,10 @@ class Method(StrEnum):
     HUNT = "hunt"
 
 
+LIMITS: Final = {Method.RANDOM: 500, Method.STORIES: 100}
+"""Runs within which these are to find every rule."""
+
+
 class MutantKind(StrEnum):
     """The way in which a mutant is wrong."""
 

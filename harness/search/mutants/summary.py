@@ -13,13 +13,11 @@ from math import inf
 from typing import Final
 
 from harness.search.mutants.explorations import DEPTHS, scopes_of
-from harness.search.mutants.mutant import Method, Mutant, MutantKind
+from harness.search.mutants.mutant import LIMITS, Method, Mutant, MutantKind
 from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, SeedRange
 from harness.suites.boxes import BOXES
 from results.statistics import Interval, median
 
-LIMITS: Final = {Method.RANDOM: 500, Method.STORIES: 100}
-"""Runs within which every rule is to be found."""
 EXCEPTIONS_MOST: Final = 5
 """Rules that random runs may miss, if another search finds them."""
 

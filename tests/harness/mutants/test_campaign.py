@@ -137,6 +137,24 @@ def test_the_searches_with_the_fewest_runs_come_first(tmp_path: Path, monkeypatc
     assert CampaignNight((SMALL, other), record, tmp_path, 0.0).next_round() == [], "no budget"
 
 
+def test_searches_come_first_that_may_still_find_a_mutant_within_the_runs_allowed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "ROUND_SIZE", 8)
+    names = ("found", "missed", "open")
+    many = tuple(replace(SMALL, name=name, ranges=20) for name in names)
+    record = CampaignRecord(tmp_path / "record.json")
+    record.searches = {
+        name: {method: [SeedRange(0, runs=3)] for method in (Method.STORIES, Method.HUNT)} for name in names
+    }
+    record.searches["found"][Method.RANDOM] = [SeedRange(0, runs=2, together=Detection(2, 1.0, "raft: two", "n/1"))]
+    record.searches["missed"][Method.RANDOM] = [SeedRange(number, runs=200) for number in range(3)]
+    record.searches["open"][Method.RANDOM] = [SeedRange(0, runs=90)]
+    for methods in record.searches.values():
+        methods[Method.STORIES] = [SeedRange(0, runs=100)]
+    assert {each.cell for each in CampaignNight(many, record, tmp_path, 3600.0).next_round()} == {"open, random"}
+
+
 def test_a_record_is_read_back_and_a_damaged_one_is_refused_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
