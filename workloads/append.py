@@ -30,13 +30,22 @@ A read that ends in an error is `fail`: it returned nothing and changed nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from workloads.clients.batching import BatchingProducer
 from workloads.clients.consumer_rules import ConsumerRules
-from workloads.clients.library import AppendingClient, ClientLibrary, ClosableClient, LibraryError, ReadingClient
+from workloads.clients.delivery import Delivery
+from workloads.clients.library import (
+    AppendingClient,
+    BurstAppendingClient,
+    ClientLibrary,
+    ClosableClient,
+    LibraryError,
+    ReadingClient,
+)
 from workloads.clients.native import (
     AdminClient,
     AdminError,
@@ -57,6 +66,9 @@ from workloads.scripted import ScriptedClient
 from workloads.workload import SetUpError, WorkloadSettings
 
 T = TypeVar("T", bound=ClosableClient)
+Appender = Callable[[int, int, Callable[[int], None]], Iterable[Coroutine[Any, Any, None]]]
+"""Appends to a partition so many records, each an operation, and calls a function with the number of those that ended.
+"""
 
 _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
@@ -169,10 +181,8 @@ class AppendWorkload:
 
     # producers
 
-    def _producer(self, name: str) -> AppendingClient:
+    def _native_producer(self, name: str) -> AppendingClient:
         settings = self._settings
-        if self._library is not None:
-            return self._closed_later(self._library.producer(name))
         producer = Producer(
             self._client(name),
             settings.topic,
@@ -186,11 +196,52 @@ class AppendWorkload:
 
     async def _append(self, process: int, producer: AppendingClient, partition: int) -> None:
         """Append the next value of the run as one operation."""
+        index, value = self._invoke_append(process, partition)
+        self._complete_append(index, await producer.append(partition, value))
+
+    def _invoke_append(self, process: int, partition: int) -> tuple[int, bytes]:
+        """The operation that appends the next value of the run, and this value."""
         value = self._next_value
         self._next_value += 1
         index = self._recorder.invoke(process, "append", self._settings.topic, partition, value=value)
-        delivery = await producer.append(partition, b"%0*d" % (self._settings.record_bytes, value))
+        return index, b"%0*d" % (self._settings.record_bytes, value)
+
+    def _complete_append(self, index: int, delivery: Delivery) -> None:
         self._recorder.complete(index, delivery.outcome, offset=delivery.base_offset, error=delivery.error)
+
+    def _appender(self, process: int, name: str) -> tuple[ClosableClient, Appender]:
+        """A producer, and what appends with it."""
+        if self._library is None:
+            native = self._native_producer(name)
+            return native, partial(self._appends_one_by_one, process, native)
+        producer = self._closed_later(self._library.producer(name))
+        return producer, partial(self._appends_together, process, producer)
+
+    def _appends_one_by_one(
+        self, process: int, producer: AppendingClient, partition: int, count: int, ended: Callable[[int], None]
+    ) -> list[Coroutine[Any, Any, None]]:
+        async def append() -> None:
+            await self._append(process, producer, partition)
+            ended(1)
+
+        return [append() for _ in range(count)]
+
+    def _appends_together(
+        self, process: int, producer: BurstAppendingClient, partition: int, count: int, ended: Callable[[int], None]
+    ) -> list[Coroutine[Any, Any, None]]:
+        async def append() -> None:
+            with self._recorder.together():
+                invoked = [self._invoke_append(process, partition) for _ in range(count)]
+
+            def complete(deliveries: Sequence[tuple[int, Delivery]]) -> None:
+                with self._recorder.together():
+                    for place, delivery in deliveries:
+                        self._complete_append(invoked[place][0], delivery)
+                ended(len(deliveries))
+
+            await producer.append(partition, [value for _, value in invoked], complete)
+
+        return [append()]
 
     async def _produce(self, number: int, until_s: float) -> None:
         """One producer after another; each begins as the one before it ends, so that the rate stays."""
@@ -200,8 +251,8 @@ class AppendWorkload:
         async with asyncio.TaskGroup() as appends:
             while True:
                 ends_s = min(until_s, end_of_life_s(lives, self._settings.producer_life_ms / 1000))
-                producer = self._producer(name)
-                await self._append_until(ends_s, process, producer, random, appends)
+                producer, append = self._appender(process, name)
+                await self._append_until(ends_s, append, random, appends)
                 if ends_s >= until_s:
                     return
                 await _sleep_until(ends_s)
@@ -210,16 +261,13 @@ class AppendWorkload:
                 process = self._later_process()
                 name = f"producer-{number}/{process}"
 
-    async def _append_until(
-        self, ends_s: float, process: int, producer: AppendingClient, random: Random, appends: asyncio.TaskGroup
-    ) -> None:
+    async def _append_until(self, ends_s: float, append: Appender, random: Random, appends: asyncio.TaskGroup) -> None:
         settings, loop = self._settings, asyncio.get_running_loop()
         open_appends = [0] * settings.partitions
         ended = asyncio.Event()
 
-        async def append(partition: int) -> None:
-            await self._append(process, producer, partition)
-            open_appends[partition] -= 1
+        def end(partition: int, count: int) -> None:
+            open_appends[partition] -= count
             ended.set()
 
         due_s = loop.time()
@@ -234,9 +282,10 @@ class AppendWorkload:
             if loop.time() >= ends_s:
                 return
             partition = random.choice(places)
-            for _ in range(min(settings.burst, settings.pipeline - open_appends[partition])):
-                open_appends[partition] += 1
-                appends.create_task(append(partition))
+            count = min(settings.burst, settings.pipeline - open_appends[partition])
+            open_appends[partition] += count
+            for appending in append(partition, count, partial(end, partition)):
+                appends.create_task(appending)
 
     def _later_process(self) -> int:
         """The process number of a client that begins in the middle of the run."""
@@ -358,11 +407,11 @@ class AppendWorkload:
     def _scripted_client(self) -> ScriptedClient:
         settings = self._settings
         process = settings.producers + settings.consumers + settings.end_offset_readers + 1
-        producers: dict[str | None, tuple[int, AppendingClient]] = {None: (process, self._producer("script"))}
+        producers: dict[str | None, tuple[int, AppendingClient]] = {None: (process, self._native_producer("script"))}
 
         async def append(partition: int, name: str | None) -> None:
             if name not in producers:
-                producers[name] = (self._later_process(), self._producer(f"script-{name}"))
+                producers[name] = (self._later_process(), self._native_producer(f"script-{name}"))
             await self._append(*producers[name], partition)
 
         return ScriptedClient(

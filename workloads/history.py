@@ -34,13 +34,15 @@ is two lines: its invocation (no `completed_ns`) before anything is sent, and it
 `outcome` and what was learnt). A read changes nothing, so it is one line, written when it completes: a read cut short
 by the death of the run leaves no trace and proves nothing.
 Each line is handed to the operating system in one write before the recorder returns, so that `kill -9` loses at most
-the line being written, whose torn rest the reader leaves out.
+the line being written, whose torn rest the reader leaves out. Operations that begin or end together may share that
+write (`Recorder.together`), which is then what is lost.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -104,6 +106,7 @@ class Recorder:
         self._path = path
         self._file = path.open("wb", buffering=0) if path is not None else None
         self._lines: list[bytes] = []
+        self._together: list[bytes] | None = None
         self._now_ns = now_ns
         self._on_acknowledged = on_acknowledged
         self._next_index = 0
@@ -187,6 +190,18 @@ class Recorder:
             raise ValueError(f"operation {index} is of kind {kind}; it can only be completed")
         del self._open[index]
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Hand what is recorded within it to the operating system in one write, at its end. Nothing may be sent
+        before that."""
+        lines = self._together = []
+        try:
+            yield
+        finally:
+            self._together = None
+            if lines and self._file is not None:
+                self._file.write(b"".join(lines))
+
     def count(self, kind: HistoryKind, outcome: OperationOutcome) -> int:
         """How many operations of `kind` ended in `outcome` so far."""
         return self._counts.get((kind, outcome), 0)
@@ -210,6 +225,8 @@ class Recorder:
         self._next_line += 1
         if self._file is None:
             self._lines.append(line)
+        elif self._together is not None:
+            self._together.append(line)
         else:
             self._file.write(line)
 

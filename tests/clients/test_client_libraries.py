@@ -27,8 +27,8 @@ from harness.runner.client_processes.driven_clients import DrivenLibrary
 from harness.spec import loads
 from harness.yaml_document import SpecError
 from tests.clients.requirements import missing
-from workloads.clients.library import LibraryError
-from workloads.clients.native import AdminClient, Client, OffsetOutOfRangeError, Truncation
+from workloads.clients.library import BurstAppendingClient, LibraryError
+from workloads.clients.native import AdminClient, Client, Delivery, OffsetOutOfRangeError, Truncation
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
 from workloads.workload import WorkloadSettings
@@ -85,6 +85,14 @@ def with_library(
     asyncio.run(main())
 
 
+async def append(producer: BurstAppendingClient, value: bytes) -> Delivery:
+    """Append one record to partition 0."""
+    deliveries: list[tuple[int, Delivery]] = []
+    await producer.append(0, [value], deliveries.extend)
+    ((_, delivery),) = deliveries
+    return delivery
+
+
 def test_the_history_of_a_library_is_that_of_a_log_across_a_killed_broker(
     cluster: LoopbackCluster, library: tuple[str, tuple[str, ...]]
 ) -> None:
@@ -123,6 +131,32 @@ def test_the_history_of_a_library_is_that_of_a_log_across_a_killed_broker(
         assert verdict.validity is Validity.VALID, verdict
 
 
+def test_records_that_share_a_batch_are_answered_each_by_itself(
+    cluster: LoopbackCluster, library: tuple[str, tuple[str, ...]]
+) -> None:
+    patience = {"request_timeout_ms": 30_000, "delivery_timeout_ms": 300_000, "linger_ms": 5, "batch_records": 20}
+    wanted = settings(cluster, f"{library[0]}-batches", **patience)
+    values = [b"%d" % value for value in range(50)]
+
+    async def test(clients: DrivenLibrary) -> None:
+        producer = clients.producer("producer")
+        huge = b"9" * 2_000_000
+        outcomes: dict[int, Delivery] = {}
+        async with asyncio.timeout(LIMIT_S):
+            await producer.append(0, [*values[:25], huge, *values[25:]], outcomes.update)
+        assert outcomes.pop(25).outcome == "fail"
+        assert [outcomes[place].base_offset for place in sorted(outcomes)] == list(range(50))
+        consumer = clients.consumer("consumer")
+        consumer.assign([(wanted.topic, 0)])
+        read: list[bytes | None] = []
+        async with asyncio.timeout(LIMIT_S):
+            while len(read) < len(values):
+                read += [record.value for fetched in await consumer.poll(1.0) for record in fetched.records]
+        assert read == values
+
+    with_library(library, wanted, test, cluster)
+
+
 def test_an_append_that_a_library_gives_up_may_have_happened(
     cluster: LoopbackCluster, library: tuple[str, tuple[str, ...]]
 ) -> None:
@@ -134,12 +168,12 @@ def test_an_append_that_a_library_gives_up_may_have_happened(
     async def test(clients: DrivenLibrary) -> None:
         producer = clients.producer("producer")
         async with asyncio.timeout(LIMIT_S):
-            while (await producer.append(0, b"1")).outcome != "ok":
+            while (await append(producer, b"1")).outcome != "ok":
                 pass  # a busy machine may take longer than the delivery timeout
         os.kill(cluster.pids["b1"], signal.SIGSTOP)  # a connection that stays: the record can be sent
-        given_up = await producer.append(0, b"2")
+        given_up = await append(producer, b"2")
         assert (given_up.outcome, given_up.error) == ("info", "timeout")
-        pending = asyncio.create_task(producer.append(0, b"3"))
+        pending = asyncio.create_task(append(producer, b"3"))
         await asyncio.sleep(0)
         await producer.close()
         assert (await pending).outcome == "info"
@@ -157,10 +191,10 @@ def test_a_record_that_the_library_refuses_to_take_certainly_did_not_happen(
 
     async def test(clients: DrivenLibrary) -> None:
         producer = clients.producer("producer")
-        refused = await producer.append(0, b"1" * 2_000_000)
+        refused = await append(producer, b"1" * 2_000_000)
         assert refused.outcome == "fail"
         assert "TOO_LARGE" in str(refused.error)
-        assert (await producer.append(0, b"2")).base_offset == 0
+        assert (await append(producer, b"2")).base_offset == 0
 
     with_library(library, wanted, test, cluster)
 
@@ -173,7 +207,7 @@ def test_a_consumer_says_that_its_position_was_deleted_and_reads_on_from_the_sta
     async def test(clients: DrivenLibrary) -> None:
         producer = clients.producer("producer")
         for value in range(6):
-            await producer.append(0, b"%d" % value)
+            await append(producer, b"%d" % value)
         admin = Client(wanted.bootstrap, "deleting", Random(1))
         try:
             await AdminClient(admin).delete_records(wanted.topic, 0, 4, LIMIT_S)
@@ -259,7 +293,7 @@ def test_a_process_that_ends_by_itself_is_an_error_with_its_last_line() -> None:
 
     async def test(clients: DrivenLibrary) -> None:
         with pytest.raises(LibraryError, match=r"their process ended with status 1: out of order$"):
-            await clients.producer("producer").append(0, b"1")
+            await append(clients.producer("producer"), b"1")
 
     argv = (sys.executable, "-c", "print('{}', flush=True); input(); raise SystemExit('out of order')")
     with_library(("java", argv), wanted, test)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,7 +21,8 @@ from tests.workloads.scripted_cluster import (
     answer,
 )
 from tests.workloads.virtual_time import run
-from workloads.history import Recorder
+from workloads.clients.delivery import Delivery
+from workloads.history import Recorder, read_jsonl
 from workloads.registry import WORKLOADS
 from workloads.workload import SetUpError, Workload, WorkloadSettings
 
@@ -250,3 +252,67 @@ def test_set_up_refuses_a_topic_that_exists_and_one_that_cannot_be_created() -> 
 def test_a_setting_out_of_range_is_refused_by_name(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
         WorkloadSettings(bootstrap=(("b1", 9092),), **{field: value})
+
+
+class AcknowledgingLibrary:
+    """A library whose producers fail the first record of a burst and acknowledge the others, and remember the history
+    as it was when they were given it."""
+
+    def __init__(self, path: Path) -> None:
+        self.invoked: list[list[int]] = []
+        """The values of appends without completion, at each burst."""
+        self.bursts: list[list[bytes]] = []
+        self._path = path
+
+    def producer(self, name: str) -> AcknowledgingLibrary:
+        return self
+
+    async def append(
+        self, partition: int, values: Sequence[bytes], on_delivery: Callable[[Sequence[tuple[int, Delivery]]], None]
+    ) -> None:
+        rows = read_jsonl(self._path).to_pylist()
+        self.invoked.append([row["value"] for row in rows if row["completed_ns"] is None])
+        self.bursts.append([*values])
+        await asyncio.sleep(0.01)
+        on_delivery([(place, Delivery("ok", place)) for place in range(1, len(values))])
+        await asyncio.sleep(0.01)
+        on_delivery([(0, Delivery("info", error="timeout"))])
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_burst_of_a_library_is_in_the_history_before_the_library_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    library = AcknowledgingLibrary(path)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        settings = WorkloadSettings(
+            bootstrap=(("127.0.0.1", 1),),
+            producers=1,
+            consumers=0,
+            end_offset_readers=0,
+            partitions=1,
+            rate=100.0,
+            burst=4,
+            pipeline=6,
+            record_bytes=3,
+        )
+        recorder = Recorder(path, lambda: round(loop.time() * 1e9))
+        workload = WORKLOADS["append"](settings, recorder, Random, library)  # type: ignore[arg-type]
+        await workload.run(loop.time() + 1)
+        assert recorder.open_appends == 0
+
+    run(main())
+    assert library.bursts[0] == [b"000", b"001", b"002", b"003"]
+    assert len(library.bursts) > 3
+    for burst, invoked in zip(library.bursts, library.invoked, strict=True):
+        assert [int(value) for value in burst] == invoked[-len(burst) :]
+        assert len(invoked) <= 6
+    history = read_jsonl(path).to_pylist()
+    outcomes = {row["value"]: (row["outcome"], row["offset"], row["error"]) for row in history}
+    for burst in library.bursts:
+        first, *others = (outcomes[int(value)] for value in burst)
+        assert first == ("info", None, "timeout")
+        assert others == [("ok", place, None) for place in range(1, len(burst))]

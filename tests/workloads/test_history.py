@@ -80,6 +80,18 @@ def test_an_append_is_written_at_its_invocation_and_a_read_at_its_completion(tmp
     assert recorder.open_appends == 1
 
 
+def test_what_is_recorded_together_is_in_the_file_once_that_has_ended(tmp_path: Path) -> None:
+    path, alone = tmp_path / "together.jsonl", tmp_path / "alone.jsonl"
+    write_a_history(Recorder(alone, Clock()))
+    recorder = Recorder(path, Clock())
+    with recorder.together():
+        write_a_history(recorder)
+        assert path.read_bytes() == b""
+    assert path.read_bytes() == alone.read_bytes()
+    recorder.invoke(0, "append", "t", 0, value=10)
+    assert read_jsonl(path).num_rows == 5
+
+
 def test_nothing_completes_twice() -> None:
     recorder = Recorder(None, Clock())
     index = recorder.invoke(0, "append", "t", 0, value=1)

@@ -35,6 +35,17 @@ class AppendingClient(ClosableClient, Protocol):
         """Append one record, behind every record appended before."""
 
 
+class BurstAppendingClient(ClosableClient, Protocol):
+    """As `AppendingClient`, for several records at once: a task and a write for each of them would take longer than the
+    library."""
+
+    async def append(
+        self, partition: int, values: Sequence[bytes], on_delivery: Callable[[Sequence[tuple[int, Delivery]]], None]
+    ) -> None:
+        """Append records in their order, behind every record appended before. `on_delivery` is told the outcomes, with
+        the place of each in `values`, as soon as they are known; returns when all are."""
+
+
 class ConnectedClient(ClosableClient, Protocol):
     """The part of a client below its producer or consumer."""
 
@@ -74,7 +85,7 @@ class ClientLibrary(Protocol):
     async def start(self) -> None:
         """Start the processes of the clients. Raises LibraryError."""
 
-    def producer(self, name: str) -> AppendingClient:
+    def producer(self, name: str) -> BurstAppendingClient:
         """A producer called `name`."""
 
     def consumer(

@@ -7,7 +7,6 @@ import java.io.BufferedWriter;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.OutputStreamWriter;
-import java.io.UncheckedIOException;
 import java.io.Writer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -44,9 +43,11 @@ public final class KafkaClients {
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Writer OUTPUT =
         new BufferedWriter(new OutputStreamWriter(System.out, StandardCharsets.UTF_8));
+    private static final BlockingQueue<String> ANSWERS = new LinkedBlockingQueue<>();
 
     public static void main(String[] arguments) throws IOException {
         Map<String, Client> clients = new HashMap<>();
+        new Thread(KafkaClients::writeAnswers, "answers").start();
         answer(JSON.createObjectNode());
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = input.readLine(); line != null; line = input.readLine()) {
@@ -65,18 +66,35 @@ public final class KafkaClients {
 
     /** One line; several threads answer. */
     private static void answer(ObjectNode message) {
-        synchronized (OUTPUT) {
-            try {
-                OUTPUT.write(message + "\n");
+        ANSWERS.add(message.toString());
+    }
+
+    /** All lines that there are in one write: a batch acknowledges hundreds of records at once. */
+    private static void writeAnswers() {
+        List<String> lines = new ArrayList<>();
+        try {
+            while (true) {
+                lines.add(ANSWERS.take());
+                ANSWERS.drainTo(lines);
+                for (String line : lines) {
+                    OUTPUT.write(line);
+                    OUTPUT.write('\n');
+                }
                 OUTPUT.flush();
-            } catch (IOException error) {
-                throw new UncheckedIOException(error);
+                lines.clear();
             }
+        } catch (IOException | InterruptedException error) {
+            System.err.println(error);
+            Runtime.getRuntime().halt(1);
         }
     }
 
     private static ObjectNode to(JsonNode command) {
-        return JSON.createObjectNode().put("id", command.get("id").asLong());
+        return to(command.get("id").asLong());
+    }
+
+    private static ObjectNode to(long number) {
+        return JSON.createObjectNode().put("id", number);
     }
 
     /** The error in the words of the history. */
@@ -147,19 +165,26 @@ public final class KafkaClients {
          */
         @Override
         void carryOut(JsonNode command) {
-            byte[] value = command.get("value").asText().getBytes(StandardCharsets.UTF_8);
+            long number = command.get("id").asLong();
+            for (JsonNode value : command.get("values")) {
+                append(number++, command.get("partition").asInt(), value.asText().getBytes(StandardCharsets.UTF_8));
+            }
+        }
+
+        private void append(long number, int partition, byte[] value) {
             try {
-                producer.send(new ProducerRecord<>(topic, command.get("partition").asInt(), null, value), (metadata, error) -> {
+                producer.send(new ProducerRecord<>(topic, partition, null, value), (metadata, error) -> {
                     if (error == null) {
-                        answer(metadata.hasOffset() ? to(command).put("offset", metadata.offset()) : to(command).putNull("offset"));
+                        ObjectNode acknowledged = to(number).put("count", 1);
+                        answer(metadata.hasOffset() ? acknowledged.put("offset", metadata.offset()) : acknowledged.putNull("offset"));
                     } else {
                         boolean refused = error instanceof TimeoutException || error instanceof RecordTooLargeException;
                         boolean taken = !refused || Thread.currentThread() != this;
-                        answer(to(command).put("error", word(error)).put("taken", taken));
+                        answer(to(number).put("error", word(error)).put("taken", taken));
                     }
                 });
             } catch (KafkaException error) {
-                answer(to(command).put("error", word(error)).put("taken", true));
+                answer(to(number).put("error", word(error)).put("taken", true));
             }
         }
 

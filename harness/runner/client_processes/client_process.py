@@ -4,8 +4,10 @@ Commands go to its standard input, one object a line; answers come from its stan
 the `id` of its command. The process serves any number of clients, each by its name:
 
     {"do": "open", "client": C, "kind": "producer" or "consumer", "topic": T, "properties": {…}}
-    {"do": "append", "client": C, "id": N, "partition": P, "value": "17"}
-        → {"id": N, "offset": O}                          acknowledged; null where the library was not told the offset
+    {"do": "append", "client": C, "id": N, "partition": P, "values": ["17", "18", …]}
+        a record each, with the ids N, N + 1 …; an answer is about one of them, or about a run of them
+        → {"id": N, "count": K, "offset": O}              K records acknowledged, from this id and this offset on; null
+                                                          where the library was not told the offset
         → {"id": N, "error": E, "taken": false}           the library refused it before it took the record
         → {"id": N, "error": E, "taken": true}            given up: nobody knows
     {"do": "assign", "client": C, "partitions": [P, …]}   from their start
@@ -26,18 +28,58 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
 from workloads.clients.library import LibraryError
+from workloads.compact_json import compact
 
 _LINE_BYTES_MAX: Final = 64 << 20
 _START_LIMIT_S: Final = 300.0
 _END_LIMIT_S: Final = 5.0
 
 Answer = asyncio.Future[dict[str, Any] | None]
+
+
+class SentRecords:
+    """Records that were sent in one command, until each has an answer or all are given up."""
+
+    def __init__(self, count: int, on_answer: Callable[[Sequence[int], Mapping[str, Any]], None]) -> None:
+        """`on_answer` is called with the places of records and their answer, in which `offset` is that of the first of
+        them. Each place comes once."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when every record has an answer. Raises LibraryError when the process ends before, or what `on_answer`
+        raised."""
+        self._open = dict.fromkeys(range(count))
+        self._on_answer = on_answer
+
+    def answer(self, places: Sequence[int], message: Mapping[str, Any]) -> None:
+        """What the process says about records, unless they were given up before."""
+        if self.ended.done():
+            return
+        for place in places:
+            del self._open[place]
+        try:
+            self._on_answer(places, message)
+        except Exception as error:
+            self.ended.set_exception(error)
+        else:
+            if not self._open:
+                self.ended.set_result(None)
+
+    def give_up(self, error: str) -> None:
+        """Wait for no more answers: nobody knows what became of the records without one."""
+        if not self.ended.done():
+            self.answer(list(self._open), {"error": error, "taken": True})
+
+    def fail(self, error: LibraryError) -> None:
+        """There will be no more answers, which is an error."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
 
 
 class ClientProcess:
@@ -50,6 +92,8 @@ class ClientProcess:
         self._log: IO[bytes] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._answers: dict[int, Answer] = {}
+        self._sent: dict[int, tuple[SentRecords, int]] = {}
+        """Records and their places, by id."""
         self._next_id = 0
         self._failure = ""
 
@@ -79,7 +123,7 @@ class ClientProcess:
             raise LibraryError(self._failure)
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(command, separators=(",", ":")).encode() + b"\n")
+        self._process.stdin.write(f"{compact(command)}\n".encode())
 
     def ask(self, command: Mapping[str, Any]) -> Answer:
         """Send a command; its answer comes as the result of a future, which may be resolved by its owner before, or
@@ -88,6 +132,13 @@ class ClientProcess:
         answer = self._answers[self._next_id] = asyncio.get_running_loop().create_future()
         self.post({**command, "id": self._next_id})
         return answer
+
+    def append(self, client: str, partition: int, values: Sequence[str], records: SentRecords) -> None:
+        """Send `records`, which have these values. Raises LibraryError when the process has ended."""
+        first = self._next_id + 1
+        self.post({"do": "append", "client": client, "id": first, "partition": partition, "values": values})
+        self._next_id += len(values)
+        self._sent.update((first + place, (records, place)) for place in range(len(values)))
 
     async def drain(self) -> None:
         """Wait until the process takes more commands."""
@@ -117,13 +168,26 @@ class ClientProcess:
     async def _read(self, output: asyncio.StreamReader) -> None:
         while line := await output.readline():
             message = json.loads(line)
-            answer = self._answers.pop(message["id"], None)
-            if answer is not None and not answer.done():
+            number = message["id"]
+            if number in self._sent:
+                self._answer_records(range(number, number + message.get("count", 1)), message)
+            elif (answer := self._answers.pop(number, None)) is not None and not answer.done():
                 answer.set_result(message)
         self._failure = await self._why_ended()
+        error = LibraryError(self._failure)
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(LibraryError(self._failure))
+                answer.set_exception(error)
+        for records, _ in self._sent.values():
+            records.fail(error)
+
+    def _answer_records(self, numbers: range, message: dict[str, Any]) -> None:
+        """One answer may be about records of several commands."""
+        for records, sent in groupby(map(self._sent.pop, numbers), key=itemgetter(0)):
+            places = [place for _, place in sent]
+            records.answer(places, message.copy())
+            if message.get("offset") is not None:
+                message["offset"] += len(places)
 
     async def _why_ended(self) -> str:
         assert self._process is not None

@@ -19,7 +19,7 @@ from itertools import cycle
 from random import Random
 from typing import Any, Final
 
-from harness.runner.client_processes.client_process import Answer, ClientProcess
+from harness.runner.client_processes.client_process import Answer, ClientProcess, SentRecords
 from harness.runner.client_processes.properties import PROPERTIES
 from workloads.clients.library import LibraryError
 from workloads.clients.native import (
@@ -102,7 +102,9 @@ class DrivenClient:
             backoff_s_max=settings.retry_backoff_ms_max / 1000,
         )
         self._process = process
+        self._loop = asyncio.get_running_loop()
         self._open: set[Answer] = set()
+        self._sent: set[SentRecords] = set()
         self._closed = False
 
     def post(self, command: Mapping[str, Any]) -> None:
@@ -121,11 +123,28 @@ class DrivenClient:
         finally:
             self._open.discard(answer)
 
+    async def append(self, partition: int, values: Sequence[bytes], records: SentRecords, limit_s: float) -> None:
+        """Send records, and wait until they have ended: with an answer, after `limit_s`, or when the client is closed.
+        Raises LibraryError."""
+        if self._closed:
+            records.give_up("closed")
+            return
+        self._process.append(self.name, partition, [value.decode() for value in values], records)
+        self._sent.add(records)
+        expiry = self._loop.call_later(limit_s, records.give_up, "timeout")
+        try:
+            await records.ended
+        finally:
+            expiry.cancel()
+            self._sent.discard(records)
+
     async def close(self) -> None:
         """Give up everything that is open, then close the library's client. May be called twice."""
         if self._closed:
             return
         self._closed = True
+        for records in self._sent:
+            records.give_up("closed")
         for answer in self._open:
             if not answer.done():
                 answer.set_result(None)
@@ -135,31 +154,34 @@ class DrivenClient:
 
 
 class DrivenProducer:
-    """Implements `AppendingClient`."""
+    """Implements `BurstAppendingClient`."""
 
     def __init__(self, client: DrivenClient, settings: WorkloadSettings) -> None:
         self._client = client
         self._acknowledged = settings.acks != 0
         self._limit_s = _GIVE_UP_FACTOR * settings.delivery_timeout_ms / 1000
 
-    async def append(self, partition: int, value: bytes) -> Delivery:
-        """See `AppendingClient`."""
-        try:
-            async with asyncio.timeout(self._limit_s):
-                answer = await self._client.ask({"do": "append", "partition": partition, "value": value.decode()})
-        except TimeoutError:
-            return Delivery("info", error="timeout")
-        if answer is None:
-            return Delivery("info", error="closed")
+    async def append(
+        self, partition: int, values: Sequence[bytes], on_delivery: Callable[[Sequence[tuple[int, Delivery]]], None]
+    ) -> None:
+        """See `BurstAppendingClient`."""
+
+        def deliver(places: Sequence[int], answer: Mapping[str, Any]) -> None:
+            on_delivery([(place, self._delivery(answer, number)) for number, place in enumerate(places)])
+
+        await self._client.append(partition, values, SentRecords(len(values), deliver), self._limit_s)
+
+    async def close(self) -> None:
+        """See `BurstAppendingClient`."""
+        await self._client.close()
+
+    def _delivery(self, answer: Mapping[str, Any], number: int) -> Delivery:
+        """The outcome of the record that is so far behind the first one of an answer."""
         if "error" in answer:
             return Delivery("info" if answer["taken"] else "fail", error=answer["error"])
         if not self._acknowledged:
             return Delivery("info", error="no acknowledgement")
-        return Delivery("ok", answer["offset"])
-
-    async def close(self) -> None:
-        """See `AppendingClient`."""
-        await self._client.close()
+        return Delivery("ok", None if answer["offset"] is None else answer["offset"] + number)
 
 
 class DrivenConsumer:

@@ -6,12 +6,15 @@ A producer has a thread that serves delivery reports, a consumer one that carrie
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
@@ -20,6 +23,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 _RECORDS_MAX: Final = 500
 _SERVE_S: Final = 0.1
 _PURGE_S: Final = 1.0
+_UNANSWERED_MAX: Final = 5
+"""librdkafka's RD_KAFKA_IDEMP_MAX_INFLIGHT."""
 _TRUNCATED: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _WORDS: Final = {
@@ -38,10 +43,70 @@ class Answers:
 
     def write(self, *messages: dict[str, Any]) -> None:
         """Write whole lines."""
+        if not messages:
+            return
         lines = "".join(json.dumps(message, separators=(",", ":")) + "\n" for message in messages)
         with self._lock:
             sys.stdout.write(lines)
             sys.stdout.flush()
+
+
+class HeldRecords:
+    """Records of one partition that the library is not given while it could not send them.
+
+    An idempotent producer of librdkafka sends a batch only while fewer than `_UNANSWERED_MAX` records of the partition
+    are unanswered (records, not batches: its pull request 4989). Others it keeps; and once the first of them is older
+    than the linger, its thread for that broker asks again and again without a pause whether they may be sent, which
+    takes processors from the brokers. So records go on in the batches that the library makes of them: the next one
+    when the one before it is answered.
+    """
+
+    def __init__(self, batch_records: int, linger_s: float, unanswered_max: float) -> None:
+        self._batch_records = batch_records
+        self._linger_s = linger_s
+        self._unanswered_max = unanswered_max
+        self._waiting: deque[tuple[int, bytes, float]] = deque()
+        self._unanswered = 0
+        self._room = 0
+        """Records that the batch which the library puts together may still have."""
+        self._closes_s = 0.0
+        """When it is sent even so."""
+
+    def add(self, number: int, value: bytes, now_s: float) -> None:
+        """Take a record."""
+        self._waiting.append((number, value, now_s))
+
+    def ready(self, now_s: float) -> Iterator[tuple[int, bytes]]:
+        """Remove the records that the library may have; each counts as unanswered."""
+        while self._waiting and self._has_room(now_s):
+            number, value, _ = self._waiting.popleft()
+            self._room -= 1
+            self._unanswered += 1
+            yield number, value
+
+    def answered(self) -> None:
+        """The library has answered a record, or refused it."""
+        self._unanswered -= 1
+
+    def expired(self, until_s: float) -> Iterator[int]:
+        """Remove the records that have waited since `until_s` or longer."""
+        while self._waiting and self._waiting[0][2] <= until_s:
+            yield self._waiting.popleft()[0]
+
+    def forget_unanswered(self) -> HeldRecords:
+        """The same records for another producer of the library."""
+        renewed = HeldRecords(self._batch_records, self._linger_s, self._unanswered_max)
+        renewed._waiting = self._waiting
+        return renewed
+
+    def _has_room(self, now_s: float) -> bool:
+        if self._unanswered < self._unanswered_max and (not self._room or now_s > self._closes_s):
+            self._room, self._closes_s = self._batch_records, now_s + self._linger_s
+        return self._room > 0 and now_s <= self._closes_s
+
+
+Report = tuple[HeldRecords, int, KafkaError | None, int | None]
+"""Of a record: where it was held back, its id, its error, its offset."""
 
 
 class RdProducer:
@@ -50,9 +115,12 @@ class RdProducer:
     def __init__(self, opened: dict[str, Any], answers: Answers) -> None:
         self._topic = opened["topic"]
         self._properties = opened["properties"]
+        self._timeout_s = int(self._properties["delivery.timeout.ms"]) / 1000
         self._answers = answers
-        self._reports: list[dict[str, Any]] = []
+        self._reports: list[Report] = []
+        self._held: dict[int, HeldRecords] = {}
         self._lock = threading.Lock()
+        """Of the library's producer and of what is held back."""
         self._producer = Producer(self._properties)
         self._fatal = False
         self._closing: dict[str, Any] | None = None
@@ -64,34 +132,52 @@ class RdProducer:
         if command["do"] == "close":
             self._closing = command
             return
-        number = command["id"]
-        try:
-            with self._lock:
-                self._producer.produce(
-                    self._topic,
-                    command["value"].encode(),
-                    partition=command["partition"],
-                    on_delivery=lambda error, message: self._delivered(number, error, message),
-                )
-        except BufferError:
-            self._answers.write({"id": number, "error": "queue full", "taken": False})
-        except KafkaException as refusal:
-            error = refusal.args[0]
-            self._fatal = self._fatal or error.fatal()
-            self._answers.write({"id": number, "error": _word(error), "taken": False})
+        partition, now_s = command["partition"], time.monotonic()
+        with self._lock:
+            held = self._held.get(partition) or self._held.setdefault(partition, self._hold())
+            for number, value in enumerate(command["values"], start=command["id"]):
+                held.add(number, value.encode(), now_s)
+            refused = self._pass_on(partition, now_s)
+        self._answers.write(*refused)
 
     def end(self) -> None:
         """Give everything up."""
         self._closing = self._closing or {}
         self._thread.join()
 
-    def _delivered(self, number: int, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            offset = message.offset()
-            self._reports.append({"id": number, "offset": offset if offset is not None and offset >= 0 else None})
-        else:
-            self._fatal = self._fatal or error.fatal()
-            self._reports.append({"id": number, "error": _word(error), "taken": True})
+    def _hold(self) -> HeldRecords:
+        idempotent = self._properties["enable.idempotence"] == "true"
+        return HeldRecords(
+            int(self._properties["batch.num.messages"]),
+            int(self._properties["linger.ms"]) / 1000,
+            _UNANSWERED_MAX if idempotent else math.inf,
+        )
+
+    def _pass_on(self, partition: int, now_s: float) -> list[dict[str, Any]]:
+        """Give the library what it may have, with the lock; the answers to what it refuses."""
+        held, refused = self._held[partition], []
+        for number, value in held.ready(now_s):
+            try:
+                self._producer.produce(
+                    self._topic, value, partition=partition, on_delivery=self._reporter(held, number)
+                )
+            except BufferError:
+                held.answered()
+                refused.append({"id": number, "error": "queue full", "taken": False})
+            except KafkaException as refusal:
+                held.answered()
+                error = refusal.args[0]
+                self._fatal = self._fatal or error.fatal()
+                refused.append({"id": number, "error": _word(error), "taken": False})
+        return refused
+
+    def _reporter(self, held: HeldRecords, number: int) -> Callable[[KafkaError | None, Message], None]:
+        """Notes the outcome of a record: a delivery report, on the thread of this producer."""
+
+        def note(error: KafkaError | None, message: Message) -> None:
+            self._reports.append((held, number, error, message.offset()))
+
+        return note
 
     def _serve(self) -> None:
         while self._closing is None:
@@ -100,8 +186,11 @@ class RdProducer:
             if self._fatal:
                 with self._lock:
                     spent, self._producer = self._producer, Producer(self._properties)
+                    self._held = {partition: held.forget_unanswered() for partition, held in self._held.items()}
                     self._fatal = False
                 self._purge(spent)
+        with self._lock:
+            self._held.clear()
         self._purge(self._producer)
         if "id" in self._closing:
             self._answers.write({"id": self._closing["id"]})
@@ -112,9 +201,35 @@ class RdProducer:
         self._report()
 
     def _report(self) -> None:
-        if self._reports:
-            reports, self._reports = self._reports, []
-            self._answers.write(*reports)
+        """Answer what was reported, then give the library what was held back for it."""
+        reports, self._reports = self._reports, []
+        now_s = time.monotonic()
+        with self._lock:
+            for held, _, error, _ in reports:
+                held.answered()
+                self._fatal = self._fatal or (error is not None and error.fatal())
+            refused = [answer for partition in self._held for answer in self._pass_on(partition, now_s)]
+            expired = [number for held in self._held.values() for number in held.expired(now_s - self._timeout_s)]
+        too_late = ({"id": number, "error": "timeout", "taken": False} for number in expired)
+        self._answers.write(*_answers_to(reports), *refused, *too_late)
+
+
+def _answers_to(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """One answer for acknowledged records whose ids and offsets follow each other."""
+    answers: list[dict[str, Any]] = []
+    following: tuple[int, int | None] | None = None
+    for _, number, error, reported in reports:
+        if error is not None:
+            answers.append({"id": number, "error": _word(error), "taken": True})
+            following = None
+            continue
+        offset = reported if reported is not None and reported >= 0 else None
+        if following == (number, offset):
+            answers[-1]["count"] += 1
+        else:
+            answers.append({"id": number, "count": 1, "offset": offset})
+        following = number + 1, None if offset is None else offset + 1
+    return answers
 
 
 class RdConsumer:
