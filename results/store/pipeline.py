@@ -157,9 +157,9 @@ def _check_unit(store: Path) -> Callable[[pa.Table], pa.Table]:
         if damaged == NO_DAMAGE:
             try:
                 batch = _BatchLocation(store, row["suite"], row["batch"])
-                verdicts = _of_unit(batch, unit, row["settings"], row["recovery"])
                 if unit.partition == WHOLE_RUN:
                     gaps = _gaps(batch, unit, json.loads(row["facts"]))
+                verdicts = _of_unit(batch, unit, row["settings"], row["recovery"], gaps)
             except DamagedFileError as error:
                 damaged = error.file
         known = (row["settings"], json.dumps(gaps_to_json(gaps)))
@@ -204,13 +204,19 @@ class _BatchLocation:
         return rows(self.store, self.suite, self.batch, name, unit, columns)
 
 
-def _of_unit(batch: _BatchLocation, unit: CheckUnit, promised: str, ended: str) -> list[Verdict]:
+def _of_unit(
+    batch: _BatchLocation, unit: CheckUnit, promised: str, ended: str, gaps: tuple[EvidenceGap, ...]
+) -> list[Verdict]:
     settings, recovery = CheckSettings.from_json(json.loads(promised)), json.loads(ended)
     run = CheckUnit(unit.run, "", WHOLE_RUN, unit.collected_ns)
     known = {"faults": batch.rows("faults", run), "settings": settings, "recovery": recovery}
     if unit.partition == WHOLE_RUN:
         history = batch.rows("history", run, None if settings.groups else LIGHT)
-        evidence = RunEvidence(history=filled(history), trace=batch.rows("trace", run), **known)
+        disks = {"replica_ends": batch.rows("replica_ends", run)}
+        if settings.has_decisions:
+            disks["replicas"] = batch.rows("replicas", run)
+        trace = batch.rows("trace", run)
+        evidence = RunEvidence(history=filled(history), trace=trace, gaps=gaps, **disks, **known)
         checkers = {name: checker for name, checker in applicable_checkers(settings).items() if name not in PARTITIONED}
         verdicts = [run_checker(name, checker, evidence) for name, checker in checkers.items()]
         return [*verdicts, Verdict(MEASURED, Validity.VALID, figures=measure_whole(evidence))]

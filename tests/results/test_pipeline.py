@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -21,6 +24,7 @@ from harness.runner.run import run
 from harness.spec import parse
 from results.errors import StoreError
 from results.measures import measure
+from results.run import manifest
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_from_json
 from results.store import tables
@@ -53,7 +57,8 @@ SPECS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
-    """Ended runs by name of their spec; one was cut short before it recovered, and one has lost a log."""
+    """Ended runs by name of their spec; one was cut short before it recovered, one has lost a log, and one has a log
+    that ends earlier on its disk than its node says."""
     directory = tmp_path_factory.mktemp("runs")
     made = {}
     for name, values in SPECS.items():
@@ -70,7 +75,30 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     damaged = RunDirectory.open(shutil.copytree(made["valid"].path, directory / "damaged"))
     ends = pq.read_table(damaged.path / "replica_ends.parquet")
     pq.write_table(ends.slice(1), damaged.path / "replica_ends.parquet")
-    return made | {"short": short, "damaged": damaged}
+    return made | {"short": short, "damaged": damaged, "behind": _behind(made["valid"], directory / "behind")}
+
+
+def _behind(whole: RunDirectory, path: Path) -> RunDirectory:
+    """The same run with its longest log three records shorter, and sealed like that."""
+    copy = RunDirectory.open(shutil.copytree(whole.path, path))
+    evidence = copy.load()
+    rows = evidence.replica_ends.to_pylist()
+    longest = max(rows, key=lambda row: row["log_end"])
+    longest["log_end"] -= 3
+    longest["high_watermark"] = min(longest["high_watermark"], longest["log_end"])
+    of_log = [pc.equal(evidence.replicas[name], longest[name]) for name in ("node", "topic", "partition")]
+    gone = reduce(pc.and_, of_log, pc.greater_equal(evidence.replicas["offset"], longest["log_end"]))
+    changed = replace(
+        evidence,
+        replicas=evidence.replicas.filter(pc.invert(gone)),
+        replica_ends=pa.Table.from_pylist(rows, evidence.replica_ends.schema),
+    )
+    for name in ("replicas", "replica_ends"):
+        sealed = pq.read_schema(copy.path / f"{name}.parquet")
+        pq.write_table(getattr(changed, name).replace_schema_metadata(sealed.metadata), copy.path / f"{name}.parquet")
+    status = copy.status()
+    manifest.write(copy.path, f"{status.name} seed {status.seed} started {status.started}", changed)
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +149,8 @@ def test_the_pipeline_says_of_every_run_what_checking_it_alone_says(
         assert told(checked, suite, made.name) == alone, made.name
         answers.add(worst(verdict.validity for verdict in alone))
     assert answers == {Validity.VALID, Validity.INVALID, Validity.UNKNOWN}, "the suite is to be mixed"
+    (behind,) = (verdict for verdict in told(checked, suite, "behind") if verdict.checker == "protocol")
+    assert [finding.kind for finding in behind.findings] == ["log-end-not-on-disk"]
     assert not checked.damaged
     assert not checked.left_out
 
