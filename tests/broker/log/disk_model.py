@@ -99,7 +99,7 @@ class DiskModel:
         return path in self.names or any(name.startswith(f"{path}/") for name in self.names)
 
     def list(self, directory: str) -> list[str]:
-        prefix = f"{directory}/" if directory else ""
+        prefix = "" if directory in ("", ".") else f"{directory}/"
         return sorted({name[len(prefix) :].split("/")[0] for name in self.names if name.startswith(prefix)})
 
     def rename(self, source: str, target: str) -> None:

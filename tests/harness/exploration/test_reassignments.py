@@ -10,10 +10,17 @@ from random import Random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from harness.search.exploration import replica_steps
+from harness.search.exploration import replica_steps, restart_steps
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
-from harness.search.exploration.cluster_values import TOPIC, TOPIC_ID, BrokerState, LeaderAnswer, MetadataUpdate
+from harness.search.exploration.cluster_values import (
+    TOPIC,
+    TOPIC_ID,
+    BrokerState,
+    LeaderAnswer,
+    MetadataUpdate,
+    ReplicaDisk,
+)
 from harness.search.exploration.memory_log import produced
 from harness.search.exploration.normal_form import normalised, publish
 from harness.search.exploration.scope import Scope
@@ -70,6 +77,14 @@ def test_without_the_rule_a_replica_counts_for_what_it_does_not_have(
     assert any(line in step for step in violation.schedule)
 
 
+def test_a_partition_that_moves_while_a_broker_restarts_keeps_every_promise_in_every_state() -> None:
+    """The shipped scope `reassignment-with-restarts` with less of both."""
+    result = explore(replace(ONE_OF_TWO, leader_epochs=2, restarts=1, reassignments=1), 1)
+    assert result.violation is None
+    assert result.states > 8_000
+    assert result.depth > 25
+
+
 def walked(model: ClusterModel, *actions: str) -> Numbers:
     """The state after these steps, each a kind and its numbers: brokers, or the target of a reassignment. Whoever reads
     reads the newest metadata."""
@@ -105,6 +120,20 @@ def test_a_reassignment_cannot_be_cancelled_while_its_new_replicas_alone_have_a_
     assert model.broken(lost) == "no broker has all committed records, [1]: an acknowledged record is lost"
 
 
+@pytest.mark.parametrize("without", [(), ("unclean_leaves_elr",)])
+def test_a_replica_that_was_added_and_lost_its_log_is_no_candidate(without: tuple[str, ...]) -> None:
+    """In the shipped scope `reassignment-with-losses`: broker 3 has joined the ISR, and broker 2 has left it."""
+    scope = replace(TWO_OF_THREE, leader_epochs=1, min_insync_replicas=2, isr_changes_in_flight=True, reassignments=1)
+    model = ClusterModel(replace(scope, restarts=1, losses=1, without=without))
+    added = ("read 1", "session_ends 2", "reassign 2 3", "read 1", "read 3", "fetch 3", "alter_partition 1")
+    state = walked(model, *added, "append 1", "fetch 3", "fetch 3", "crash 3", "fence 3", "register 3")
+    cluster = model.cluster(state)
+    assert cluster.history.committed
+    assert cluster.brokers[2].lossy
+    assert (3 in cluster.controller.partition.elr) == bool(without)
+    assert ("broker 3, in the ELR, lacks a committed record" in (model.broken(state) or "")) == bool(without)
+
+
 def test_any_replica_of_the_target_may_lead_once_the_leader_is_taken_off() -> None:
     model = ClusterModel(TWO_OF_FOUR)
     state = walked(model, "read 1", "reassign 3 4", "read 1", "read 3", "fetch 3", "read 4")
@@ -134,7 +163,12 @@ def test_leader_epochs_bound_the_reassignments_that_are_completed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "rare"), [(replace(TWO_OF_FOUR, isr_changes_in_flight=True), "alter_partition"), (ONE_OF_TWO, "serve")]
+    ("scope", "rare"),
+    [
+        (replace(TWO_OF_FOUR, isr_changes_in_flight=True), "alter_partition"),
+        (ONE_OF_TWO, "serve"),
+        (replace(TWO_OF_THREE, min_insync_replicas=2, restarts=2, losses=1), "register"),
+    ],
 )
 def test_states_with_reassignments_that_differ_by_the_names_of_brokers_have_one_canonical_state(
     scope: Scope, rare: str
@@ -193,13 +227,16 @@ def seen_by_model(begins: BrokerState, published: list[MetadataUpdate]) -> set[t
     return {without_repeats(seen) for seen in follow(begins, ())}
 
 
-def seen_by_shell(first: MetadataUpdate | None, published: list[MetadataUpdate]) -> set[tuple[Seen, ...]]:
-    """The same of a `ReplicaManager`, which has replicated one record if it has applied a `first` update."""
+def seen_by_shell(
+    first: MetadataUpdate | None, published: list[MetadataUpdate], *, restarts: bool = False
+) -> set[tuple[Seen, ...]]:
+    """The same of a `ReplicaManager`, which has replicated one record if it has applied a `first` update; or of the one
+    that opens its files after it."""
     result = set()
     for count in range(len(published) + 1):
         for applied in combinations(published, count):
-            ports = NodePorts(DiskModel(), Random(1), lambda event: None, lambda line: None)
-            replicas = ReplicaManager(CONFIG, ports, lambda: 0.0, lambda: 0, lambda *_: None, lambda work: work.close())  # type: ignore[arg-type, return-value]
+            disk = DiskModel()
+            replicas = replica_manager(disk)
             seen: list[Seen] = []
             for update in (first, *applied):
                 if update is not None:
@@ -207,10 +244,18 @@ def seen_by_shell(first: MetadataUpdate | None, published: list[MetadataUpdate])
                 replica = replicas.get(TOPIC, 0)
                 if replica is not None and update is first:
                     replica.replicate(0, 0, assign(produced(0), 0, 0), 0)
+                    if restarts:
+                        replicas = replica_manager(disk)
+                        replica = replicas.get(TOPIC, 0)
                 state = replica and replica.state
                 seen.append(state and (state.role, state.leader, state.leader_epoch, state.log_end))
             result.add(without_repeats(seen))
     return result
+
+
+def replica_manager(disk: DiskModel) -> ReplicaManager:
+    ports = NodePorts(disk, Random(1), lambda event: None, lambda line: None)
+    return ReplicaManager(CONFIG, ports, lambda: 0.0, lambda: 0, lambda *_: None, lambda work: work.close())  # type: ignore[arg-type, return-value]
 
 
 def image_of(known: PartitionRegistration) -> ClusterImage:
@@ -229,17 +274,25 @@ def without_repeats(seen: Iterator[Seen] | list[Seen] | tuple[Seen, ...]) -> tup
     return tuple(kept)
 
 
+FIRST = MetadataUpdate(PartitionRegistration((1, 2), (1, 2), 2, 0, 1), ())
+"""Broker 1 follows broker 2."""
+
+
+def replicated() -> BrokerState:
+    """Broker 1 once it has read this and replicated one record."""
+    broker = normalised(BrokerState(Partition(1), disk=ReplicaDisk()))
+    broker = replica_steps.read_update(publish(broker, FIRST), 0, ONE_OF_TWO.limits)
+    request = replica_steps.request_of(broker, ONE_OF_TWO.limits)
+    answer = LeaderAnswer(FetchResult(ErrorCode.none, assign(produced(0), 0, 0), 0, 0))
+    return replica_steps.receive(broker, request, answer, ONE_OF_TWO.limits)
+
+
 @pytest.mark.parametrize("bumps", [True, False])
 @pytest.mark.parametrize("hosts", [True, False])
 def test_a_broker_is_what_a_replica_manager_is_whichever_updates_it_skips(hosts: bool, bumps: bool) -> None:
     """Also without the rule removal_bumps_leader_epoch."""
-    broker = normalised(BrokerState(Partition(1)))
-    first = MetadataUpdate(PartitionRegistration((1, 2), (1, 2), 2, 0, 1), ()) if hosts else None
-    if first is not None:
-        broker = replica_steps.read_update(publish(broker, first), 0, ONE_OF_TWO.limits)
-        request = replica_steps.request_of(broker, ONE_OF_TWO.limits)
-        answer = LeaderAnswer(FetchResult(ErrorCode.none, assign(produced(0), 0, 0), 0, 0))
-        broker = replica_steps.receive(broker, request, answer, ONE_OF_TWO.limits)
+    broker = replicated() if hosts else normalised(BrokerState(Partition(1)))
+    first = FIRST if hosts else None
     kept_logs = 0
     for kinds in product((NOBODY, FOLLOWS, LEADS), repeat=3):
         published = updates(kinds, bumps)
@@ -247,3 +300,19 @@ def test_a_broker_is_what_a_replica_manager_is_whichever_updates_it_skips(hosts:
         assert seen_by_model(broker, published) == expected, kinds
         kept_logs += sum(seen[-1] is not None and seen[-1][-1] == 1 for seen in expected)
     assert bool(kept_logs) == hosts
+
+
+def test_a_broker_that_restarts_deletes_its_log_when_it_reads_that_it_was_taken_off_and_else_keeps_it() -> None:
+    """What was decided while it was down is one update to it: the first that it may read, the one at its
+    registration."""
+    lengths = set()
+    for kinds in product((NOBODY, FOLLOWS, LEADS), repeat=3):
+        published = updates(kinds, bumps=True)
+        registered = published[0]._replace(registration=replace(published[0].registration, partition_epoch=1))
+        (restarted,) = restart_steps.restarts(
+            publish(restart_steps.crashed(replicated()), registered), registered, 1, ONE_OF_TWO.limits, lossy=False
+        )
+        expected = seen_by_shell(FIRST, published, restarts=True)
+        assert seen_by_model(restarted, published[1:]) == expected, kinds
+        lengths |= {seen[-1][-1] for seen in expected if seen[-1] is not None}
+    assert lengths == {0, 1}

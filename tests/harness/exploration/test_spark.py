@@ -13,7 +13,9 @@ import pytest
 from harness.exit_codes import NOT_CARRIED_OUT, VALID
 from harness.search.state_space.breadth_first import LostShard, RemoteShard
 
-SMALL = "{replicas: 2, records: 1, leader_epochs: 3, alter_partition: in flight}"
+SMALL = (
+    "{replicas: 1, brokers: 2, records: 1, leader_epochs: 3, alter_partition: in flight, restarts: 1, reassignments: 2}"
+)
 ALIKE = ("states", "steps", "depth", "situations", "violation")
 
 
