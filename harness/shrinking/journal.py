@@ -94,6 +94,7 @@ def _to_json(sighting: Sighting) -> dict[str, Any]:
         "finding_s": sighting.finding_s,
         "digest": sighting.digest,
         "lines": list(sighting.lines),
+        "same_finding": sighting.same_finding,
     }
 
 
@@ -107,4 +108,5 @@ def _from_json(values: dict[str, Any] | None) -> Sighting | None:
         finding_s=values["finding_s"],
         digest=values["digest"],
         lines=tuple(values["lines"]),
+        same_finding=values["same_finding"],
     )

@@ -54,6 +54,8 @@ class Sighting:
     digest: str = ""
     lines: tuple[str, ...] = ()
     """Of the finding."""
+    same_finding: bool = True
+    """False where the run fails of the same cause, and shows only other findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +98,18 @@ def name_targets(start: Reproducer) -> Candidates:
 
 
 def one_stretch(start: Reproducer) -> Candidates:
-    """The spec does not fail without any fault in a short run, nor with one, two, four or eight faults that follow each
-    other, and those that last until they begin, moved to the start of the run, at any of the four places nearest to its
-    end. Most failures come of few faults shortly before: this finds them in short runs, where dropping faults one by
-    one takes long ones."""
+    """The spec does not fail without any fault in a short run, nor with one, two or four faults that follow each other,
+    and those that last until they begin, moved to the start of the run, at any of the four places nearest to its end,
+    nor with eight at every fourth place. Most failures come of few faults shortly before: this finds them in short runs,
+    where dropping faults one by one takes long ones."""
 
     def stretches(spec: Spec) -> Iterator[Spec | None]:
         if spec.script.conditional:
             return
         for size in _STRETCHES:
             if size < len(spec.script):
-                places = range(len(spec.script) - size, -1, -max(1, size // 2))
-                for place in places[: _STRETCH_PLACES if size else 1]:
+                places = [*range(len(spec.script) - size, 0, -max(1, size // 2)), 0]
+                for place in places[: _STRETCHES[size]]:
                     yield _stretch(spec, place, size)
 
     return (yield from _while_smaller(start, stretches))
@@ -285,8 +287,8 @@ PASSES: Final[tuple[Pass, ...]] = (
 )
 """In this order: first those that make all later runs cheap."""
 
-_STRETCHES: Final = (0, 1, 2, 4, 8)
-_STRETCH_PLACES: Final = 4
+_STRETCHES: Final = {0: 1, 1: 4, 2: 4, 4: 4, 8: None}
+"""Number of faults → at how many places, the nearest to the end of the script first; None: at all."""
 _STRETCH_START_S: Final = 1.0
 _STRETCH_AFTERMATH_S: Final = 3.0
 """How long a stretch of faults goes on after its last one has healed."""

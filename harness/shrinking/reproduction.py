@@ -44,17 +44,20 @@ class Reproduction:
     def __init__(self, expect: Expectation, *, repaired_holds: bool) -> None:
         """With `repaired_holds` a candidate without its flaw must be valid."""
         self._expect = expect
+        self._same_cause = replace(expect, check="", finding="") if expect.cause != expect.finding else expect
         self._repaired_holds = repaired_holds
 
     def __call__(self, spec: Spec) -> Sighting | None:
-        """What the run of a candidate shows, if it fails the same way."""
+        """What the run of a candidate shows, if it fails the same way, or of the same cause with another finding."""
         outcome = run_in_simulation(spec)
-        if outcome.failure or self._expect.unmet(outcome.verdicts, outcome.signatures):
+        if outcome.failure or self._same_cause.unmet(outcome.verdicts, outcome.signatures):
             return None
+        same_finding = not self._expect.unmet(outcome.verdicts, outcome.signatures)
+        seen = self._expect if same_finding else self._same_cause
         repaired = without_flaw(spec) if self._repaired_holds else None
         if repaired is not None and not holds(repaired):
             return None
-        return sighting_of(outcome, self._expect.signature)
+        return replace(sighting_of(outcome, seen.signature), same_finding=same_finding)
 
 
 def holds(spec: Spec) -> bool:

@@ -3,9 +3,10 @@
     attempt 1: all passes, over and over, until none finds anything smaller
     attempt 2: the same, where a candidate may fail with one of the next seeds instead of its own
 
-Two rules keep it fast. A candidate that is shorter than the smallest spec may fail with one of the next seeds in both
-attempts, as many as take less than twice as long together: a rare failure is looked for where looking costs least. And
-a run that goes on for long after its finding ends there before anything else is tried.
+Three rules keep it fast. A candidate that is shorter than the smallest spec may fail with one of the next seeds in both
+attempts, as many as take about as long together: a rare failure is looked for where looking costs least. One that fails
+of the same cause with another finding gets more of them: it is where the failure is likely. And a run that goes on for
+long after its finding ends there before anything else is tried.
 
 It is pure: a predicate runs a candidate, and the same answers lead to the same result. Guarantees:
 
@@ -33,9 +34,13 @@ _FIXED_S: Final = 5.0
 """The time limit whose share of a run takes as long as all else: deploying, recovery and checks."""
 _LONG_AFTER: Final = 0.75
 """A run whose finding comes before this share of its time limit ends at it."""
+_MORE_SEEDS: Final = 1
+"""Seeds that a candidate gets in addition, for each time that the smallest spec takes longer than it does."""
+_MORE_SEEDS_IF_PROMISING: Final = 6
+"""The same, once it has failed of the same cause with another finding."""
 
 Predicate = Callable[[Spec], Sighting | None]
-"""What a run of a spec shows if it fails the same way."""
+"""What a run of a spec shows if it fails the same way, or of the same cause with another finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,10 @@ class Shrinker:
         candidates = each(self.smallest)
         candidate = next(candidates, None)
         while candidate is not None:
-            accepted = self._try(each.__name__, candidate, seeds * self._runs_for(candidate))
+            plain, promising = (
+                seeds * self._seeds_for(candidate, more) for more in (_MORE_SEEDS, _MORE_SEEDS_IF_PROMISING)
+            )
+            accepted = self._try(each.__name__, candidate, plain, promising)
             if accepted:
                 self._end_at_finding()
             try:
@@ -114,14 +122,17 @@ class Shrinker:
         """Cut what comes long after the finding. With its own seed the run is the same until then."""
         limited = ended_at_finding(self.smallest)
         if limited is not None and limited.time_limit_s <= _LONG_AFTER * self.smallest.spec.time_limit_s:
-            self._try(ended_at_finding.__name__, limited, seeds=1)
+            self._try(ended_at_finding.__name__, limited, seeds=1, if_promising=1)
 
-    def _try(self, pass_name: str, candidate: Spec, seeds: int) -> bool:
-        """Whether the candidate fails the same way with one of its seeds; it is the smallest then."""
+    def _try(self, pass_name: str, candidate: Spec, seeds: int, if_promising: int) -> bool:
+        """Whether the candidate fails the same way with one of its seeds; it is the smallest then. It gets
+        `if_promising` seeds once it has failed of the same cause with another finding."""
         if not size_of(candidate) < size_of(self.smallest.spec):
             return False
-        for number in range(seeds):
+        number, limit = 0, seeds
+        while number < limit:
             neighbour = replace(candidate, seed=(candidate.seed + number) % SEEDS)
+            number += 1
             key = neighbour.to_yaml()
             if key in self._asked:
                 continue
@@ -130,16 +141,17 @@ class Shrinker:
             self._asked.add(key)
             self._runs += 1
             sighting = self._predicate(neighbour)
-            if sighting is not None:
+            accepted = sighting is not None and sighting.same_finding
+            if sighting is not None and accepted:
                 self.smallest = Reproducer(neighbour, sighting)
-            self._on_progress(
-                ShrinkProgress(self.smallest.spec, neighbour, pass_name, self._runs, sighting is not None)
-            )
-            if sighting is not None:
+            self._on_progress(ShrinkProgress(self.smallest.spec, neighbour, pass_name, self._runs, accepted))
+            if accepted:
                 return True
+            if sighting is not None:
+                limit = if_promising
         return False
 
-    def _runs_for(self, candidate: Spec) -> int:
-        """How many runs of a candidate take less than twice as long as one of the smallest spec; at least one."""
+    def _seeds_for(self, candidate: Spec, more: int) -> int:
+        """How many seeds a candidate gets: one, and `more` for each time that the smallest spec takes longer."""
         longer = (self.smallest.spec.time_limit_s + _FIXED_S) / (candidate.time_limit_s + _FIXED_S)
-        return max(1, math.ceil(2 * longer) - 1)
+        return 1 + max(0, math.ceil(more * (longer - 1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,9 @@ def test_a_journal_of_another_subject_is_refused(tmp_path: Path) -> None:
         TrialJournal(tmp_path, SUBJECT, resume=True)
     with pytest.raises(CannotResumeShrinking, match="nothing to resume"):
         TrialJournal(tmp_path / "none", SUBJECT, resume=True)
+
+
+def test_a_sighting_is_read_as_it_was_written(tmp_path: Path) -> None:
+    related = replace(SEEN, same_finding=False)
+    TrialJournal(tmp_path, SUBJECT, resume=False).remembering(lambda spec: related)(START)
+    assert TrialJournal(tmp_path, SUBJECT, resume=True).remembering(lambda spec: None)(START) == related

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from harness.shrinking.passes import PASSES, Reproducer, Sighting, fix_moments
+from harness.shrinking.passes import PASSES, Reproducer, Sighting, fix_moments, one_stretch
 from harness.shrinking.shrinker import NEIGHBOURS, Shrinker, ShrinkProgress, Shrunk
 from harness.shrinking.spec_size import size_of
 from harness.spec import Spec, parse
@@ -210,7 +210,7 @@ def test_a_smaller_spec_may_fail_with_a_neighbouring_seed() -> None:
     assert LARGE.seed < result.smallest.spec.seed < LARGE.seed + NEIGHBOURS
 
 
-def test_a_shorter_run_may_fail_with_as_many_seeds_as_take_less_than_twice_as_long() -> None:
+def test_a_shorter_run_may_fail_with_as_many_seeds_as_take_about_as_long() -> None:
     """A run costs its time limit and five seconds. One fault fails with every seventh seed only."""
     steps: list[ShrinkProgress] = []
     result = _shrunk(
@@ -218,8 +218,8 @@ def test_a_shorter_run_may_fail_with_as_many_seeds_as_take_less_than_twice_as_lo
     )
     without_faults = [step.candidate for step in steps if not step.candidate.script]
     assert without_faults[0].time_limit_s == 4.0
-    assert [spec.seed for spec in without_faults[:14]] == list(range(7, 7 + 14)), "14 × 9 s < 2 × 65 s ≤ 15 × 9 s"
-    assert without_faults[14].to_yaml() != replace(without_faults[0], seed=21).to_yaml()
+    assert [spec.seed for spec in without_faults[:8]] == list(range(7, 7 + 8)), "7 × 9 s < 65 s ≤ 8 × 9 s"
+    assert without_faults[8].to_yaml() != replace(without_faults[0], seed=15).to_yaml()
     assert (len(result.smallest.spec.script), result.smallest.spec.seed) == (1, 11)
     assert max(len(step.candidate.script) for step in steps) <= 2, "eight became one, and one that lasts until it"
 
@@ -241,6 +241,44 @@ def test_a_stretch_of_faults_has_those_that_last_until_it_begins() -> None:
     first = next(step for step in steps if step.accepted)
     assert first.pass_name == "one_stretch"
     assert [(each.at_s, each.for_s) for each in first.candidate.script] == [(0.0, 16.25), (1.0, 2.0)]
+
+
+def test_eight_faults_that_follow_each_other_are_tried_wherever_they_are() -> None:
+    early = [{"at": 3.0 + number, "for": 0.5, "fault": "kill", "nodes": ["b1"]} for number in range(2)]
+    late = [{"at": 10.0 + number, "for": 0.5, "fault": "pause", "nodes": ["b2"]} for number in range(40)]
+    start = parse({"seed": 7, "faults": [*early, *late], "time_limit": 60})
+    steps: list[ShrinkProgress] = []
+
+    def fails(spec: Spec) -> bool:
+        """Two kills, in a long run only among many other faults."""
+        return _kinds(spec).count("kill") == 2 and (spec.time_limit_s <= 20 or len(spec.script) > 40)
+
+    assert _kinds(_shrunk(fails, start, steps.append).smallest.spec) == ["kill", "kill"]
+    first = next(step for step in steps if step.accepted)
+    assert (first.pass_name, len(first.candidate.script)) == ("one_stretch", 8)
+
+
+@pytest.mark.parametrize("akin", [True, False])
+def test_a_candidate_that_fails_of_the_same_cause_is_asked_with_more_seeds_for_the_finding(akin: bool) -> None:
+    """A short run fails with the seed 20; with 9 it fails of the same cause, if that is told, with another finding."""
+
+    def sighting_of(spec: Spec) -> Sighting | None:
+        if spec.time_limit_s == 4 and spec.seed == 9 and akin:
+            return Sighting(same_finding=False)
+        return Sighting() if spec.time_limit_s == 4 and spec.seed == 20 else None
+
+    start = replace(LARGE, seed=7, time_limit_s=60.0)
+    steps: list[ShrinkProgress] = []
+    shrinker = Shrinker(
+        Reproducer(start, Sighting()),
+        sighting_of,
+        passes=(one_stretch,),
+        exhausted=lambda runs: runs == 60,
+        on_progress=steps.append,
+    )
+    smallest = shrinker.shrink().smallest.spec
+    assert (len(smallest.script) == 0) is akin
+    assert [step.candidate.seed for step in steps if step.accepted] == [20] * akin
 
 
 def test_a_run_ends_at_its_finding_before_anything_else_is_tried() -> None:

@@ -15,7 +15,7 @@ from harness.incidents.expectation import Expectation
 from harness.incidents.incident import read_incident
 from harness.runner.run import run_in_simulation
 from harness.shrinking.incident_file import fields_off_default, shrunk_incident
-from harness.shrinking.reproduction import without_flaw
+from harness.shrinking.reproduction import Reproduction, without_flaw
 from harness.shrinking.session import NotShrinkable, ShrinkBudget, ShrinkResult, failing, shrink
 from harness.shrinking.subjects import ShrinkSubject, subject_of
 from harness.shrinking.suite_failures import first_failures
@@ -103,6 +103,14 @@ def test_a_mutant_is_shrunk_to_an_incident_that_fails_with_the_flaw_and_holds_wi
     flawed, repaired = read_incident(parse_document(text), "i").variants
     assert flawed.spec.without == mutant.without
     assert repaired.spec.without == ()
+
+
+def test_a_run_of_the_same_cause_with_another_finding_is_told_from_one_that_fails_the_same_way() -> None:
+    mutant = replace(EARLY, without=("ack_after_high_watermark",))
+    same = Expectation(check="protocol", finding="acknowledged-uncommitted", cause="acknowledged-above-high-watermark")
+    other = replace(same, finding="quorum-too-small")
+    seen = [Reproduction(expect, repaired_holds=False)(mutant) for expect in (same, other, EXPECT)]
+    assert [sighting and sighting.same_finding for sighting in seen] == [True, False, None]
 
 
 def test_a_valid_run_cannot_be_shrunk() -> None:
