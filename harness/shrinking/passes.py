@@ -100,8 +100,8 @@ def name_targets(start: Reproducer) -> Candidates:
 def one_stretch(start: Reproducer) -> Candidates:
     """The spec does not fail without any fault in a short run, nor with one, two or four faults that follow each other,
     and those that last until they begin, moved to the start of the run, at any of the four places nearest to its end,
-    nor with eight at every fourth place. Most failures come of few faults shortly before: this finds them in short runs,
-    where dropping faults one by one takes long ones."""
+    nor with eight at every fourth place. Most failures come of few faults shortly before: this finds them in short
+    runs, where dropping faults one by one takes long ones."""
 
     def stretches(spec: Spec) -> Iterator[Spec | None]:
         if spec.script.conditional:
