@@ -15,8 +15,8 @@ CRASH_POINT_SHARE = 0.5
 CRASH_POINT_EFFECTS_MAX = 8
 CRASH_POINT_WITHIN_S = 0.02
 """Also the longest time that injecting a fault takes, one that stops a process first aside."""
-STOP_EFFECTS_MAX = (20, 50, 150)
-"""A clean stop of a broker has some fifty effects, and more with many replicas: most of them close its logs."""
+STOP_EFFECTS, STOP_EFFECTS_OF_FILE, STOP_EFFECTS_MAX = 10, 4, 150
+"""Effects of a clean stop, about: so many, and more for each file on the disk, since a broker closes its logs."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,8 @@ class SimMachine:
 
     async def while_stopping(self, random: Random, within_s: float, action: Callable[[], object]) -> None:
         """Ask the process to stop, and carry out `action` just before one of its next effects, or after `within_s`."""
-        effects = random.randint(1, random.choice(STOP_EFFECTS_MAX))
+        most = STOP_EFFECTS + STOP_EFFECTS_OF_FILE * sum(1 for _ in self.node.disk.files())
+        effects = random.randint(1, min(most, STOP_EFFECTS_MAX))
         if self.node.alive:
             self.ask_to_stop()
             await self._before_effect(effects, within_s, action)
