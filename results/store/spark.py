@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ PACKAGES: Final = ("images", "workloads", "nemesis", "checkers", "results", "har
 _SENT: Final = (".py", ".yaml", ".css", ".js", ".html")
 _LOOPBACK: Final = "127.0.0.1"
 _STOP_LIMIT_S: Final = 30
+_CONNECT_LIMIT_S: Final = 10
 _JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -104,6 +106,7 @@ def session(
         yield active
         return
     local = master.startswith("local")
+    check_reachable(master)
     options = dict(_SETTINGS) | {"spark.driver.memory": memory}
     if local:
         options |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
@@ -125,6 +128,26 @@ def session(
             if started is not None:
                 with unless_gone():
                     started.stop()
+
+
+def check_reachable(master: str) -> None:
+    """Raise SparkUnavailable when the URL is a cluster's (spark://HOST:PORT,…) and nobody answers at any of its
+    addresses: Spark itself would go on trying for minutes."""
+    scheme, _, addresses = master.partition("://")
+    if scheme != "spark":
+        return
+    reason = ""
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_LIMIT_S).close()
+        except ValueError:
+            raise SparkUnavailable(f"--master {master}: {address!r} is not HOST:PORT") from None
+        except OSError as error:
+            reason = reason or f"{address}: {error.strerror or error}"
+        else:
+            return
+    raise SparkUnavailable(f"--master {master}: nobody answers ({reason})")
 
 
 @contextmanager

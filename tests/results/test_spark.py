@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 
 from results.store import spark
-from results.store.spark import SparkUnavailable, find_java, interrupted_afterwards, java_version
+from results.store.spark import SparkUnavailable, check_reachable, find_java, interrupted_afterwards, java_version
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -46,6 +47,19 @@ def test_no_java_at_all_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_p
         find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
     assert str(old) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_master_that_does_not_answer_is_one_clear_line_at_once() -> None:
+    with socket.socket() as closed, socket.create_server(("127.0.0.1", 0)) as listening:
+        closed.bind(("127.0.0.1", 0))
+        dead, alive = (f"127.0.0.1:{each.getsockname()[1]}" for each in (closed, listening))
+        with pytest.raises(SparkUnavailable, match=f"--master spark://{dead}: nobody answers .*refused") as raised:
+            check_reachable(f"spark://{dead}")
+        assert "\n" not in str(raised.value)
+        check_reachable(f"spark://{dead},{alive}")
+    with pytest.raises(SparkUnavailable, match="'night' is not HOST:PORT"):
+        check_reachable("spark://night")
+    check_reachable("local[2]")
 
 
 def test_an_interruption_while_java_starts_comes_once_it_runs() -> None:
