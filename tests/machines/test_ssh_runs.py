@@ -69,7 +69,7 @@ def faultline(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def state_of(hosts: Lab) -> dict[str, str]:
     """Everything that a run may leave on a host."""
     look = (
-        "ls -A /opt /run /var/lib /tmp | grep -v motd; mount | grep -i fuse; nft list tables | grep faultline;"
+        "ls -A /opt /run /var/lib /tmp /dev/shm | grep -v motd; mount | grep -i fuse; nft list tables | grep faultline;"
         "ps -e -o comm= | grep -v -e '^ps$' -e '^sh$' -e '^grep$' -e sshd; true"
     )
     return {name: hosts.shell(name, look) for name in hosts.hosts}

@@ -70,6 +70,7 @@ def wipe(directory: str) -> dict[str, Any]:
 def remove() -> dict[str, Any]:
     """Undo everything the agent did, except for files: data, logs and traces stay."""
     ended = process.kill()
+    clock.forget_killed()
     network.remove()
     disk.unmount()
     return ended

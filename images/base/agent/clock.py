@@ -83,13 +83,20 @@ def environment(start_ns: int) -> dict[str, str]:
         skew = _current_skew()
         keep(_STATE, {**asdict(skew), "start_ns": start_ns})
         replace(_SETTING, skew.setting(start_ns))
-    for left in Path("/dev/shm").glob("*faketime_*"):  # of processes that were killed: their pids may come again
-        left.unlink(missing_ok=True)
+    forget_killed()
     return {
         "LD_PRELOAD": path,
         "FAKETIME_TIMESTAMP_FILE": str(RUN / _SETTING),
         "FAKETIME_NO_CACHE": "1",
     }
+
+
+def forget_killed() -> None:
+    """Remove the shared memory that libfaketime leaves of processes that were killed: their pids may come again."""
+    for left in Path("/dev/shm").glob("*faketime_*"):
+        pid = left.name.rpartition("_")[2]
+        if not os.path.exists(f"/proc/{pid}"):
+            left.unlink(missing_ok=True)
 
 
 def change(jump_ms: float, rate: float) -> dict[str, Any]:
