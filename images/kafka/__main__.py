@@ -26,7 +26,8 @@ CLASSES = JARS.parent / "classes.jsa"
 """Where images have it, the archive of classes (`images.kafka.class_archive`)."""
 CLUSTER_ID = "ZmF1bHRsaW5lLWthZmthMQ"
 """Of every cluster: a run has one, on a network of its own."""
-_QUIET = ("-XX:+UseSerialGC", "-Djava.awt.headless=true")
+_QUIET = ("-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
+"""Without performance data, which a Java machine that is killed leaves in /tmp."""
 _FORMATTING = ("-Xmx128m", "-XX:TieredStopAtLevel=1")
 _RUNNING = ("-Xmx320m", "-XX:+ExitOnOutOfMemoryError")
 _LOGGING = (
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.exit(status)
         _sync(options.data)
     sys.stdout.flush()
-    command = java_command("kafka.Kafka", options.config, options=_RUNNING)
+    unpacked = f"-Djava.io.tmpdir={options.data.parent}"  # libraries unpack machine code, and leave it when killed
+    command = java_command("kafka.Kafka", options.config, options=(*_RUNNING, unpacked))
     os.execv(command[0], command)
 
 

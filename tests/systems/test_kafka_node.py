@@ -50,6 +50,7 @@ def test_a_node_formats_its_storage_where_it_is_empty_and_becomes_kafka(machine:
     assert "kafka.tools.StorageTool format --cluster-id " in formatting
     assert formatting.endswith("--config node.properties --feature a.version=1")
     assert running.endswith("kafka.Kafka node.properties")
+    assert all("-XX:-UsePerfData" in call for call in (formatting, running)), "else a killed Java leaves files in /tmp"
     assert json.loads((machine / "schemas.json").read_text()) == ["{}"]
     calls.unlink()
     assert launched(machine) == 0
