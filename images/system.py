@@ -98,6 +98,8 @@ class Shipment:
     jars: tuple[str, ...] = ()
     """Maven's coordinates of Java archives, group:artefact:version; they lie in `SYSTEM/jars` beside the sources, with
     all that they need and a list of their checksums."""
+    java_least: int = 0
+    """The oldest release of Java, such as 17, that runs its nodes; 0 for nodes without Java."""
 
 
 class System(Protocol):

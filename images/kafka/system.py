@@ -34,6 +34,9 @@ _SCHEMAS: Final = "record-schemas.json"
 """Of metadata records, as a node left them among its files."""
 _ON_MACHINES: Final = ("__init__.py", "__main__.py", "class_archive.py")
 _PACKAGES: Final = ("openjdk-17-jre-headless",)
+_JAVA_LEAST: Final = 17
+"""KIP-1013."""
+_JAVA_LEAST_BEFORE_4: Final = 8
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -119,6 +122,10 @@ class KafkaSystem:
                 raise ValueError(f"features: {feature}: {level} is not a feature's name and a level, a whole number")
 
     @property
+    def _major(self) -> int:
+        return int(self.version.split(".")[0])
+
+    @property
     def shipment(self) -> Shipment:
         """The launcher, Java, and the archives of Kafka with its tools."""
         kafka = [f"org.apache.kafka:{artefact}:{self.version}" for artefact in ("kafka_2.13", "kafka-tools")]
@@ -128,6 +135,7 @@ class KafkaSystem:
             dockerfile=_HERE / "Dockerfile",
             packages=_PACKAGES,
             jars=(*kafka, _SLF4J),
+            java_least=_JAVA_LEAST if self._major >= 4 else _JAVA_LEAST_BEFORE_4,
         )
 
     def release(self, version: str, features: Mapping[str, str]) -> System:
@@ -142,7 +150,7 @@ class KafkaSystem:
             if DEFAULTS.get(name, "").isdecimal() and not value.isdecimal():
                 raise ValueError(f"{name}: {value!r} is not a whole number")
         least = {"metadata.log.segment.bytes": 8 * _MIB}
-        if int(self.version.split(".")[0]) >= 4:  # KIP-1030
+        if self._major >= 4:  # KIP-1030
             least |= {"segment.bytes": _MIB, "log.segment.bytes": _MIB}
         for name, bytes_least in least.items():
             value = settings.get(name, "")

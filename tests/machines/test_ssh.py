@@ -8,9 +8,10 @@ import tarfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -20,9 +21,14 @@ from harness.environments.machines.machine import CommandFailed, MachineError
 from harness.environments.ssh.connection import SESSIONS, SshConnection
 from harness.environments.ssh.install import ROOT, Claim, claim_on, install, uninstall
 from harness.environments.ssh.machine import SshMachine
+from harness.node_images import recipes
+from images.system import System
 from tests.machines.sshd import KeyPair, Lab, lab
 
 pytestmark = pytest.mark.docker
+
+LOOK = "ls -A /opt /run /var/lib | grep -v motd"
+"""The first login on a host writes its message of the day."""
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +243,7 @@ def test_a_connection_that_ends_takes_its_commands_with_it(one: Lab) -> None:
 
 
 def test_a_host_without_pip_or_network_gets_everything_a_node_needs_and_is_left_as_it_was(one: Lab) -> None:
-    before = one.shell("b1", "ls -A /opt /run /var/lib")
+    before = one.shell("b1", LOOK)
 
     async def use(reached: SshMachine) -> None:
         await install(reached, Claim.of_this_process("r1"), SYSTEMS["broker"])
@@ -247,7 +253,88 @@ def test_a_host_without_pip_or_network_gets_everything_a_node_needs_and_is_left_
         await uninstall(reached)
 
     on(one.hosts["b1"], use)
-    assert one.shell("b1", "ls -A /opt /run /var/lib") == before
+    assert one.shell("b1", LOOK) == before
+
+
+OPENJDK = """echo 'openjdk version "{}" 2026-04-21' >&2\n"""
+
+
+@contextmanager
+def java_on(hosts: Lab, script: str) -> Iterator[None]:
+    """A program `java` on b1 for as long as the block lasts."""
+    hosts.containers["b1"].put_archive("/usr/local/bin", _tar("java", f"#!/bin/sh\n{script}".encode(), 0o755))
+    try:
+        yield
+    finally:
+        hosts.shell("b1", "rm /usr/local/bin/java")
+
+
+def refused_for(host: Host, system: System) -> str:
+    """The one line with which a host is refused for a system; the host is free afterwards."""
+    lines: list[str] = []
+
+    async def use(reached: SshMachine) -> None:
+        with pytest.raises(MachineError) as refused:
+            await install(reached, Claim.of_this_process("r1"), system)
+        lines.append(str(refused.value))
+        assert await claim_on(reached) is None
+
+    on(host, use)
+    assert "\n" not in lines[0]
+    return lines[0]
+
+
+def test_a_host_that_cannot_run_kafka_is_told_what_it_lacks(one: Lab) -> None:
+    host, kafka = one.hosts["b1"], SYSTEMS["kafka"]
+    install_it = "on Debian: apt-get install openjdk-17-jre-headless"
+    assert refused_for(host, kafka) == f"b1: no Java there; {install_it}"
+    with java_on(one, OPENJDK.format("11.0.27")):
+        assert refused_for(host, kafka) == f"b1: Java 11 is too old; kafka 4.1.1 needs 17 or later; {install_it}"
+    with java_on(one, OPENJDK.format("1.7.0_80")):
+        older = kafka.release("3.9.1", {})
+        assert refused_for(host, older) == f"b1: Java 7 is too old; kafka 3.9.1 needs 8 or later; {install_it}"
+    with java_on(one, "echo no room for a heap; exit 1"):
+        assert refused_for(host, kafka) == f"b1: its Java does not start (no room for a heap); {install_it}"
+
+
+def test_a_host_without_memory_for_a_node_is_refused(one: Lab) -> None:
+    host, kafka = one.hosts["b1"], SYSTEMS["kafka"]
+    one.containers["b1"].update(mem_limit=256 << 20, memswap_limit=256 << 20)
+    try:
+        needed = "a node of kafka takes about 450 MiB"
+        assert refused_for(host, kafka) == f"b1: 256 MiB of memory are available there; {needed}"
+    finally:
+        one.containers["b1"].update(mem_limit=4 << 30, memswap_limit=4 << 30)
+
+
+def test_kafka_without_its_archives_here_is_refused(one: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with java_on(one, OPENJDK.format("17.0.19")), monkeypatch.context() as without:
+        without.setenv("XDG_CACHE_HOME", str(tmp_path))
+        without.setenv("PATH", "")
+        said = refused_for(one.hosts["b1"], SYSTEMS["kafka"])
+    assert said.startswith("b1: org.apache.kafka:kafka_2.13:4.1.1, org.apache.kafka:kafka-tools:4.1.1, ")
+    assert said.endswith("cannot be fetched: Maven is not installed (on Debian: apt-get install maven)")
+
+
+def test_kafkas_archives_lie_where_its_launcher_looks(
+    one: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ZipFile(tmp_path / "kafka-metadata-9.9.9.jar", "w") as jar:
+        jar.writestr("common/metadata/TopicRecord.json", "{}")
+    monkeypatch.setattr(recipes, "jars", lambda coordinates: tmp_path)
+    home = "/srv/kafka"
+    launcher = ["python3", "-m", "images.kafka", f"{home}/node.properties", f"{home}/data", f"{home}/schemas.json"]
+
+    async def use(reached: SshMachine) -> None:
+        await install(reached, Claim.of_this_process("r1"), SYSTEMS["kafka"].release("9.9.9", {}))
+        await reached.put(b"", f"{home}/data/meta.properties")
+        said = (await reached.run(["env", f"PYTHONPATH={ROOT}", *launcher])).decode()
+        archive = f"{ROOT}/kafka/jars/kafka-metadata-9.9.9.jar"
+        assert f" -Djava.io.tmpdir={home} -cp {archive} kafka.Kafka {home}/node.properties\n" in said
+        await uninstall(reached)
+
+    with java_on(one, OPENJDK.format("17.0.19") + 'echo "$@"'):
+        on(one.hosts["b1"], use)
 
 
 def test_a_host_carries_one_run_at_a_time(one: Lab) -> None:

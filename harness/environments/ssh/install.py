@@ -2,9 +2,8 @@
 
 Everything lies below one directory, `/opt/faultline-ssh`, made from this machine's own copies: the packages
 `images.base` (node agent, lossy file system) and what the system under test ships, with the wheels they need for the
-host's Python.
-The host needs only Python, tar, and the programs that faults use; it needs no pip and no network. The
-directory is also the claim on the host: one run at a time may have it, and a note in it says which.
+host's Python. The host needs what `host_requirements` asks for, tar, and the programs that faults use; it needs no pip
+and no network. The directory is also the claim on the host: one run at a time may have it, and a note in it says which.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from harness.environments.machines.machine import CommandFailed, Machine, MachineError
 from harness.environments.process_identity import still_runs, this_process
+from harness.environments.ssh.host_requirements import require
 from harness.node_images.jars import JarsError
 from harness.node_images.recipes import (
     base_requirements,
@@ -41,14 +40,8 @@ PROGRAMS = f"{ROOT}/bin"
 """To come first in the PATH of every command."""
 LEFT = ("/run/faultline", "/var/lib/faultline")
 """The agent's state, and data, logs and traces."""
-PYTHON_LEAST = (3, 11)
 
 _NOTE = f"{ROOT}/run.json"
-_DESCRIBE = """
-import json, os, platform, sys
-libc, version = platform.libc_ver()
-print(json.dumps({"python": sys.version_info[:2], "machine": platform.machine(), "libc": libc, "version": version}))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +69,9 @@ async def install(machine: Machine, claim: Claim, system: System) -> None:
 
     When it is cancelled the claim may stay: see `claim_on`.
     """
-    target = await _target(machine)
     await _take(machine, claim)
     try:
+        target = await require(machine, system)
         try:
             bundle = await asyncio.to_thread(_bundle, target, system)
         except (WheelsError, JarsError) as error:
@@ -123,20 +116,6 @@ async def _take(machine: Machine, claim: Claim) -> None:
             f"{machine.name}: {machine.address} is in use by {other}, or was left behind by it; "
             "in that case remove it: faultline clean SPEC.yaml"
         ) from None
-
-
-async def _target(machine: Machine) -> Target:
-    try:
-        described: dict[str, Any] = json.loads(await machine.run(["python3", "-c", _DESCRIBE]))
-    except CommandFailed as error:
-        raise MachineError(f"{machine.name}: no Python there; on Debian: apt-get install python3 ({error})") from None
-    python = (int(described["python"][0]), int(described["python"][1]))
-    if python < PYTHON_LEAST:
-        needed = ".".join(map(str, PYTHON_LEAST))
-        raise MachineError(f"{machine.name}: Python {python[0]}.{python[1]} is too old; nodes need {needed} or later")
-    if described["libc"] != "glibc":
-        raise MachineError(f"{machine.name}: its C library is not glibc, which the packages of a node are built for")
-    return Target(python, described["machine"], int(described["version"].split(".")[1]))
 
 
 # ---- what is put there -----------------------------------------------------------------------------------------------
