@@ -24,7 +24,8 @@ class Capability(StrEnum):
     TRACE = "protocol trace"
     """Its nodes write the events of `images.trace`."""
     DECISIONS = "decisions of the controllers"
-    """Its files tell what the controllers decided, as events of `images.trace`, after the run (`System.decisions`)."""
+    """Its files tell what the controllers decided, as events of `images.trace`, after the run (`System.decisions`), and
+    when brokers opened and cut logs (`System.log_changes`)."""
     EPOCH_CHECKPOINTS = "epoch checkpoints"
     """It writes the `leader-epoch-checkpoint` of a replica before it appends the first batch of a leader epoch."""
     RULES = "rule switches"
@@ -167,6 +168,11 @@ class System(Protocol):
     def decisions(self, controllers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
         """With Capability.DECISIONS: the events of the controllers' decisions, in their order, from the files that were
         collected of each controller, by node.id. Raises ValueError, in one line, for files that cannot be read."""
+
+    def log_changes(self, brokers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """With Capability.DECISIONS: when brokers opened and cut the logs of their replicas (`log_recovered`,
+        `truncated`), as far as the files tell that were collected of each of them, by node.id; those of one broker in
+        their order."""
 
     def service(self, properties: str, home: str) -> Service:
         """A node with this configuration, on a machine where `home` is its own directory."""

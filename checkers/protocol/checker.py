@@ -88,7 +88,9 @@ disk lied about fsync are held to none of the promises about logs that come back
 *A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`):
 Apache Kafka, whose metadata logs have them. Then unclean-election, fenced-broker-elected, fenced-broker-joined-isr,
 partition-epoch-stood, leader-epoch-stood, reassignment-joins-isr, reassignment-completed-early and epoch-undecided
-are checked, in the order of the metadata log; the others need what brokers did meanwhile, and a note says so.
+are checked, in the order of the metadata log; the others need what brokers did meanwhile, and a note says so. Of logs
+it is known when brokers opened and cut them: log-shortened and log-end-not-on-disk hold for where they ended then, on
+nodes from which no fault took data, and of replicas that were never removed.
 
 Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
 anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not
@@ -107,12 +109,12 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import lied_to, node_failures, tolerances
-from checkers.protocol.log_promises import check_disks
+from checkers.fault_model import lied_to, node_failures, tolerances, vanished_nodes
+from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
-from checkers.tables import of_partition
+from checkers.tables import of_partition, trace_rows
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
 
@@ -125,10 +127,12 @@ _DECISIONS_ALONE = Finding(
     "decisions-alone",
     (
         "the system writes no trace: leaders, epochs, ISR, ELR and reassignments were checked as its metadata logs "
-        "decided them, and the epochs of logs and checkpoints on disk; promises about quorums, high watermarks and "
-        "logs while the run went on were not checked",
+        "decided them, the epochs of logs and checkpoints on disk, and that logs end no earlier than brokers said when "
+        "they opened or cut them; promises about quorums, high watermarks and other changes of logs were not checked",
     ),
 )
+_OF_LOGS = ("log_recovered", "truncated")
+"""Events of a system without a trace whose brokers tell when they open and cut logs."""
 _DISKS = frozenset({EvidencePart.REPLICAS, EvidencePart.HISTORY})
 """Where one of these has a gap, the ends of logs are not compared with the disks: `checkers.logs` or others, which rest
 on them, are `unknown` then."""
@@ -169,7 +173,12 @@ def _check_decisions(evidence: RunEvidence) -> Verdict:
     if not evidence.trace.num_rows:
         return unknown_verdict(NAME, "the metadata logs tell of no decision")
     tolerance = tolerances(evidence)
-    cluster = replay_trace(evidence.trace, evidence.settings)
+    of_logs = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_LOGS))
+    changes = evidence.trace.filter(of_logs)
+    decisions = evidence.trace.filter(pc.invert(of_logs))
+    cluster = replay_trace(decisions, evidence.settings)
+    failures = (*node_failures(evidence.faults), *vanished_nodes(evidence.recovery))
+    unreliable = {failure.node for failure in failures if failure.may_have_lost} | lied_to(evidence.faults)
     on_disk = not any(gap.part in _DISKS for gap in evidence.gaps)
     verdicts = []
     for name, partition in sorted(cluster.partitions.items()):
@@ -177,6 +186,7 @@ def _check_decisions(evidence: RunEvidence) -> Verdict:
             ends = of_partition(evidence.replica_ends, *name)
             kept = ends if evidence.settings.has_epoch_checkpoints else ends.slice(0, 0)
             check_epochs(partition, of_partition(evidence.replicas, *name), kept)
+            check_told_ends(partition, trace_rows(of_partition(changes, *name)), ends, unreliable)
         promised = [violation for violation in partition.violations if violation.kind not in _BEYOND_KAFKA]
         figures = {"decisions": float(partition.events), "elections": float(partition.elections)}
         verdicts.append(verdict_of(NAME, _by_kind(name, promised), tolerance[name], figures))

@@ -3,7 +3,7 @@ See `checkers.protocol.checker`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import pyarrow as pa
 
@@ -84,6 +84,41 @@ def _is_settled(partition: PartitionState, node: str) -> bool:
     """Whether no truncation of the node's log can have been under way, nor a deletion of its records."""
     last = partition.log_events.get(node)
     return last is not None and last.kind in _SETTLED and not partition.decided_log_start
+
+
+def check_told_ends(
+    partition: PartitionState, changes: Iterable[TraceRow], replica_ends: pa.Table, unreliable: Collection[str]
+) -> None:
+    """Where brokers tell no more of a log than when they opened and cut it (`changes`): it comes back at least as long
+    as its node had said, and ends there on its disk. Nothing is said of what it appended meanwhile, of the nodes
+    `unreliable`, from whose disks a fault may have taken something, and of replicas that were removed at some time."""
+    assigned = [each.replicas for decisions in partition.decisions.values() for each in decisions if each.replicas]
+    held = {f"b{broker}" for broker in frozenset[int]().union(*assigned).intersection(*assigned)} - set(unreliable)
+    known: dict[str, TraceRow] = {}
+    for event in changes:
+        before = known.get(event.node)
+        if before is not None and event.kind == "log_recovered" and event.log_end < _told_end(before):
+            lines = _told(before, f"came back {event.at}", event.log_end)
+            partition.report(event, "log-shortened", event.log_end, *lines)
+        if event.node in held:
+            known[event.node] = event
+    for row in replica_ends.to_pylist():
+        last = known.get(row["node"])
+        if last is not None and row["log_end"] < _told_end(last):
+            lines = _told(last, "is on its disk", row["log_end"])
+            partition.report(last, "log-end-not-on-disk", row["log_end"], *lines)
+
+
+def _told_end(event: TraceRow) -> int:
+    return event.offset if event.kind == "truncated" else event.log_end
+
+
+def _told(before: TraceRow, what: str, end: int) -> tuple[str, str]:
+    did = "cut" if before.kind == "truncated" else "opened"
+    return (
+        f"the log of {before.node} {what} and ends at {end}",
+        f"{before.node} {did} it {before.at} at {_told_end(before)}, and no fault that loses data had hit the node",
+    )
 
 
 def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int) -> None:

@@ -121,6 +121,10 @@ class BrokerSystem:
         """None: the trace has them."""
         return iter(())
 
+    def log_changes(self, brokers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """None: the trace has them."""
+        return iter(())
+
     def service(self, properties: str, home: str) -> Service:
         """A node with these properties, on a machine where `home` is its own directory."""
         config, data, trace = f"{home}/node.properties", f"{home}/data", f"{home}/trace.jsonl"

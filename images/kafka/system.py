@@ -16,6 +16,7 @@ from typing import Final
 
 from images.kafka.decisions import recorded_decisions
 from images.kafka.metadata_log import VoterLog, read_metadata_log, read_snapshots
+from images.kafka.node_log import replica_log_events
 from images.kafka.record_schemas import RecordSchemas
 from images.system import Capability, RecordedEvent, Rule, Service, Shipment, System
 from images.wire.codec import Malformed
@@ -204,6 +205,13 @@ class KafkaSystem:
             yield from recorded_decisions(logs, RecordSchemas(json.loads(texts[0])))
         except Malformed as error:
             raise ValueError(f"a metadata log cannot be read: {error}") from None
+
+    def log_changes(self, brokers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """From what the brokers print."""
+        for node_id, node in brokers.items():
+            if (path := node / "node.log").exists():
+                with path.open(encoding="utf-8", errors="replace") as lines:
+                    yield from replica_log_events(node_id, lines)
 
     def service(self, properties: str, home: str) -> Service:
         """A node with these properties, on a machine where `home` is its own directory."""

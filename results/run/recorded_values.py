@@ -307,7 +307,8 @@ def _incomplete(evidence: RunEvidence) -> Iterator[EvidenceGap]:
         return
     if evidence.settings.has_decisions:
         sentence = "the metadata logs that were read tell of no decision about"
-        yield from _uncovered(EvidencePart.TRACE, places, evidence.trace, sentence)
+        decided = evidence.trace.filter(pc.equal(evidence.trace["kind"], "partition_changed"))
+        yield from _uncovered(EvidencePart.TRACE, places, decided, sentence)
     elif evidence.settings.has_trace:
         yield from _uncovered(EvidencePart.TRACE, places, evidence.trace, "no node traced an event of")
         silent = set(evidence.settings.nodes) - set(pc.unique(evidence.trace["node"]).to_pylist())

@@ -38,7 +38,9 @@ def decided(
 BORN = decided(0, 1, 0, (1, 2, 3), reason="created")
 
 
-def protocol_kinds(*events: Event, epochs: Sequence[int] = (0,), checkpoint: str = "", **settings: Any) -> list[str]:
+def protocol_kinds(
+    *events: Event, epochs: Sequence[int] = (0,), checkpoint: str = "", faults: Sequence[Event] = (), **settings: Any
+) -> list[str]:
     replicas, ends = small_evidence.logs(b1=[(epoch, number) for number, epoch in enumerate(epochs)])
     ends = small_evidence.checkpointed(ends, b1=checkpoint)
     values = SETTINGS.to_json() | settings
@@ -46,6 +48,7 @@ def protocol_kinds(*events: Event, epochs: Sequence[int] = (0,), checkpoint: str
         trace=small_evidence.trace(*events),
         replicas=replicas,
         replica_ends=ends,
+        faults=small_evidence.faults(*faults),
         settings=CheckSettings.from_json(values),
     )
     verdict = run_checker(protocol.NAME, protocol.check, evidence)
@@ -133,6 +136,37 @@ def test_a_snapshot_may_have_a_fenced_broker_in_the_isr() -> None:
     assert protocol_kinds(*told, epochs=()) == []
     assert protocol_kinds(*told, decided(6, 1, 5, (1,)), epochs=()) == ["fenced-broker-elected"]
     assert protocol_kinds(*told, session(6, "broker_unfenced", 1, 7), decided(8, 1, 5, (1,)), epochs=()) == []
+
+
+def opened(time_s: float, end: int, node: str = "b1") -> Event:
+    return small_evidence.event(time_s, node, "log_recovered", {"clean": True}, offset=0, log_end=end)
+
+
+def cut(time_s: float, to: int) -> Event:
+    return small_evidence.event(time_s, "b1", "truncated", offset=to)
+
+
+@pytest.mark.parametrize(
+    ("told", "kinds"),
+    [
+        ([opened(1, 0), opened(2, 5)], []),
+        ([opened(1, 7), cut(2, 4), opened(3, 4), opened(4, 5)], []),
+        ([opened(1, 7), opened(2, 6), cut(3, 2)], ["log-shortened"]),
+        ([opened(1, 7), cut(2, 4), opened(3, 3)], ["log-shortened"]),
+        ([opened(1, 0), opened(2, 6)], ["log-end-not-on-disk"]),
+        ([opened(1, 9), cut(2, 6)], ["log-end-not-on-disk"]),
+        ([opened(1, 9, "b2"), opened(2, 8, "b3")], []),
+    ],
+)
+def test_logs_end_no_earlier_than_their_brokers_said(told: list[Event], kinds: list[str]) -> None:
+    """On its disk the log of b1 has five records."""
+    assert protocol_kinds(BORN, *told, epochs=[0] * 5) == kinds
+    removed = decided(9, 2, 1, (2, 3), replicas=[2, 3])
+    assert protocol_kinds(BORN, *told, removed, epochs=[0] * 5) == [], "its replica was removed at some time"
+    lost = small_evidence.fault("power-loss", ["b1"], 1.5, 2.0, {"killed": 1, "unsynced_bytes": 9, "lost_bytes": 9})
+    assert protocol_kinds(BORN, *told, epochs=[0] * 5, faults=[lost]) == []
+    killed = small_evidence.fault("kill", ["b1"], 1.5, 2.0, {"killed": 1})
+    assert protocol_kinds(BORN, *told, epochs=[0] * 5, faults=[killed]) == kinds
 
 
 def appended(node: str, offset: int, end: int, epoch: int, crc: int = 7) -> Event:

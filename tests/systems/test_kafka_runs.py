@@ -99,6 +99,20 @@ def test_kafka_keeps_its_promises_when_a_leader_loses_power(outcome: Outcome) ->
     assert injection.evidence["killed"] == 1
 
 
+def test_brokers_tell_when_they_opened_logs_and_where_these_ended(outcome: Outcome) -> None:
+    assert outcome.directory is not None
+    evidence = RunDirectory.open(outcome.directory).load()
+    (injection,) = outcome.injections
+    (killed,) = injection.detail["resolved"]["leader/0"]
+    opened: dict[str, list[int]] = {}
+    for row in evidence.trace.to_pylist():
+        if row["kind"] == "log_recovered":
+            opened.setdefault(row["node"], []).append(row["log_end"])
+    assert opened.keys() == {"b1", "b2", "b3"}
+    assert all(ends[0] == 0 for ends in opened.values()), "it was created"
+    assert len(opened[killed]) == 2, "and opened again once it had lost power"
+
+
 def test_nothing_of_it_is_left_in_the_engine(outcome: Outcome) -> None:
     client = connect()
     try:

@@ -31,7 +31,7 @@ from harness.environments.machines.agent_session import AGENT
 from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import COMMAND_LIMIT_S, NodeHandle, on_all
-from harness.environments.machines.system_capabilities import MACHINES_LACK, decisions, lacks_of
+from harness.environments.machines.system_capabilities import MACHINES_LACK, lacks_of, recorded_events
 from harness.environments.machines.traces import merged
 from nemesis.ports import ClockChange, EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 
@@ -168,7 +168,9 @@ class MachineDeployment:
             for time_ns, node, event in merged(traces, {name: self._handles[name].began_ns for name in traces}):
                 self._listener.on_trace(time_ns, node, event)
             began_unix_ns = time.time_ns() - self.now_ns()
-            for time_ns, node, event in await asyncio.to_thread(decisions, self._layout, directory, began_unix_ns):
+            for time_ns, node, event in await asyncio.to_thread(
+                recorded_events, self._layout, directory, began_unix_ns
+            ):
                 self._listener.on_trace(time_ns, node, event)
 
     async def close(self) -> None:

@@ -1,9 +1,10 @@
-"""Capabilities on machines: faults that they, or the system under test on them, cannot carry; decisions that the system
-can tell of."""
+"""Capabilities on machines: faults that they, or the system under test on them, cannot carry; events that the system's
+files can tell of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -41,9 +42,10 @@ def lacks_of(layout: Layout) -> dict[EnvironmentCapability, str]:
     return lacks
 
 
-def decisions(layout: Layout, collected: Path, began_unix_ns: int) -> list[tuple[int, str, TraceEvent]]:
-    """(time in ns since the run began, node, event) of what the files of the controllers below `collected` tell, in
-    their order: all of it, or nothing where they cannot be read, which is a gap in the evidence."""
+def recorded_events(layout: Layout, collected: Path, began_unix_ns: int) -> list[tuple[int, str, TraceEvent]]:
+    """(time in ns since the run began, node, event) of what the nodes' files below `collected` tell, in order: the
+    decisions of the controllers, all of them, or nothing where they cannot be read, which is a gap in the evidence; and
+    when brokers opened and cut logs."""
     system = layout.deployed_system
     if Capability.DECISIONS not in system.capabilities:
         return []
@@ -54,7 +56,8 @@ def decisions(layout: Layout, collected: Path, began_unix_ns: int) -> list[tuple
     except ValueError as error:
         (collected / "decisions-not-read.txt").write_text(f"{error}\n", encoding="utf-8")
         return []
+    recorded += system.log_changes({node.node_id: collected / node.name for node in layout.brokers})
     return [
         (max(0, time_ms * 1_000_000 - began_unix_ns), names.get(node_id, ""), event)
-        for time_ms, node_id, event in recorded
+        for time_ms, node_id, event in sorted(recorded, key=itemgetter(0))
     ]

@@ -62,6 +62,10 @@ class TinySystem:
         """None: it decides nothing."""
         return iter(())
 
+    def log_changes(self, brokers: Mapping[int, Path]) -> Iterator[RecordedEvent]:
+        """None: its nodes do not say."""
+        return iter(())
+
     def service(self, properties: str, home: str) -> Service:
         config = f"{home}/tiny.json"
         return Service(
