@@ -163,6 +163,11 @@ class TraceRow(NamedTuple):
         """The id of the broker that wrote it; -1 for a controller."""
         return int(self.node[1:]) if self.node[:1] == "b" and self.node[1:].isdigit() else -1
 
+    @property
+    def end_after(self) -> int:
+        """Where the log is said to end after the event: that which cuts a log has the end before it as `log_end`."""
+        return self.offset if self.kind == "truncated" else self.log_end
+
     def details(self) -> dict[str, Any]:
         """The event's further facts."""
         facts: dict[str, Any] = json.loads(self.detail) if self.detail else {}

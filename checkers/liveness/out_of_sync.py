@@ -52,7 +52,7 @@ def reasons(trace: pa.Table) -> list[str]:
             for member in event.members:
                 refused[place, member, str(event.details().get("error")), event.node] += 1
         else:
-            ends[place, event.node] = event.time_ns, event.offset if kind == "truncated" else event.log_end
+            ends[place, event.node] = event.time_ns, event.end_after
     lines = []
     for place, change in sorted(changes.items()):
         for replica in sorted(set(change.details().get("replicas") or ()) - set(change.members)):

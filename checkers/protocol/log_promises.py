@@ -97,27 +97,23 @@ def check_told_ends(
     known: dict[str, TraceRow] = {}
     for event in changes:
         before = known.get(event.node)
-        if before is not None and event.kind == "log_recovered" and event.log_end < _told_end(before):
+        if before is not None and event.kind == "log_recovered" and event.log_end < before.end_after:
             lines = _told(before, f"came back {event.at}", event.log_end)
             partition.report(event, "log-shortened", event.log_end, *lines)
         if event.node in held:
             known[event.node] = event
     for row in replica_ends.to_pylist():
         last = known.get(row["node"])
-        if last is not None and row["log_end"] < _told_end(last):
+        if last is not None and row["log_end"] < last.end_after:
             lines = _told(last, "is on its disk", row["log_end"])
             partition.report(last, "log-end-not-on-disk", row["log_end"], *lines)
-
-
-def _told_end(event: TraceRow) -> int:
-    return event.offset if event.kind == "truncated" else event.log_end
 
 
 def _told(before: TraceRow, what: str, end: int) -> tuple[str, str]:
     did = "cut" if before.kind == "truncated" else "opened"
     return (
         f"the log of {before.node} {what} and ends at {end}",
-        f"{before.node} {did} it {before.at} at {_told_end(before)}, and no fault that loses data had hit the node",
+        f"{before.node} {did} it {before.at} at {before.end_after}, and no fault that loses data had hit the node",
     )
 
 

@@ -92,7 +92,7 @@ def bytes_left(event: TraceRow) -> tuple[int, str] | None:
     left = event.details().get("bytes_behind", 0)
     if not left:
         return None
-    end = event.offset if event.kind == "truncated" else event.log_end
+    end = event.end_after
     did = {
         "truncated": f"cut its log {event.log_end} → {end}",
         "became_leader": f"became leader with a log that ends at {end}",

@@ -49,7 +49,7 @@ def truncation_of(entries: Epochs, log_end: int, epoch: int, end: int) -> int:
 def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """Epoch cache and producer state of a log that was truncated or recovered, or that a new leader begins with."""
     detail, replica = event.details(), state.replica(event.node)
-    end = event.offset if event.kind == "truncated" else event.log_end
+    end = event.end_after
     if "epochs" not in detail or "log_start" in detail or end > len(replica.log):
         return
     did = {

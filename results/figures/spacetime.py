@@ -261,11 +261,7 @@ def _watermarks(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int,
         colour = NODE_COLOURS[number % len(NODE_COLOURS)]
         own = [event for event in events if event.node == node]
         marks = [(one.time_ns, one.high_watermark) for one in own if one.kind.endswith("high_watermark")]
-        ends = [
-            (one.time_ns, one.offset if one.kind == "truncated" else one.log_end)
-            for one in own
-            if one.kind in ("appended", "truncated", "log_recovered")
-        ]
+        ends = [(one.time_ns, one.end_after) for one in own if one.kind in ("appended", "truncated", "log_recovered")]
         for name, steps, dash in ((f"{node} HW", marks, "solid"), (f"{node} log end", ends, "dot")):
             within = list(_within(steps, first_ns, last_ns))
             if within:

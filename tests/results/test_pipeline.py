@@ -24,7 +24,6 @@ from harness.runner.run import run
 from harness.spec import parse
 from results.errors import StoreError
 from results.measures import measure
-from results.run import manifest
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_from_json
 from results.store import tables
@@ -80,8 +79,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
 
 def _behind(whole: RunDirectory, path: Path) -> RunDirectory:
     """The same run with its longest log three records shorter, and sealed like that."""
-    copy = RunDirectory.open(shutil.copytree(whole.path, path))
-    evidence = copy.load()
+    evidence = whole.load()
     rows = evidence.replica_ends.to_pylist()
     longest = max(rows, key=lambda row: row["log_end"])
     longest["log_end"] -= 3
@@ -93,12 +91,8 @@ def _behind(whole: RunDirectory, path: Path) -> RunDirectory:
         replicas=evidence.replicas.filter(pc.invert(gone)),
         replica_ends=pa.Table.from_pylist(rows, evidence.replica_ends.schema),
     )
-    for name in ("replicas", "replica_ends"):
-        sealed = pq.read_schema(copy.path / f"{name}.parquet")
-        pq.write_table(getattr(changed, name).replace_schema_metadata(sealed.metadata), copy.path / f"{name}.parquet")
-    status = copy.status()
-    manifest.write(copy.path, f"{status.name} seed {status.seed} started {status.started}", changed)
-    return copy
+    path.mkdir()
+    return RunDirectory.restore(path, whole.status(), whole.read_spec_text(), changed, (), None)
 
 
 @pytest.fixture(scope="module")
