@@ -4,7 +4,7 @@ kind        name                                    counts
 ----------  --------------------------------------  -----------------------------------------------------------------
 event       a kind of protocol event                how often it was traced (images/trace.py)
 case        kind/a field of its detail              the same, by reason, error or API: `partition_changed/reassigned`
-rule        a safety rule (images/broker/rules.py)  how often the trace shows that it decided something; see RULES
+rule        a safety rule (images/broker/rules.py)  lives of nodes in which it was read: what they did depended on it
 fault       a fault                                 how often it was injected and bit
 family      a fault family                          the same
 outcome     operation/outcome                       how many ended so: `append/info`
@@ -12,8 +12,6 @@ trigger     a condition (nemesis/conditions.py)     faults that waited for it an
 world       dimension=value (harness/worlds.py)     one: drawn for the world of the run
 situation   its code (results/situations)           how often a partition came into it
 transition  an event, the situations around it      how often it was so
-
-A rule whose effect leaves no event has no mark, whether it was needed or not.
 """
 
 from __future__ import annotations
@@ -40,13 +38,8 @@ _CASE_FIELDS: Final[Mapping[str, str]] = {
 }
 """The field of an event's detail that distinguishes its cases."""
 
-RULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "fence_fetch_epoch": ("request_fenced",),
-    "truncate_on_divergence": ("diverging",),
-    "broker_epoch_checked_in_alter_partition": ("alter_partition_refused/ineligible_replica",),
-    "partition_epoch_checked_in_alter_partition": ("alter_partition_refused/invalid_update_version",),
-}
-"""The marks that show a rule at work: events, or cases of them."""
+_RULE_READ: Final = "rule_read"
+RULE: Final = "rule"
 SITUATION, TRANSITION = "situation", "transition"
 """Kinds of marks of which a run has hundreds."""
 
@@ -59,16 +52,16 @@ def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})
         counts["world", f"{dimension}={value}"] = 1
     for kind, count in _counted(evidence.trace.column("kind")):
         counts["event", kind] = count
-    with_cases = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_CASE_FIELDS))))
+    detailed = pa.array([_RULE_READ, *_CASE_FIELDS])
+    with_cases = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=detailed))
     for kind, detail in zip(
         with_cases.column("kind").to_pylist(), with_cases.column("detail").to_pylist(), strict=True
     ):
-        case = json.loads(detail or "{}").get(_CASE_FIELDS[kind])
-        if case is not None:
+        values = json.loads(detail or "{}")
+        if kind == _RULE_READ:
+            counts[RULE, values["rule"]] += 1
+        elif (case := values.get(_CASE_FIELDS[kind])) is not None:
             counts["case", f"{kind}/{case}"] += 1
-    by_name = {name: count for (_, name), count in counts.items()}
-    for rule, shown_by in RULES.items():
-        counts["rule", rule] = sum(by_name.get(name, 0) for name in shown_by)
     effective = evidence.faults.filter(evidence.faults.column("bit"))
     for column, kind in (("fault", "fault"), ("family", "family")):
         for name, count in _counted(effective.column(column)):

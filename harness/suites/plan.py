@@ -197,6 +197,11 @@ class Suite:
             possible |= possible_values(cell.vary, cell.workload)
         return possible
 
+    @property
+    def systems(self) -> list[str]:
+        """The systems of its runs; mutants aside."""
+        return list(dict.fromkeys(spec.system for spec in self.cells.values()))
+
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values, and `worlds` for those who read the results."""
         return {

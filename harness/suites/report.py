@@ -28,6 +28,7 @@ from rich.progress import TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from harness.cluster.systems import SYSTEMS
 from harness.exit_codes import EXIT_CODES, INVALID, UNKNOWN, VALID
 from harness.suites.expectations import expectations, has_expectations
 from harness.suites.job import RunResult
@@ -36,7 +37,7 @@ from harness.suites.progress_bar import ProgressBar
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
 from results import measures
-from results.coverage import RULES, drawn_worlds, never_drawn
+from results.coverage import RULE, drawn_worlds, never_drawn
 from results.store.summary import Summary
 
 SHOWN: Final = 10
@@ -161,15 +162,20 @@ def failures(plan: Suite, runs: Iterable[RunResult]) -> Table | None:
 
 
 def covered(plan: Suite, summary: Summary) -> str:
-    """The events and fault families that the runs exercised, and the families and visible rules that none did; where
-    worlds are drawn, a line for them; and one for the situations."""
-    families, rules = summary.marked("family"), summary.marked("rule")
+    """The events and fault families that the runs exercised, and the families that none did; the safety rules that no
+    run needed; where worlds are drawn, a line for them; and one for the situations."""
+    families = summary.marked("family")
     missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
-    missing += [f"rule {name}" for name in RULES if name not in rules]
     kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
     text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
     text += f"; never: {', '.join(missing)}" if missing else ""
-    lines = [text, *([drawn_worlds(plan.worlds, summary.marked("world"))] if plan.worlds else [])]
+    lines = [text]
+    if rules := [rule.name for system in plan.systems for rule in SYSTEMS[system].rules]:
+        read = summary.marked(RULE)
+        line = f"rules: what brokers did depended on {sum(rule in read for rule in rules)} of {len(rules)} safety rules"
+        unread = ", ".join(rule for rule in rules if rule not in read)
+        lines.append(f"{line}; never on: {unread}" if unread else line)
+    lines += [drawn_worlds(plan.worlds, summary.marked("world"))] if plan.worlds else []
     if summary.thoroughness is not None:
         lines.append(summary.thoroughness.sentence())
     return "\n".join(lines)

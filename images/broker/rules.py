@@ -2,11 +2,15 @@
 
 All are on by default. With one switched off the broker is a *mutant*: wrong in exactly one known way, which a checker
 must detect to earn trust. docs/protocol.md has the titles of the sources.
+
+A rule is read last, after all else that its decision depends on, so that it is read only where it makes a difference
+(where that can be told: a rule about what is on the disk is read always). A run in which nobody has read a rule is the
+same, event by event, as the run of the broker without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 
 
@@ -324,6 +328,25 @@ class Rules:
     def off(self) -> tuple[str, ...]:
         """The names of the rules switched off, in the order of their definition."""
         return tuple(name for name in NAMES if not getattr(self, name))
+
+
+class WatchedRules(Rules):
+    """The same rules, which report a rule when it is read for the first time."""
+
+    __slots__ = ("_on_read", "_rules")
+    _on_read: Callable[[str], None]
+    _rules: Rules
+
+    def __init__(self, rules: Rules, on_read: Callable[[str], None]) -> None:
+        object.__setattr__(self, "_rules", rules)
+        object.__setattr__(self, "_on_read", on_read)
+
+    def __getattr__(self, name: str) -> bool:
+        """Called for what is not set yet: a rule that nobody has read."""
+        value: bool = getattr(self._rules, name)
+        object.__setattr__(self, name, value)
+        self._on_read(name)
+        return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == INVALID, errors.getvalue()
     assert "mutant" in output.getvalue()
     assert "values drawn, in 2 dimensions; never: " in output.getvalue()
+    assert re.search(r"\nrules: what brokers did depended on \d+ of 64 safety rules; never on: ", output.getvalue())
     assert "\nsituations: " in output.getvalue()
     assert [line for line in errors.getvalue().splitlines() if line.startswith("invalid mutant-seed")]
     return directory

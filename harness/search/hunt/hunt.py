@@ -103,6 +103,11 @@ class Hunt(Suite):
         base = self.session.plan.base
         return possible_values(base.vary, base.workload)
 
+    @property
+    def systems(self) -> list[str]:
+        """The system of its runs."""
+        return [self.session.plan.base.system]
+
     def to_json(self) -> dict[str, Any]:
         """As of any suite, and the command by which the hunt goes on."""
         return {**Suite.to_json(self), "goes_on": f"faultline hunt SPEC --corpus {self.session.folder.path}"}

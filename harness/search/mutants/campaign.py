@@ -17,12 +17,14 @@ from typing import Any, Final
 
 from harness.search.ended_runs import EndedRuns
 from harness.search.hunt.folder import CorpusFolder
+from harness.search.mutants.full_protocol import FullProtocol, cell_of_full_protocol, full_protocol_of
 from harness.search.mutants.mutant import LIMITS, Method, Mutant
 from harness.search.mutants.record import CampaignRecord
 from harness.search.mutants.searches import HuntSearch, MutantSearch, RandomSearch, cell_of
 from harness.spec import Spec
 from harness.suites.boxes import CPU_SECONDS
 from harness.suites.plan import PlannedRun, Suite
+from results.store.spark import fingerprint
 
 ROUND_SIZE: Final = 64
 """Runs of a round, about: what a `kill -9` costs at most."""
@@ -46,22 +48,32 @@ class CampaignNight:
     cells: dict[str, Spec] = field(default_factory=dict)
     """The cells of those runs."""
     _waiting: list[MutantSearch] = field(default_factory=list)
+    _of_full_protocol: dict[str, PlannedRun] = field(default_factory=dict)
+    """By name; runs of the round that several searches wait for are made once."""
     _ended: EndedRuns = field(init=False)
+    full: FullProtocol = field(init=False)
 
     def __post_init__(self) -> None:
         self._ended = EndedRuns(self.store)
+        self.full = FullProtocol.load(self.store / "mutants" / "full-protocol.json", fingerprint())
 
     def next_round(self) -> list[PlannedRun]:
         """Take in the last round, and plan the next one; empty when the night is over. StoreError when the record
         cannot be written."""
         self.take_in()
         runs: list[PlannedRun] = []
-        if self.spent_s < self.budget_s:
+        goes_on = self.spent_s < self.budget_s
+        while goes_on and not runs:
+            goes_on = False
             for mutant, method in self._by_need():
-                if (search := self._search(mutant, method)) is not None:
-                    runs += search.plan()
-                    self._waiting.append(search)
-                    self.cells.setdefault(cell_of(mutant, method), mutant.base(method))
+                if (search := self._search(mutant, method)) is None:
+                    continue
+                runs += self._once(search.plan())
+                # Runs of the full protocol may have completed its range: then the next one is to be planned.
+                goes_on = goes_on or not search.planned
+                self._waiting.append(search)
+                self.cells.setdefault(cell_of(mutant, method), mutant.base(method))
+                self.cells.setdefault(cell_of_full_protocol(mutant, method), full_protocol_of(mutant).base(method))
                 if len(runs) >= ROUND_SIZE:
                     break
         self.planned += runs
@@ -73,10 +85,19 @@ class CampaignNight:
             return
         ended = self._ended.new(self.suite)
         self.spent_s += sum(run.facts.get(CPU_SECONDS, 0.0) for run in ended.values())
+        self.full.take_in(ended, self._of_full_protocol.values(), self.suite, self.commit)
         for search in self._waiting:
             search.take_in(ended, self.suite, self.commit)
-        self._waiting = []
+        self._waiting, self._of_full_protocol = [], {}
         self.record.save()
+
+    def _once(self, planned: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+        for run in planned:
+            if self.full.is_own(run):
+                if run.run in self._of_full_protocol:
+                    continue
+                self._of_full_protocol[run.run] = run
+            yield run
 
     def _by_need(self) -> Iterable[tuple[Mutant, Method]]:
         """Every search in the order in which they come; of as many runs, those of one method after the other."""
@@ -94,7 +115,7 @@ class CampaignNight:
         if seeds is None:
             return None
         if method is not Method.HUNT:
-            return RandomSearch(mutant, method, seeds)
+            return RandomSearch(mutant, method, seeds, self.full)
         return HuntSearch(mutant, seeds, CorpusFolder(self.store / "mutants" / f"{mutant.name}-{seeds.number}"))
 
 

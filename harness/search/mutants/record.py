@@ -51,6 +51,8 @@ class SeedRange:
     white: Detection | None = None
     black: Detection | None = None
     commits: list[str] = field(default_factory=list)
+    same: int = 0
+    """Runs that are those of the full protocol (`harness.search.mutants.full_protocol`)."""
 
     @property
     def complete(self) -> bool:
@@ -59,7 +61,7 @@ class SeedRange:
 
     def reset(self) -> None:
         """Begin it anew."""
-        self.runs, self.cpu_s, self.commits = 0, 0.0, []
+        self.runs, self.cpu_s, self.commits, self.same = 0, 0.0, [], 0
         self.together = self.white = self.black = None
 
     def take(self, facts: Mapping[str, Any], run: str, commit: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -14,6 +14,7 @@ from harness.search.hunt.candidates import candidates
 from harness.search.hunt.corpus import Candidate, Corpus
 from harness.search.hunt.folder import ENTRIES, CorpusFolder, HuntPlan
 from harness.search.hunt.hunt import features_of
+from harness.search.mutants.full_protocol import FullProtocol
 from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant
 from harness.search.mutants.record import SeedRange
 from harness.suites.plan import FIRST_BATCH, PlannedRun
@@ -31,8 +32,10 @@ def cell_of(mutant: Mutant, method: Method) -> str:
 class MutantSearch(Protocol):
     """See the module's docstring."""
 
+    planned: list[PlannedRun]
+
     def plan(self) -> list[PlannedRun]:
-        """Its next runs."""
+        """Its next runs, which become `planned`; none when runs of the full protocol complete its range."""
 
     def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
         """Take those of the planned runs into the range that have ended, as far as they are usable."""
@@ -40,33 +43,55 @@ class MutantSearch(Protocol):
 
 @dataclass(slots=True)
 class RandomSearch:
-    """Runs with the seeds of the range, one after the other."""
+    """Runs with the seeds of the range, one after the other; those that the full protocol has made are not made."""
 
     mutant: Mutant
     method: Method
     range: SeedRange
+    full: FullProtocol
     planned: list[PlannedRun] = field(default_factory=list)
 
     def plan(self) -> list[PlannedRun]:
-        """The next batch: as many runs as were made before it."""
-        done = self.range.runs
-        count = min(max(FIRST_BATCH, done), BATCH_MOST, RUNS_MOST - done)
-        first = FIRST_SEED + RUNS_MOST * self.range.number + done
+        """The next batch, as many runs as were made before it: those of the full protocol that are not known yet, and
+        those of the mutant that are others."""
+        self.take_in({}, "", "")  # what other searches have found out since
+        count = min(max(FIRST_BATCH, self.range.runs), BATCH_MOST)
+        unknown, others = list[int](), list[int]()
+        for seed in self._seeds_left():
+            if not self.full.is_known(self.mutant, self.method, seed):
+                unknown.append(seed)
+            elif self.full.same(self.mutant, self.method, seed) is None:
+                others.append(seed)
+            if len(unknown) + len(others) == count:
+                break
         base, cell = self.mutant.base(self.method), cell_of(self.mutant, self.method)
-        self.planned = [
-            PlannedRun(name, cell, seed, spec=replace(base, name=name, seed=seed).to_yaml(), boxed=True)
-            for seed in range(first, first + count)
-            for name in (f"{self.mutant.name}-{self.method}-seed{seed}",)
-        ]
+        self.planned = list(self.full.plan(self.mutant, self.method, unknown))
+        for seed in others:
+            spec = replace(base, name=self._name(seed), seed=seed)
+            self.planned.append(PlannedRun(spec.name, cell, seed, spec=spec.to_yaml(), boxed=True))
         return self.planned
 
     def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
         """Runs count in the order of their seeds, so those after a missing one are left out, and made again."""
-        for planned in self.planned:
-            if planned.run not in ended or self.range.complete:
+        for seed in self._seeds_left():
+            if self.range.complete:
                 break
-            self.range.take(ended[planned.run].facts, f"{night}/{planned.run}", commit)
+            full, own = self.full.same(self.mutant, self.method, seed), ended.get(self._name(seed))
+            if full is not None:
+                self.range.take(full.facts, full.run, full.commit)
+                self.range.same += 1
+            elif own is not None:
+                self.range.take(own.facts, f"{night}/{self._name(seed)}", commit)
+            else:
+                break
         self.planned = []
+
+    def _seeds_left(self) -> Sequence[int]:
+        first = FIRST_SEED + RUNS_MOST * self.range.number
+        return range(first + self.range.runs, first + RUNS_MOST)
+
+    def _name(self, seed: int) -> str:
+        return f"{self.mutant.name}-{self.method}-seed{seed}"
 
 
 @dataclass(slots=True)

@@ -123,7 +123,7 @@ class PartitionChangeBuilder:
         before = self._before
         if changed == before and not self._bump_epoch:
             return None
-        removal = self._rules.removal_bumps_leader_epoch and not set(before.replicas) <= set(changed.replicas)
+        removal = not set(before.replicas) <= set(changed.replicas) and self._rules.removal_bumps_leader_epoch
         return PartitionChange(
             replace(
                 changed,
@@ -143,8 +143,8 @@ class PartitionChangeBuilder:
         if partition.leader in isr and eligible(partition.leader):
             return _Election(partition.leader, isr)
         any_replica = next(filter(eligible, partition.replicas), NO_LEADER)
-        if not self._rules.elect_from_isr_or_elr and any_replica != NO_LEADER:
-            return _Election(any_replica, isr if any_replica in isr else (any_replica,))
+        if any_replica not in (NO_LEADER, *isr) and not self._rules.elect_from_isr_or_elr:
+            return _Election(any_replica, (any_replica,))
         in_sync = next(filter(eligible, isr), NO_LEADER)
         if in_sync != NO_LEADER:
             return _Election(in_sync, isr)
@@ -166,7 +166,7 @@ class PartitionChangeBuilder:
         """ELR and LastKnownELR after the election."""
         if election.unclean:
             recovered = self._recovered_leader
-            keeps = self._rules.recovery_keeps_last_known_elr and recovered in partition.last_known_elr
+            keeps = recovered in partition.last_known_elr and self._rules.recovery_keeps_last_known_elr
             last_known = partition.last_known_elr if keeps else ()
             return (), tuple(replica for replica in last_known if replica != recovered)
         full = len(election.isr) >= self.topic.min_isr(partition) and self._rules.full_isr_clears_elr

@@ -37,13 +37,13 @@ def start_reassignment(partition: PartitionImage, target: tuple[int, ...]) -> Pa
 
 def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bool:
     """Whether the original replicas alone hold committed records often enough."""
-    if topic.unclean_election or not rules.cancel_needs_min_isr:
+    if topic.unclean_election:
         return True
     if not any(replica in partition.isr or replica in partition.elr for replica in partition.adding):
         return True
     original = [replica for replica in partition.replicas if replica not in partition.adding]
     in_sync = [replica for replica in original if replica in partition.isr]
-    return len(in_sync) >= topic.min_isr_of(len(original))
+    return len(in_sync) >= topic.min_isr_of(len(original)) or not rules.cancel_needs_min_isr
 
 
 def cancel_reassignment(partition: PartitionImage) -> PartitionImage:
@@ -61,11 +61,9 @@ def complete_reassignment(
         return None
     target = tuple(replica for replica in partition.replicas if replica not in partition.removing)
     in_sync = [replica for replica in isr if replica in target]
-    if rules.reassignment_waits_for_isr and (
-        not set(partition.adding) <= set(isr) or len(in_sync) < topic.min_isr_of(len(target))
-    ):
-        return None
-    if not any(map(eligible, in_sync if rules.reassignment_waits_for_isr else target)):
+    joined = set(partition.adding) <= set(isr) and len(in_sync) >= topic.min_isr_of(len(target))
+    ready = joined and any(map(eligible, in_sync))
+    if not ready and (not any(map(eligible, target)) or rules.reassignment_waits_for_isr):
         return None
     return _without_removed(replace(partition, replicas=target, adding=(), removing=()))
 

@@ -128,6 +128,5 @@ def elect_leader(
         enough = all_known or overdue
     if not known or not enough:
         return NO_LEADER
-    if not rules.recovery_elects_greatest_log:
-        return known[0]
-    return max(known, key=lambda replica: (log_ends[replica].last_epoch, log_ends[replica].end))
+    greatest = max(known, key=lambda replica: (log_ends[replica].last_epoch, log_ends[replica].end))
+    return greatest if greatest == known[0] or rules.recovery_elects_greatest_log else known[0]

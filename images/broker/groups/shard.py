@@ -141,11 +141,12 @@ class Shard:
             await asyncio.sleep(0)
             if not self.leads:
                 return
-        if self._rules.coordinator_waits_for_high_watermark:
-            while not leading.knows_committed(replica.state, replica.limits) or replica.state.high_watermark < end:
-                await wait_for_any((replica.changed,), self._clock() + _RECHECK_S)
-                if not self.leads:
-                    return
+        while not leading.knows_committed(replica.state, replica.limits) or replica.state.high_watermark < end:
+            if not self._rules.coordinator_waits_for_high_watermark:
+                break
+            await wait_for_any((replica.changed,), self._clock() + _RECHECK_S)
+            if not self.leads:
+                return
         now_ms = self.now_ms()
         self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
         self.loaded = True

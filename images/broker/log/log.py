@@ -113,7 +113,7 @@ class Log:
             bases = [base for base in bases if base >= checkpoint.base]
         first = 0 if checkpoint is None else checkpoint.base
         dropped = None
-        if bases and bases[0] != first and config.start_needs_checkpoint:
+        if bases and bases[0] != first and config.rules.delete_replica_durably:
             dropped = drop_segments(files, directory, bases, first)
             log_line(f"log {directory}: dropped {dropped.cut_bytes} bytes: {dropped.cut_reason}")
             bases = []

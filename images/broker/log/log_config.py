@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from images.broker.rules import Rules
 
 NEVER = (1 << 63) - 1
 
@@ -23,5 +25,4 @@ class LogConfig:
     """The largest batch that a leader accepts from a producer. The leader checks it, the log does not."""
     index_interval_bytes: int = 0
     """Least distance between two index entries; with 0 every batch has one."""
-    start_needs_checkpoint: bool = True
-    """Whether a log without its first segment (at offset 0, or at the base of its log-start checkpoint) is dropped."""
+    rules: Rules = field(default_factory=Rules)

@@ -116,9 +116,12 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules, expiratio
     if copy is not None:
         # Without deduplication the retry is a new batch, so it must pass the gap check, too.
         return Duplicate(copy.base_offset, copy.last_offset) if rules.idempotent_dedupe else ACCEPT
-    if not rules.producer_sequence_checked:
-        return ACCEPT
-    epoch = header.producer_epoch
+    refusal = _out_of_order(state, header)
+    return ACCEPT if refusal is None or not rules.producer_sequence_checked else refusal
+
+
+def _out_of_order(state: ProducerState, header: Header) -> Refuse | None:
+    producer, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
     if epoch < state.epoch:
         return Refuse(
             ErrorCode.invalid_producer_epoch, f"producer {producer} is at epoch {state.epoch}, the batch at {epoch}"
@@ -129,7 +132,7 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules, expiratio
             ErrorCode.out_of_order_sequence_number,
             f"producer {producer} in epoch {epoch} sent sequence {first}, expected {expected}",
         )
-    return ACCEPT
+    return None
 
 
 def record(table: ProducerTable, header: Header, expiration_ms: int = NEVER_MS) -> ProducerTable:

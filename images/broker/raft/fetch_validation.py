@@ -20,16 +20,19 @@ def validate_fetch(fetch: MetadataFetch, log: LogView, rules: Rules) -> FetchVal
         if log.snapshot is None:
             return FetchValidation(ErrorCode.offset_out_of_range)
         return FetchValidation(snapshot=log.snapshot)
-    if fetch.last_epoch == UNDEFINED or not rules.metadata_cut_on_divergence:
-        beyond = fetch.offset > log.end and rules.metadata_cut_on_divergence
-        return FetchValidation(ErrorCode.offset_out_of_range) if beyond else FetchValidation()
+    diverged = _divergence(fetch, log)
+    return FetchValidation() if diverged is None or not rules.metadata_cut_on_divergence else diverged
+
+
+def _divergence(fetch: MetadataFetch, log: LogView) -> FetchValidation | None:
+    if fetch.last_epoch == UNDEFINED:
+        return FetchValidation(ErrorCode.offset_out_of_range) if fetch.offset > log.end else None
     if log.snapshot is not None and (fetch.offset, fetch.last_epoch) == log.snapshot:
-        return FetchValidation()
+        return None
     oldest = log.epochs.entries[0].epoch if log.epochs.entries else UNDEFINED
     if log.snapshot is not None and log.start > 0 and fetch.last_epoch < oldest:
         return FetchValidation(snapshot=log.snapshot)
     # The follower's records of an epoch that this leader does not know are uncommitted.
     latest = EpochEnd(log.epochs.latest, log.end) if log.epochs.entries else EpochEnd(0, log.start)
-    return FetchValidation(
-        diverging=diverging_epoch(log.epochs, log.end, fetch.last_epoch, fetch.offset, unknown=latest)
-    )
+    diverging = diverging_epoch(log.epochs, log.end, fetch.last_epoch, fetch.offset, unknown=latest)
+    return None if diverging is None else FetchValidation(diverging=diverging)

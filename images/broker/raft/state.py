@@ -212,7 +212,7 @@ class QuorumState:
 
         Voters give their epoch, so a fetch without one is not a voter's.
         """
-        if self.rules.metadata_fetch_fenced and fetch.epoch != UNDEFINED and fetch.epoch != self.epoch:
+        if fetch.epoch not in (UNDEFINED, self.epoch) and self.rules.metadata_fetch_fenced:
             behind = fetch.epoch < self.epoch
             return self, FetchValidation(ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch)
         if self.role is not RaftRole.LEADER:
@@ -262,11 +262,10 @@ class QuorumState:
             return False
         if request.pre_vote:
             return up_to_date and not (self.role is RaftRole.FOLLOWER and self.leader_answered)
-        if not self.rules.vote_once_per_epoch:
-            return up_to_date
+        granted = up_to_date and self.leader == NO_NODE
         if self.voted_for != NO_NODE:
-            return self.voted_for == request.candidate
-        return up_to_date and self.leader == NO_NODE
+            granted = self.voted_for == request.candidate
+        return granted if granted == up_to_date or self.rules.vote_once_per_epoch else up_to_date
 
     def _prospective(self, end: EpochAndOffset, now: Moment) -> Outcome:
         leader = NO_NODE if self.leader == self.node_id else self.leader
@@ -363,9 +362,8 @@ class QuorumState:
     def _advance_high_watermark(self, end: int) -> QuorumState:
         offsets = sorted([end, *(position.offset for position in self.progress.values())], reverse=True)
         majority_offset = offsets[self.majority - 1] if self.rules.metadata_needs_majority else end
-        own_epoch = majority_offset > self.epoch_start_offset or not self.rules.commit_only_own_epoch
-        return (
-            replace(self, high_watermark=majority_offset)
-            if majority_offset > self.high_watermark and own_epoch
-            else self
-        )
+        if majority_offset <= self.high_watermark:
+            return self
+        if majority_offset <= self.epoch_start_offset and self.rules.commit_only_own_epoch:
+            return self
+        return replace(self, high_watermark=majority_offset)

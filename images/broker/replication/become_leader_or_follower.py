@@ -38,8 +38,8 @@ def apply_registration(
     if registration.leader != partition.node:
         follower = updated._replace(role=ReplicaRole.FOLLOWER, leadership=None)
         same_epoch = partition.leader_epoch == registration.leader_epoch
-        follows_on = same_epoch or not limits.rules.truncate_in_every_leader_epoch
-        if partition.role is ReplicaRole.FOLLOWER and follows_on and partition.leader == registration.leader:
+        same_leader = partition.role is ReplicaRole.FOLLOWER and partition.leader == registration.leader
+        if same_leader and (same_epoch or not limits.rules.truncate_in_every_leader_epoch):
             return PartitionStep(follower)
         step = truncation.begin(follower, limits.truncation_protocol)
         return PartitionStep(
@@ -73,8 +73,8 @@ def _lead(before: Partition, updated: Partition, now_ms: int, limits: Limits) ->
     that it alone holds.
     """
     earlier = before.leadership
-    if limits.rules.positions_end_with_leadership and updated.leader_epoch != before.leader_epoch + 1:
-        earlier = None
+    if earlier is not None and updated.leader_epoch != before.leader_epoch + 1:
+        earlier = None if limits.rules.positions_end_with_leadership else earlier
     followers = []
     for replica in updated.replicas:
         if replica == updated.node:

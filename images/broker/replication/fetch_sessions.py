@@ -115,7 +115,7 @@ class FetchSessionCache:
     def __init__(
         self, slots: int, resting_s: float, clock: Callable[[], float], random: Random, rules: Rules | None = None
     ) -> None:
-        self._fences_every_fetch = (rules or Rules()).fence_every_session_fetch
+        self._rules = rules or Rules()
         self._slots = slots
         self._resting_s = resting_s
         self._clock = clock
@@ -158,7 +158,9 @@ class FetchSessionCache:
         if not session.requested:
             del self._sessions[session.id]
             return FetchContext(partitions=list(requested.values()))
-        unfenced = frozenset() if self._fences_every_fetch else session.requested.keys() - requested.keys()
+        unfenced = session.requested.keys() - requested.keys()
+        if unfenced and self._rules.fence_every_session_fetch:
+            unfenced = set()
         return FetchContext(partitions=session.partitions(unfenced), session=session, incremental=True)
 
     def _create(

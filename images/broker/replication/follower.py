@@ -18,9 +18,8 @@ def answer_applies(partition: Partition, sent_offset: int, sent_epoch: int, limi
     """Whether the answer to a fetch from `sent_offset` in leader epoch `sent_epoch` still applies."""
     if partition.role is not ReplicaRole.FOLLOWER:
         return False
-    if not limits.rules.ignore_stale_fetch_answer:
-        return True
-    return partition.log_end == sent_offset and partition.leader_epoch == sent_epoch
+    fresh = partition.log_end == sent_offset and partition.leader_epoch == sent_epoch
+    return fresh or not limits.rules.ignore_stale_fetch_answer
 
 
 def on_diverging(partition: Partition, epoch: int, end: int) -> PartitionStep:
@@ -56,8 +55,9 @@ def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partit
 
 def on_leader_high_watermark(partition: Partition, leader_high_watermark: int, limits: Limits) -> PartitionStep:
     """Follow the leader's high watermark, up to the own LEO. It may fall (Kafka Replication Correctness §6.4)."""
-    within_log = limits.rules.follower_high_watermark_within_log
-    after = min(leader_high_watermark, partition.log_end) if within_log else leader_high_watermark
+    after = leader_high_watermark
+    if after > partition.log_end and limits.rules.follower_high_watermark_within_log:
+        after = partition.log_end
     if after == partition.high_watermark or after < 0:
         return PartitionStep(partition)
     moved = HighWatermarkMoved(partition.high_watermark, after)

@@ -28,7 +28,7 @@ from images.broker.rules import Rules
 
 def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
     """Fencing (KIP-320): the error for a request of leader epoch `requested`; -1 switches the check off."""
-    if requested == NO_EPOCH or not limits.rules.fence_fetch_epoch or requested == partition.leader_epoch:
+    if requested in (NO_EPOCH, partition.leader_epoch) or not limits.rules.fence_fetch_epoch:
         return ErrorCode.none
     if requested < partition.leader_epoch:
         return ErrorCode.fenced_leader_epoch
@@ -47,7 +47,7 @@ def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
     """The error for an append, before any record is written."""
     if partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
-    if acks == -1 and limits.rules.min_isr_gates_append and not _isr_suffices(partition, limits):
+    if acks == -1 and not _isr_suffices(partition, limits) and limits.rules.min_isr_gates_append:
         return ErrorCode.not_enough_replicas
     return ErrorCode.none
 
@@ -59,17 +59,18 @@ def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Lim
 
 def readable_end(partition: Partition, limits: Limits) -> int:
     """The offset below which consumers read."""
-    if limits.rules.consumer_reads_below_high_watermark:
-        return partition.high_watermark
-    return partition.log_end
+    if partition.high_watermark == partition.log_end or not limits.rules.consumer_reads_below_high_watermark:
+        return partition.log_end
+    return partition.high_watermark
 
 
 def divergence(partition: Partition, last_fetched_epoch: int, offset: int, limits: Limits) -> EpochEnd | None:
     """Where the log of a fetch from `offset` diverges from this leader's. None if it is a prefix, or if the fetch gives
     no last fetched epoch; undefined if this leader has no such epoch."""
-    if last_fetched_epoch == NO_EPOCH or not limits.rules.truncate_on_divergence:
+    if last_fetched_epoch == NO_EPOCH:
         return None
-    return diverging_epoch(partition.epochs, partition.log_end, last_fetched_epoch, offset)
+    diverging = diverging_epoch(partition.epochs, partition.log_end, last_fetched_epoch, offset)
+    return diverging if diverging is None or limits.rules.truncate_on_divergence else None
 
 
 class FetchStep(NamedTuple):
@@ -116,7 +117,7 @@ def _of_earlier_incarnation(partition: Partition, fetch: ReplicaFetch, active: M
     """Whether a later incarnation of the fetching broker has registered, or has fetched, since this fetch was sent."""
     follower = partition.leader_state.follower(fetch.replica)
     latest = max(active.get(fetch.replica, NO_EPOCH), follower.broker_epoch if follower is not None else NO_EPOCH)
-    return rules.fence_fetch_broker_epoch and NO_EPOCH != fetch.broker_epoch < latest
+    return NO_EPOCH != fetch.broker_epoch < latest and rules.fence_fetch_broker_epoch
 
 
 def _record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:
@@ -158,11 +159,11 @@ def _consider_join(partition: Partition, replica: int, active: Mapping[int, int]
     follower = leadership.follower(replica)
     if follower is None or follower.log_end is None:
         return PartitionStep(partition)
-    if rules.high_watermark_gates_isr_join and follower.log_end < partition.high_watermark:
+    if follower.log_end < partition.high_watermark and rules.high_watermark_gates_isr_join:
         return PartitionStep(partition)
-    if rules.leso_gates_isr_join and follower.log_end < leadership.start:
+    if follower.log_end < leadership.start and rules.leso_gates_isr_join:
         return PartitionStep(partition)
-    if rules.fenced_stay_out_of_isr and active.get(replica) != follower.broker_epoch:
+    if active.get(replica) != follower.broker_epoch and rules.fenced_stay_out_of_isr:
         return PartitionStep(partition)
     members = tuple(member for member in partition.replicas if member in partition.isr or member == replica)
     if members == leadership.proposed:
@@ -202,9 +203,10 @@ def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits
     if leadership.unresolved_members:
         # Committing the ISR unchanged raises the partition epoch above that of every request still in flight.
         return _propose(partition, partition.isr, active, "settle")
-    if not limits.rules.current_epoch_fetch_gates_isr_join:
-        for follower in leadership.followers:
-            joined = _consider_join(partition, follower.id, active, limits)
+    waiting = [follower.id for follower in leadership.followers if follower.id not in partition.isr]
+    if waiting and not limits.rules.current_epoch_fetch_gates_isr_join:
+        for replica in waiting:
+            joined = _consider_join(partition, replica, active, limits)
             if joined.decisions:
                 return joined
     return PartitionStep(partition)
@@ -257,15 +259,16 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
 def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
     """All replicas that may be in the controller's ISR by now; the committed ISR if the rule is off."""
     leadership = partition.leader_state
-    if not rules.maximal_isr or (leadership.proposed is None and not leadership.unresolved_members):
+    if (leadership.proposed is None and not leadership.unresolved_members) or not rules.maximal_isr:
         return partition.isr
     return tuple(sorted({*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members}))
 
 
 def _isr_suffices(partition: Partition, limits: Limits) -> bool:
-    counts_committed = limits.rules.min_isr_counts_committed_isr
-    isr = partition.isr if counts_committed else maximal_isr(partition, limits.rules)
-    return len(isr) >= min(limits.min_insync_replicas, len(partition.replicas))
+    minimum = min(limits.min_insync_replicas, len(partition.replicas))
+    if len(partition.isr) >= minimum:
+        return True
+    return len(maximal_isr(partition, limits.rules)) >= minimum and not limits.rules.min_isr_counts_committed_isr
 
 
 def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionStep:
@@ -273,7 +276,7 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionSte
     within a leadership, and does not advance before every member has fetched."""
     if partition.high_watermark == partition.log_end:
         return PartitionStep(partition)  # no position is above the leader's LEO
-    if limits.rules.min_isr_gates_high_watermark and not _isr_suffices(partition, limits):
+    if not _isr_suffices(partition, limits) and limits.rules.min_isr_gates_high_watermark:
         return PartitionStep(partition)
     leadership = partition.leader_state
     quorum = maximal_isr(partition, limits.rules)
@@ -300,7 +303,7 @@ def knows_committed(partition: Partition, limits: Limits) -> bool:
     """Whether all committed records lie below this leader's high watermark. Below the LESO the high watermark may be
     stale (Kafka Replication Correctness §6.4.2), and records above it may be committed."""
     leadership = partition.leader_state
-    return not limits.rules.applied_high_watermark or partition.high_watermark >= leadership.start
+    return partition.high_watermark >= leadership.start or not limits.rules.applied_high_watermark
 
 
 def begin_latest_read(partition: Partition) -> tuple[Partition, int]:

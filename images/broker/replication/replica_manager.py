@@ -232,7 +232,7 @@ class ReplicaManager:
     def _delete(self, directory: str) -> None:
         """Delete the directory of a replica. A power loss leaves it whole, or under a name of no replica."""
         files = self._node_ports.files
-        if self._config.rules.delete_replica_durably and files.exists(directory):
+        if files.exists(directory) and self._config.rules.delete_replica_durably:
             deleted = directory[: _NAME_BYTES_MAX - len(DELETED_SUFFIX)] + DELETED_SUFFIX  # cut, as in Kafka
             files.delete(deleted)
             files.rename(directory, deleted)
@@ -247,7 +247,7 @@ class ReplicaManager:
             flush_interval_messages=settings.flush_interval_messages,
             producer_expiration_ms=self._config.number("producer.id.expiration.ms"),
             max_batch_bytes=settings.max_batch_bytes,
-            start_needs_checkpoint=self._config.rules.delete_replica_durably,
+            rules=self._config.rules,
         )
 
     def _update_fetchers(self, image: ClusterImage) -> None:

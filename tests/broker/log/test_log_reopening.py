@@ -11,6 +11,7 @@ from images.broker.log import segment as segment_module
 from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT
 from images.broker.log.log import Log
 from images.broker.log.log_config import LogConfig
+from images.broker.rules import Rules
 from images.broker.runtime.files import RealFiles, read_whole
 from images.wire.batch import assign, build, parse
 from tests.broker.log.disk_model import DiskModel
@@ -210,5 +211,5 @@ def test_without_the_checkpoint_rule_the_rest_of_a_log_is_taken_for_a_log() -> N
     filled(disk, 30).close(clean=False)
     segments = [name for name in disk.list("topic-0") if name.endswith(".log")]
     disk.delete(f"topic-0/{segments[0]}")
-    log = open_log(disk, config=LogConfig(segment_bytes=400, start_needs_checkpoint=False))
+    log = open_log(disk, config=LogConfig(segment_bytes=400, rules=Rules().without(["delete_replica_durably"])))
     assert log.start == int(segments[1][:20])

@@ -19,6 +19,7 @@ from harness.search.hunt.folder import CorpusFolder
 from harness.search.mutants import campaign, explorations, searches
 from harness.search.mutants.campaign import CampaignNight, MutantCampaign
 from harness.search.mutants.explorations import DEPTHS, ScopeOfMutant, explore_missing, explored, scopes_of
+from harness.search.mutants.full_protocol import FullProtocol
 from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant, MutantKind, all_mutants
 from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Detection, Exploration, SeedRange
 from harness.search.mutants.searches import HuntSearch, RandomSearch
@@ -46,6 +47,8 @@ class SmallMutant(Mutant):
 
 
 SMALL = SmallMutant("small", MutantKind.RULE, without=(RULE,), ranges=1)
+MISTAKE = replace(SMALL, kind=MutantKind.MISTAKE)
+"""No run of the full protocol says anything of it."""
 
 
 def hold_night(path: Path, store: Path, rounds: int) -> str:
@@ -73,11 +76,11 @@ def test_two_nights_go_on_with_one_record_as_one_night_does(tmp_path: Path, monk
     monkeypatch.setattr(searches, "FIRST_BATCH", 1)
     monkeypatch.setattr(searches, "HUNT_ROUND", 1)
     monkeypatch.setattr(campaign, "ROUND_SIZE", 3)
-    in_two = [hold_night(tmp_path / "two.json", tmp_path / "two", 1) for _ in range(2)]
-    in_one = hold_night(tmp_path / "one.json", tmp_path / "one", 2)
+    in_two = [hold_night(tmp_path / "two.json", tmp_path / "two", 2) for _ in range(2)]
+    in_one = hold_night(tmp_path / "one.json", tmp_path / "one", 4)
     results = what_was_found(tmp_path / "two.json")
     assert results == what_was_found(tmp_path / "one.json")
-    assert {method: ranges[0][0] for method, ranges in results.items()} == {"random": 2, "stories": 2, "hunt": 2}
+    assert {method: ranges[0][0] for method, ranges in results.items()} == {"random": 2, "stories": 2, "hunt": 4}
     for ranges in results.values():
         assert ranges[0][1] is not None, "the trace shows what is committed without a majority"
         assert ranges[0][2] is None, "nothing of it is seen from outside"
@@ -94,7 +97,7 @@ def ended(*finds: str) -> EndedRun:
 
 def test_runs_count_in_the_order_of_their_seeds_up_to_the_first_that_is_missing() -> None:
     seeds = SeedRange(1)
-    search = RandomSearch(SMALL, Method.RANDOM, seeds)
+    search = RandomSearch(MISTAKE, Method.RANDOM, seeds, FullProtocol(Path("unused"), "sources"))
     first, second = search.plan()
     assert (first.seed, second.seed) == (FIRST_SEED + RUNS_MOST, FIRST_SEED + RUNS_MOST + 1)
     search.take_in({second.run: ended(WHITE)}, "night", "commit")
@@ -128,13 +131,13 @@ def test_a_round_of_a_hunt_counts_whole_or_not_at_all_and_a_lost_corpus_begins_a
 
 def test_the_searches_with_the_fewest_runs_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign, "ROUND_SIZE", 4)
-    other = replace(SMALL, name="other")
+    other = replace(MISTAKE, name="other")
     record = CampaignRecord(tmp_path / "record.json")
     record.searches["small"] = {method: [SeedRange(0, runs=9)] for method in (Method.RANDOM, Method.HUNT)}
     record.searches["other"] = {method: [SeedRange(0, runs=2)] for method in (Method.RANDOM, Method.HUNT)}
-    night = CampaignNight((SMALL, other), record, tmp_path, 3600.0)
+    night = CampaignNight((MISTAKE, other), record, tmp_path, 3600.0)
     assert {each.cell for each in night.next_round()} == {"small, stories", "other, stories"}
-    assert CampaignNight((SMALL, other), record, tmp_path, 0.0).next_round() == [], "no budget"
+    assert CampaignNight((MISTAKE, other), record, tmp_path, 0.0).next_round() == [], "no budget"
 
 
 def test_searches_come_first_that_may_still_find_a_mutant_within_the_runs_allowed_for_it(
@@ -142,7 +145,7 @@ def test_searches_come_first_that_may_still_find_a_mutant_within_the_runs_allowe
 ) -> None:
     monkeypatch.setattr(campaign, "ROUND_SIZE", 8)
     names = ("found", "missed", "open")
-    many = tuple(replace(SMALL, name=name, ranges=20) for name in names)
+    many = tuple(replace(MISTAKE, name=name, ranges=20) for name in names)
     record = CampaignRecord(tmp_path / "record.json")
     record.searches = {
         name: {method: [SeedRange(0, runs=3)] for method in (Method.STORIES, Method.HUNT)} for name in names
