@@ -331,6 +331,7 @@ class Spec:
             controllers=tuple(controllers),
             partitions=self.partitions,
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
+            replication_factor=self.replication_factor,
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             unsupported=unsupported,
             injection_s=injection_s,

@@ -16,6 +16,7 @@ class ClusterShape:
     controllers: tuple[str, ...]
     partitions: int
     min_insync_replicas: int = 2
+    replication_factor: int = 3
     patience_s: float = 2.0
     """Time after which the cluster acts on a silent broker: the scale of every duration drawn."""
     unsupported: Collection[EnvironmentCapability] = ()
@@ -32,6 +33,12 @@ class ClusterShape:
     def loss_budget(self) -> int:
         """Largest number of brokers that may lose data in one run."""
         return max(0, min(self.min_insync_replicas - 1, len(self.brokers)))
+
+    @property
+    def replica_can_be_spared(self) -> bool:
+        """Whether a partition may be moved to another broker, or have one replica less."""
+        replicas = min(self.replication_factor, len(self.brokers))
+        return replicas > 1 and (replicas < len(self.brokers) or replicas > self.min_insync_replicas)
 
     def has_loss_budget(self) -> bool:
         """Whether any broker may lose data."""

@@ -290,3 +290,17 @@ def test_every_environment_draws_a_seed_from_the_same_numbers(name: str) -> None
 
         stream = MachineDeployment(layout, nothing, seed=7, listener=listener, facts={}).stream("schedule")
     assert stream.random() == run_stream(7, "schedule").random()
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replication_factor", "min_isr", "moved"),
+    [(3, 3, 2, True), (3, 3, 3, False), (4, 3, 3, True), (3, 1, 1, False), (2, 3, 1, True)],
+)
+def test_a_replica_is_moved_or_taken_away_only_where_one_can_be_spared(
+    brokers: int, replication_factor: int, min_isr: int, moved: bool
+) -> None:
+    names = tuple(f"b{number}" for number in range(1, brokers + 1))
+    cluster = ClusterShape(names, ("c1",), 1, min_isr, replication_factor=replication_factor)
+    drawn = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["admin"])}
+    assert (drawn & {"reassign", "cancel-reassignment"} != set()) is moved
+    assert {"delete-records", "elect-preferred"} <= drawn
