@@ -418,9 +418,10 @@ class FaultHandle:
         return True
 
     def is_moving(self, replicas: Sequence[str]) -> bool:
-        """Whether a reassignment of the partition that has these replicas is under way: those that it adds come before
-        those that it removes go. That of a fault which has healed may still be."""
-        return self._replication_factor is not None and len(replicas) > self._replication_factor
+        """Whether a reassignment of the partition that has these replicas is under way, as far as the broker knew that
+        reported them. Those that it adds come before those that it removes go; that of a fault which has healed may
+        still be. Of a replica that has been put back a broker may not have read yet."""
+        return self._replication_factor is not None and len(replicas) != self._replication_factor
 
     def _claim(self, effects: dict[Any, int], key: Any) -> None:
         """Hold a resource until this fault heals."""
