@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from images.broker.frozen_map import FrozenMap
 from images.broker.replication.partition import Limits
-from images.broker.rules import Rules
+from images.broker.rules import Rules, WatchedRules
 from images.broker.truncation_protocol import TruncationProtocol
 
 
@@ -40,6 +40,8 @@ class Scope:
     as_in_a_run: bool = False
     """Whether all brokers have read of the partition at first, and only those broken promises count which the checks of
     a run see (`promises_of_runs`)."""
+    rules_read: set[str] | None = field(default=None, compare=False)
+    """Where it is given, the names of the safety rules that an exploration in this process reads come into it."""
 
     @property
     def brokers(self) -> tuple[int, ...]:
@@ -54,7 +56,8 @@ class Scope:
     @property
     def rules(self) -> Rules:
         """The safety rules of brokers and controller."""
-        return Rules().without(self.without)
+        rules = Rules().without(self.without)
+        return rules if self.rules_read is None else WatchedRules(rules, self.rules_read.add)
 
     @property
     def limits(self) -> Limits:

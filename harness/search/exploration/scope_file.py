@@ -57,8 +57,9 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
     brokers = number_of(fields, "brokers", numbers["replicas"], (numbers["replicas"], _BROKERS_MAX))
     if numbers["reassignments"] and brokers == numbers["replicas"]:
         raise SpecError("reassignments: every broker has a replica; brokers has to be more than replicas")
+    limits: dict[str, Any] = {_attribute(field): number for field, number in numbers.items()}
     scope = Scope(
-        **{_attribute(field): number for field, number in numbers.items()},
+        **limits,
         spare_brokers=brokers - numbers["replicas"],
         protocol=TruncationProtocol(protocol),
         without=without,

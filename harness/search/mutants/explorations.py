@@ -1,8 +1,9 @@
 """The exploration of small scopes without each mutant's rule, as Spark tasks.
 
 A scope that has the same states and steps with a mutant as with the full protocol does not express the flaw: nothing
-that the mutant does differently can happen in it. A mutant of the quorum is explored in scopes of controllers, and any
-other in scopes of brokers.
+that the mutant does differently can happen in it. Where no step of the full protocol reads a rule
+(`images.broker.rules`), that is known of the mutant without it, which is not explored then. A mutant of the quorum is
+explored in scopes of controllers, and any other in scopes of brokers.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from harness.search.mutants.campaign import CampaignNight
+from harness.search.mutants.mutant import Mutant, MutantKind
 from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Exploration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from harness.search.mutants.mutant import Mutant
 
 _BROKER_SCOPES: Final = (
     "two-replicas",
@@ -57,16 +57,16 @@ def scopes_of(mutant: Mutant) -> tuple[str, ...]:
 def explore_missing(spark: SparkSession, night: CampaignNight, on_step: Callable[[int], None]) -> None:
     """Make the explorations that the record lacks, as far as their part of the budget lasts; `on_step` is told how many
     are left. Raises StoreError."""
-    missing = list(_missing(night.record, night.mutants))
     together = _TASKS_PER_SLOT * max(1, spark.sparkContext.defaultParallelism)
+    missing = _still_missing(night.record, night.mutants)
     while missing and night.spent_s < BUDGET_SHARE * night.budget_s:
-        tasks, missing = missing[:together], missing[together:]
+        tasks = missing[:together]
         results = spark.sparkContext.parallelize(tasks, len(tasks)).map(explored).collect()
         for task, result in zip(tasks, results, strict=True):
             night.record.explorations.setdefault(task.mutant, {})[task.scope] = replace(result, commit=night.commit)
             night.spent_s += result.cpu_s
+        missing = _still_missing(night.record, night.mutants)
         night.record.save()
-        missing = [task for task in missing if not _is_broken(night.record, task.mutant)]
         on_step(len(missing))
 
 
@@ -79,27 +79,51 @@ def explored(task: ScopeOfMutant) -> Exploration:
     from harness.search.quorum_exploration.breadth_first import explore as explore_quorum
 
     quorum = quorum_scope_file.load(task.scope, task.without)
+    rules_read: set[str] | None = None
     with applied(task.mistakes):
         if quorum is not None:
             result = explore_quorum(quorum[1], 1, depth_most=DEPTHS.get(task.scope))
         else:
-            result = explore(scope_file.load(task.scope, task.protocol or None, task.without)[1], 1)
+            rules_read = set()
+            _, scope = scope_file.load(task.scope, task.protocol or None, task.without)
+            result = explore(replace(scope, rules_read=rules_read), 1)
     broken = result.violation.promise if result.violation is not None else ""
-    return Exploration(result.states, result.steps, result.depth, round(result.cpu_seconds, 3), broken, "")
+    read = None if rules_read is None else sorted(rules_read)
+    return Exploration(result.states, result.steps, result.depth, round(result.cpu_seconds, 3), broken, "", read)
+
+
+def _fill_in_the_same(record: CampaignRecord, mutants: Iterable[Mutant]) -> None:
+    """The explorations of mutants without a rule that none of the full protocol's steps reads: they are its own."""
+    for scope, full in record.explorations.get(FULL_PROTOCOL, {}).items():
+        for mutant in mutants:
+            is_one_rule = mutant.kind is MutantKind.RULE and scope in scopes_of(mutant)
+            if is_one_rule and full.rules_read is not None and not set(mutant.without) & set(full.rules_read):
+                record.explorations.setdefault(mutant.name, {}).setdefault(scope, replace(full, cpu_s=0.0))
+
+
+def _still_missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> list[ScopeOfMutant]:
+    _fill_in_the_same(record, mutants)
+    return list(_missing(record, mutants))
 
 
 def _missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> Iterator[ScopeOfMutant]:
-    """Scope by scope, each first without a mutant; no larger scope once a promise was broken."""
+    """Scope by scope, each first without a mutant; no larger scope once a promise was broken. A scope of brokers waits
+    with its mutants until it is known which rules are read in it."""
     mutants = list(mutants)
     for scope in (*_BROKER_SCOPES, *_QUORUM_SCOPES):
-        explored_in_it = [each for each in mutants if scope in scopes_of(each)]
-        tasks = [ScopeOfMutant(FULL_PROTOCOL, scope)] if explored_in_it else []
-        tasks += [
-            ScopeOfMutant(each.name, scope, each.protocol, each.without, each.mistakes) for each in explored_in_it
+        left = [
+            ScopeOfMutant(each.name, scope, each.protocol, each.without, each.mistakes)
+            for each in mutants
+            if scope in scopes_of(each)
+            and scope not in record.explorations.get(each.name, {})
+            and not _is_broken(record, each.name)
         ]
-        for task in tasks:
-            if scope not in record.explorations.get(task.mutant, {}) and not _is_broken(record, task.mutant):
-                yield task
+        full = record.explorations.get(FULL_PROTOCOL, {}).get(scope)
+        is_open = full is None or (full.rules_read is None and scope in _BROKER_SCOPES)
+        if left and is_open:
+            yield ScopeOfMutant(FULL_PROTOCOL, scope)
+        if not is_open or scope in _QUORUM_SCOPES:
+            yield from left
 
 
 def _is_broken(record: CampaignRecord, mutant: str) -> bool:

@@ -86,6 +86,8 @@ class Exploration:
     broken: str
     """The promise; empty where every state keeps every promise."""
     commit: str
+    rules_read: list[str] | None = None
+    """The safety rules on which any step depended; None where that is not known."""
 
 
 @dataclass(slots=True)

@@ -300,6 +300,27 @@ def test_nights_go_on_with_the_explorations_of_the_quorum_each_first_without_a_m
     assert CampaignRecord.load(path).explorations["soon"].keys() == {"quorum-restarts"}
 
 
+def test_a_mutant_is_not_explored_where_no_step_reads_its_rule(tmp_path: Path) -> None:
+    """Played in the smallest scope: without a rule that is not read it has the same states and steps."""
+    full = explored(ScopeOfMutant(FULL_PROTOCOL, "two-replicas"))
+    assert full.rules_read is not None
+    assert "maximal_isr" in full.rules_read
+    assert "delete_replica_durably" not in full.rules_read
+    same = explored(ScopeOfMutant("same", "two-replicas", without=("delete_replica_durably",)))
+    assert replace(same, cpu_s=full.cpu_s) == full
+    mutants = tuple(all_mutants()[name] for name in ("delete_replica_durably", "one_isr_change_at_a_time"))
+    record = CampaignRecord(tmp_path / "record.json")
+    record.explorations[FULL_PROTOCOL] = {"two-replicas": full}
+    context = LocalContext()
+    spark: Any = context
+    night = CampaignNight(mutants, record, tmp_path, budget_s=3e-9)
+    explore_missing(spark, night, lambda left: None)
+    assert context.rounds == [[("one_isr_change_at_a_time", "two-replicas"), (FULL_PROTOCOL, "fetches-in-flight")]]
+    assert "maximal_isr" in (record.explorations[FULL_PROTOCOL]["fetches-in-flight"].rules_read or [])
+    read_back = CampaignRecord.load(record.path).explorations
+    assert read_back["delete_replica_durably"]["two-replicas"] == replace(full, cpu_s=0.0)
+
+
 def test_a_summary_counts_the_scopes_of_a_mutant_and_says_how_deep_one_was_explored(tmp_path: Path) -> None:
     """Records of before the scopes of controllers have mutants of the quorum in scopes of brokers."""
     never = QUORUM_MUTANTS[1]
