@@ -4,8 +4,8 @@
 
 A search goes on where it was left, whatever night that was: its next runs depend on its own range alone, and not on
 the other searches, the budget or the number of processes. First come those that may still show that a mutant is found
-within the runs that are allowed for it, then all others; of either those with the fewest runs, so a budget that ends
-early has given every mutant about as many.
+within the runs that are allowed for it, then all others; of either those for which the fewest runs were made, so a
+budget that ends early has spent about as much on every mutant.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class CampaignNight:
             yield run
 
     def _by_need(self) -> Iterable[tuple[Mutant, Method]]:
-        """Every search in the order in which they come; of as many runs, those of one method after the other."""
+        """Every search in the order in which they come; of the same cost, those of one method after the other."""
         searches = [(mutant, method) for method in Method for mutant in self.mutants]
-        return sorted(searches, key=lambda it: (self._is_settled(*it), self.record.runs(it[0].name, it[1])))
+        return sorted(searches, key=lambda it: (self._is_settled(*it), self.record.made(it[0].name, it[1])))
 
     def _is_settled(self, mutant: Mutant, method: Method) -> bool:
         """Whether it is known if the search finds the mutant within the runs that are allowed for that."""

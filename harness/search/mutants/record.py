@@ -165,6 +165,10 @@ class CampaignRecord:
         """The runs of a search so far: its evidence."""
         return sum(each.runs for each in self.ranges(mutant, method))
 
+    def made(self, mutant: str, method: Method) -> int:
+        """Those of them that were made for this search: its cost."""
+        return sum(each.runs - each.same for each in self.ranges(mutant, method))
+
 
 def _range(values: Mapping[str, Any]) -> SeedRange:
     found = {box: Detection(**values[box]) if values[box] else None for box in BOXES}

@@ -129,14 +129,16 @@ def test_a_round_of_a_hunt_counts_whole_or_not_at_all_and_a_lost_corpus_begins_a
     assert (seeds.runs, seeds.white, seeds.cpu_s) == (0, None, 0.0)
 
 
-def test_the_searches_with_the_fewest_runs_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "ROUND_SIZE", 4)
+def test_the_searches_for_which_the_fewest_runs_were_made_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "ROUND_SIZE", 6)
     other = replace(MISTAKE, name="other")
     record = CampaignRecord(tmp_path / "record.json")
-    record.searches["small"] = {method: [SeedRange(0, runs=9)] for method in (Method.RANDOM, Method.HUNT)}
+    record.searches["small"] = {method: [SeedRange(0, runs=9, same=8)] for method in (Method.RANDOM, Method.HUNT)}
     record.searches["other"] = {method: [SeedRange(0, runs=2)] for method in (Method.RANDOM, Method.HUNT)}
     night = CampaignNight((MISTAKE, other), record, tmp_path, 3600.0)
-    assert {each.cell for each in night.next_round()} == {"small, stories", "other, stories"}
+    assert {each.cell for each in night.next_round()} == {"small, stories", "other, stories", "small, random"}
     assert CampaignNight((MISTAKE, other), record, tmp_path, 0.0).next_round() == [], "no budget"
 
 
