@@ -7,8 +7,7 @@ the whole cluster in simulation) and `node`.
 kind                      written by  meaning of the fields used
 ------------------------  ----------  -----------------------------------------------------------------------------
 node_started              any         broker_epoch of the previous life if it ended cleanly
-rule_read                 any         for the first time in this life of the node what it does depends on a safety rule;
-                                      detail: rule
+rule_read                 any         a safety rule is read for the first time in this life of the node; detail: rule
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
                                       cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence};

@@ -4,7 +4,7 @@ kind        name                                    counts
 ----------  --------------------------------------  -----------------------------------------------------------------
 event       a kind of protocol event                how often it was traced (images/trace.py)
 case        kind/a field of its detail              the same, by reason, error or API: `partition_changed/reassigned`
-rule        a safety rule (images/broker/rules.py)  lives of nodes in which it was read: what they did depended on it
+rule_read   a safety rule (images/broker/rules.py)  lives of nodes in which it was read
 fault       a fault                                 how often it was injected and bit
 family      a fault family                          the same
 outcome     operation/outcome                       how many ended so: `append/info`
@@ -38,8 +38,8 @@ _CASE_FIELDS: Final[Mapping[str, str]] = {
 }
 """The field of an event's detail that distinguishes its cases."""
 
-_RULE_READ: Final = "rule_read"
-RULE: Final = "rule"
+RULE_READ: Final = "rule_read"
+"""Kind of marks, and of the events that they count."""
 SITUATION, TRANSITION = "situation", "transition"
 """Kinds of marks of which a run has hundreds."""
 
@@ -51,15 +51,16 @@ def marks(evidence: RunEvidence, drawn: Mapping[str, str] = MappingProxyType({})
     for dimension, value in drawn.items():
         counts["world", f"{dimension}={value}"] = 1
     for kind, count in _counted(evidence.trace.column("kind")):
-        counts["event", kind] = count
-    detailed = pa.array([_RULE_READ, *_CASE_FIELDS])
+        if kind != RULE_READ:
+            counts["event", kind] = count
+    detailed = pa.array([RULE_READ, *_CASE_FIELDS])
     with_cases = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=detailed))
     for kind, detail in zip(
         with_cases.column("kind").to_pylist(), with_cases.column("detail").to_pylist(), strict=True
     ):
         values = json.loads(detail or "{}")
-        if kind == _RULE_READ:
-            counts[RULE, values["rule"]] += 1
+        if kind == RULE_READ:
+            counts[RULE_READ, values["rule"]] += 1
         elif (case := values.get(_CASE_FIELDS[kind])) is not None:
             counts["case", f"{kind}/{case}"] += 1
     effective = evidence.faults.filter(evidence.faults.column("bit"))

@@ -1,7 +1,8 @@
 """`faultline mutants`: how soon each search finds each broker that is known to be wrong, and which box sees it.
 
 Nights spend a budget of processor time and go on with a record, a JSON file; each is a suite in the store. The command
-ends with 0 when the budget is spent, whatever was found: the record is a measurement, not a verdict.
+ends with 0 when the budget is spent, whatever was found of the mutants: the record is a measurement, not a verdict. It
+ends with 1 when a run of the full protocol is invalid, whose directory is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from harness.cli.suites import add_master, on_spark
 from harness.cli.usage import Commands, Usage, add_store, terminal
-from harness.exit_codes import VALID
+from harness.exit_codes import INVALID, VALID
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -80,7 +81,10 @@ def _mutants(options: argparse.Namespace) -> int:
                 if runs:
                     list(report.save(record, runs, summed_up(record, spark), None, None))
                 _show(console, campaign, mutants)
-                return VALID
+                accused = night.full.invalid_runs()
+                if accused:
+                    console.print(f"the full protocol is invalid in {len(accused)} runs: {', '.join(accused)}")
+                return INVALID if accused else VALID
 
             code = on_spark(
                 options,

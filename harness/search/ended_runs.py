@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.compute as pc
 
-from results.coverage import RULE, SITUATION, TRANSITION
+from results.coverage import RULE_READ, SITUATION, TRANSITION
 from results.errors import StoreError
 from results.store import tables
 
@@ -40,7 +40,7 @@ class EndedRuns:
             self._read.add(path)
             marks: dict[str, list[tuple[str, str]]] = {}
             coverage = path.parents[2] / "coverage" / path.parent.name / path.name
-            for row in _rows(coverage, "coverage", ("run", "kind", "name"), (RULE, SITUATION, TRANSITION)):
+            for row in _rows(coverage, "coverage", ("run", "kind", "name"), (RULE_READ, SITUATION, TRANSITION)):
                 marks.setdefault(row["run"], []).append((row["kind"], row["name"]))
             for row in _rows(path, "runs", ("run", "validity", "facts")):
                 runs[row["run"]] = EndedRun(row["validity"], json.loads(row["facts"]), marks.get(row["run"], []))

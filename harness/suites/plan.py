@@ -86,8 +86,8 @@ class PlannedRun:
     spec: str = ""
     """Its spec as YAML, where the plan of its suite does not say it (`harness.search`)."""
     boxed: bool = False
-    """Whether it is of a broker known to be wrong: nothing of it is kept but its rows, with what each box found
-    (`harness.suites.boxes`)."""
+    """Whether its rows say what each box found (`harness.suites.boxes`); of a broker known to be wrong nothing else is
+    kept."""
 
     @property
     def result_cell(self) -> str:

@@ -37,7 +37,7 @@ from harness.suites.progress_bar import ProgressBar
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
 from results import measures
-from results.coverage import RULE, drawn_worlds, never_drawn
+from results.coverage import RULE_READ, drawn_worlds, never_drawn
 from results.store.summary import Summary
 
 SHOWN: Final = 10
@@ -170,11 +170,11 @@ def covered(plan: Suite, summary: Summary) -> str:
     text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
     text += f"; never: {', '.join(missing)}" if missing else ""
     lines = [text]
-    if rules := [rule.name for system in plan.systems for rule in SYSTEMS[system].rules]:
-        read = summary.marked(RULE)
-        line = f"rules: what brokers did depended on {sum(rule in read for rule in rules)} of {len(rules)} safety rules"
-        unread = ", ".join(rule for rule in rules if rule not in read)
-        lines.append(f"{line}; never on: {unread}" if unread else line)
+    rules = [rule.name for system in plan.systems for rule in SYSTEMS[system].rules]
+    if read := summary.marked(RULE_READ):
+        unread = [rule for rule in rules if rule not in read]
+        line = f"rules: {len(rules) - len(unread)} of {len(rules)} safety rules were read"
+        lines.append(f"{line}; never: {', '.join(unread)}" if unread else line)
     lines += [drawn_worlds(plan.worlds, summary.marked("world"))] if plan.worlds else []
     if summary.thoroughness is not None:
         lines.append(summary.thoroughness.sentence())

@@ -41,6 +41,10 @@ def maker(directory: Path, plan: str, runs: Sequence[PlannedRun]) -> Callable[[I
     return make_each
 
 
+def _is_known_wrong(spec: Spec) -> bool:
+    return bool(spec.without or spec.mistakes or "faultline.protocol" in spec.settings)
+
+
 def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     """Make one run and leave it in the store."""
     from results.errors import StoreError
@@ -58,7 +62,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     if planned.boxed:
         facts = boxed_facts(evidence, run_directory.verdicts(), time.process_time() - began_s)
         run_directory.write_status(run_directory.status().state, **facts)
-    keep = not good and not planned.boxed
+    keep = not good and not (planned.boxed and _is_known_wrong(spec))
     if keep:
         shutil.rmtree(kept, ignore_errors=True)
         try:

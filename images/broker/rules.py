@@ -3,9 +3,8 @@
 All are on by default. With one switched off the broker is a *mutant*: wrong in exactly one known way, which a checker
 must detect to earn trust. docs/protocol.md has the titles of the sources.
 
-A rule is read last, after all else that its decision depends on, so that it is read only where it makes a difference
-(where that can be told: a rule about what is on the disk is read always). A run in which nobody has read a rule is the
-same, event by event, as the run of the broker without it.
+A rule is read last, after what else its decision depends on, so that most rules are read only where they make a
+difference. A run in which nobody has read a rule is the same, event by event, as the run of the broker without it.
 """
 
 from __future__ import annotations
@@ -331,7 +330,8 @@ class Rules:
 
 
 class WatchedRules(Rules):
-    """The same rules, which report a rule when it is read for the first time."""
+    """The same rules, which report a rule when it is read for the first time. They are not compared with others, since
+    that would read all of them."""
 
     __slots__ = ("_on_read", "_rules")
     _on_read: Callable[[str], None]
@@ -340,6 +340,9 @@ class WatchedRules(Rules):
     def __init__(self, rules: Rules, on_read: Callable[[str], None]) -> None:
         object.__setattr__(self, "_rules", rules)
         object.__setattr__(self, "_on_read", on_read)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __getattr__(self, name: str) -> bool:
         """Called for what is not set yet: a rule that nobody has read."""

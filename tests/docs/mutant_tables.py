@@ -30,14 +30,16 @@ def state() -> str:
     record, every = CampaignRecord.load(RECORD), _figures()
     ranges = [seeds for methods in record.searches.values() for each in methods.values() for seeds in each]
     explorations = [each for scopes in record.explorations.values() for each in scopes.values()]
-    spent_s = sum(each.cpu_s for each in (*ranges, *explorations))
+    made = record.full_runs + sum(each.runs - each.not_made for each in ranges)
+    spent_s = record.full_cpu_s + sum(each.cpu_s - each.not_made_cpu_s for each in ranges)
+    spent_s += sum(each.cpu_s for each in explorations)
     versions = sorted({commit for each in ranges for commit in each.commits} | {it.commit for it in explorations})
     wanted = sum(each.mutant.ranges * len(Method) for each in every)
     nobody = [f"`{each.mutant.name}`" for each in every if not each.found]
     lines = [
-        f"{sum(each.runs for each in ranges):,} runs and {len(explorations)} explorations in {spent_s / 3600:.1f} CPU "
-        f"hours; {sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. "
-        f"Commits: {', '.join(versions)}.",
+        f"{made:,} runs, {record.full_runs:,} of them with the full protocol, and {len(explorations)} explorations in "
+        f"{spent_s / 3600:.1f} CPU hours; {sum(each.not_made for each in ranges):,} further runs need not be made. "
+        f"{sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. Commits: {', '.join(versions)}.",
         *promise(every),
         f"Found by nobody so far, most of them in too few runs to say anything: {', '.join(nobody) or 'none'}.",
     ]

@@ -2,8 +2,9 @@
 
     record → the searches that come first → one Spark job → what each box found, from the store → record → …
 
-A search goes on where it was left, whatever night that was: its next runs depend on its own range alone, and not on
-the other searches, the budget or the number of processes. First come those that may still show that a mutant is found
+A search goes on where it was left, whatever night that was: which runs count next depends on its own range alone, and
+not on the other searches, the budget or the number of processes. Which of them have to be made depends on the runs of
+the full protocol that are known by then. First come those that may still show that a mutant is found
 within the runs that are allowed for it, then all others; of either those for which the fewest runs were made, so a
 budget that ends early has spent about as much on every mutant.
 """
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from harness.search.ended_runs import EndedRuns
 from harness.search.hunt.folder import CorpusFolder
-from harness.search.mutants.full_protocol import FullProtocol, cell_of_full_protocol, full_protocol_of
+from harness.search.mutants.full_protocol import FullProtocol
 from harness.search.mutants.mutant import LIMITS, Method, Mutant
 from harness.search.mutants.record import CampaignRecord
 from harness.search.mutants.searches import HuntSearch, MutantSearch, RandomSearch, cell_of
@@ -46,10 +47,8 @@ class CampaignNight:
     planned: list[PlannedRun] = field(default_factory=list)
     """All runs of this night so far, in order."""
     cells: dict[str, Spec] = field(default_factory=dict)
-    """The cells of those runs."""
+    """The cells of those runs, but of those of the full protocol."""
     _waiting: list[MutantSearch] = field(default_factory=list)
-    _of_full_protocol: dict[str, PlannedRun] = field(default_factory=dict)
-    """By name; runs of the round that several searches wait for are made once."""
     _ended: EndedRuns = field(init=False)
     full: FullProtocol = field(init=False)
 
@@ -64,20 +63,25 @@ class CampaignNight:
         runs: list[PlannedRun] = []
         goes_on = self.spent_s < self.budget_s
         while goes_on and not runs:
-            goes_on = False
-            for mutant, method in self._by_need():
-                if (search := self._search(mutant, method)) is None:
-                    continue
-                runs += self._once(search.plan())
-                # Runs of the full protocol may have completed its range: then the next one is to be planned.
-                goes_on = goes_on or not search.planned
-                self._waiting.append(search)
-                self.cells.setdefault(cell_of(mutant, method), mutant.base(method))
-                self.cells.setdefault(cell_of_full_protocol(mutant, method), full_protocol_of(mutant).base(method))
-                if len(runs) >= ROUND_SIZE:
-                    break
+            runs, goes_on = self._plan_once()
         self.planned += runs
         return runs
+
+    def _plan_once(self) -> tuple[list[PlannedRun], bool]:
+        """Runs of the searches that come first, and whether runs of the full protocol have completed the range of one,
+        which goes on with its next range."""
+        runs: list[PlannedRun] = []
+        completed = False
+        for mutant, method in self._by_need():
+            if (search := self._search(mutant, method)) is None:
+                continue
+            runs += search.plan()
+            completed = completed or search.range.complete
+            self._waiting.append(search)
+            self.cells.setdefault(cell_of(mutant, method), mutant.base(method))
+            if len(runs) >= ROUND_SIZE:
+                break
+        return runs, completed
 
     def take_in(self) -> None:
         """Take in what has ended of the last round, which may have been interrupted, and save the record."""
@@ -85,19 +89,13 @@ class CampaignNight:
             return
         ended = self._ended.new(self.suite)
         self.spent_s += sum(run.facts.get(CPU_SECONDS, 0.0) for run in ended.values())
-        self.full.take_in(ended, self._of_full_protocol.values(), self.suite, self.commit)
+        for full in self.full.take_in(ended, self.suite, self.commit):
+            self.record.full_runs += 1
+            self.record.full_cpu_s = round(self.record.full_cpu_s + full.cpu_s, 3)
         for search in self._waiting:
             search.take_in(ended, self.suite, self.commit)
-        self._waiting, self._of_full_protocol = [], {}
+        self._waiting = []
         self.record.save()
-
-    def _once(self, planned: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
-        for run in planned:
-            if self.full.is_own(run):
-                if run.run in self._of_full_protocol:
-                    continue
-                self._of_full_protocol[run.run] = run
-            yield run
 
     def _by_need(self) -> Iterable[tuple[Mutant, Method]]:
         """Every search in the order in which they come; of the same cost, those of one method after the other."""
@@ -128,7 +126,7 @@ class MutantCampaign(Suite):
     @classmethod
     def of(cls, night: CampaignNight) -> MutantCampaign:
         """The plan of a night."""
-        return cls("mutants", seeds=0, first_seed=0, cells={}, mutants=night.cells, night=night)
+        return cls("mutants", seeds=0, first_seed=0, cells=night.full.cells, mutants=night.cells, night=night)
 
     def every_run(self) -> Iterator[PlannedRun]:
         """The runs of the rounds that have begun."""
@@ -142,4 +140,4 @@ class MutantCampaign(Suite):
         """As of any suite, and the command by which the campaign goes on. The cells are left out: every run has its
         spec, and each task would read those of all mutants."""
         go_on = f"faultline mutants --record {self.night.record.path}"
-        return {**Suite.to_json(replace(self, mutants={})), "goes_on": go_on}
+        return {**Suite.to_json(replace(self, cells={}, mutants={})), "goes_on": go_on}

@@ -3,6 +3,7 @@
 A safety rule is read only where it makes a difference, and every node says when it reads one for the first time
 (`images.broker.rules`). So a run of the full protocol in which nobody read a rule is, event by event, the run of the
 mutant that lacks the rule: the same verdict, the same processor time. Such a run of a mutant counts without being made.
+That holds of valid runs: a run that is not may have lost its trace, or be a finding about the full protocol.
 
 The runs stand in one file of the store. They are those of one state of the sources, and are made again for another.
 """
@@ -12,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from harness.search.ended_runs import EndedRun
 from harness.search.mutants.mutant import Method, Mutant, MutantKind
+from harness.spec import Spec
 from harness.suites.boxes import BOXES, CPU_SECONDS
 from harness.suites.plan import PlannedRun
 from results.atomic_files import put_json, read_json
-from results.coverage import RULE
+from results.coverage import RULE_READ
 from results.errors import StoreError
-
-_FACTS: Final = (*BOXES, CPU_SECONDS)
-_PREFIX: Final = "full-protocol-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,15 @@ class FullRun:
     run: str
     """Night and run in the store."""
     commit: str
+    validity: str | None
+    """None where it could not be carried out."""
     rules_read: list[str]
-    facts: dict[str, Any]
-    """What each box found, and the processor time."""
+    cpu_s: float
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """As of a run of a mutant that no box has found."""
+        return {**dict.fromkeys(BOXES, ""), CPU_SECONDS: self.cpu_s}
 
 
 @dataclass(slots=True)
@@ -47,6 +52,10 @@ class FullProtocol:
     """The digest of the sources."""
     runs: dict[str, FullRun] = field(default_factory=dict)
     """By the name of the run."""
+    cells: dict[str, Spec] = field(default_factory=dict)
+    """The cells of the runs that were planned."""
+    _planned: set[str] = field(default_factory=set)
+    """The runs of this round, by name: several searches wait for the same."""
 
     @classmethod
     def load(cls, path: Path, sources: str) -> FullProtocol:
@@ -59,55 +68,56 @@ class FullProtocol:
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path}: is not a record of runs of the full protocol: {error}") from None
 
-    def is_known(self, mutant: Mutant, method: Method, seed: int) -> bool:
-        """Whether it is known if the run of a mutant is that of the full protocol."""
-        return not _is_one_rule(mutant) or _run(mutant, method, seed) in self.runs
+    def is_decided(self, mutant: Mutant, method: Method, seed: int) -> bool:
+        """Whether the run of the full protocol with this seed was made; true of a mutant that is no rule, which has to
+        make its own."""
+        return mutant.kind is not MutantKind.RULE or _name(mutant, method, seed) in self.runs
 
-    def same(self, mutant: Mutant, method: Method, seed: int) -> FullRun | None:
+    def identical_run(self, mutant: Mutant, method: Method, seed: int) -> FullRun | None:
         """The run of the full protocol that the run of a mutant is; None where the mutant's may be another one."""
-        full = self.runs.get(_run(mutant, method, seed)) if _is_one_rule(mutant) else None
-        return None if full is None or set(mutant.without) & set(full.rules_read) else full
+        full = self._made(mutant, method, seed)
+        known = full is not None and full.validity == "valid" and not set(mutant.without) & set(full.rules_read)
+        return full if known else None
+
+    def is_accused(self, mutant: Mutant, method: Method, seed: int) -> bool:
+        """Whether the full protocol is found with this seed, too: what is found of a mutant then is not its own."""
+        full = self._made(mutant, method, seed)
+        return full is not None and full.validity == "invalid"
 
     def plan(self, mutant: Mutant, method: Method, seeds: Iterable[int]) -> Iterator[PlannedRun]:
-        """The runs of the full protocol with these seeds."""
-        base = full_protocol_of(mutant).base(method)
+        """The runs with these seeds that this round does not have yet."""
+        sound = replace(mutant, name=f"full protocol, {mutant.workload}", without=(), mistakes=(), protocol="")
+        base = sound.base(method)
+        cell = f"{sound.name}, {method}"
         for seed in seeds:
-            name = _run(mutant, method, seed)
-            spec = replace(base, name=name, seed=seed).to_yaml()
-            yield PlannedRun(name, cell_of_full_protocol(mutant, method), seed, spec=spec, boxed=True)
+            name = _name(mutant, method, seed)
+            if name not in self._planned:
+                self._planned.add(name)
+                self.cells.setdefault(cell, base)
+                yield PlannedRun(name, cell, seed, spec=replace(base, name=name, seed=seed).to_yaml(), boxed=True)
 
-    def take_in(self, ended: Mapping[str, EndedRun], planned: Iterable[PlannedRun], night: str, commit: str) -> None:
-        """Remember those of the planned runs that have ended. StoreError when the file cannot be written."""
-        before = len(self.runs)
-        for each in planned:
-            run = ended.get(each.run)
-            if run is not None and run.validity is not None:
-                rules = sorted(name for kind, name in run.marks if kind == RULE)
-                facts = {name: run.facts[name] for name in _FACTS}
-                self.runs[each.run] = FullRun(f"{night}/{each.run}", commit, rules, facts)
-        if len(self.runs) > before:
+    def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> list[FullRun]:
+        """Remember those of the planned runs that have ended, and return them. StoreError when the file cannot be
+        written."""
+        new = {}
+        for name in sorted(self._planned & ended.keys()):
+            run = ended[name]
+            rules = sorted(mark for kind, mark in run.marks if kind == RULE_READ)
+            new[name] = FullRun(f"{night}/{name}", commit, run.validity, rules, run.facts.get(CPU_SECONDS, 0.0))
+        self._planned = set()
+        if new:
+            self.runs |= new
             self.path.parent.mkdir(parents=True, exist_ok=True)
             put_json(self.path, {"sources": self.sources, "runs": {name: asdict(it) for name, it in self.runs.items()}})
+        return list(new.values())
 
-    @staticmethod
-    def is_own(run: PlannedRun) -> bool:
-        """Whether a run is one of the full protocol."""
-        return run.run.startswith(_PREFIX)
+    def invalid_runs(self) -> list[str]:
+        """Night and run of each that accuses the full protocol."""
+        return [run.run for run in self.runs.values() if run.validity == "invalid"]
 
-
-def full_protocol_of(mutant: Mutant) -> Mutant:
-    """The broker that a mutant of one rule is without its flaw."""
-    return replace(mutant, name=f"full protocol, {mutant.workload}", without=())
+    def _made(self, mutant: Mutant, method: Method, seed: int) -> FullRun | None:
+        return self.runs.get(_name(mutant, method, seed)) if mutant.kind is MutantKind.RULE else None
 
 
-def cell_of_full_protocol(mutant: Mutant, method: Method) -> str:
-    """The cell of its runs in the store."""
-    return f"{full_protocol_of(mutant).name}, {method}"
-
-
-def _run(mutant: Mutant, method: Method, seed: int) -> str:
-    return f"{_PREFIX}{mutant.workload}-{method}-seed{seed}"
-
-
-def _is_one_rule(mutant: Mutant) -> bool:
-    return mutant.kind is MutantKind.RULE
+def _name(mutant: Mutant, method: Method, seed: int) -> str:
+    return f"full-protocol-{mutant.workload}-{method}-seed{seed}"

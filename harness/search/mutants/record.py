@@ -1,6 +1,7 @@
 """The record of a campaign against mutants: one JSON file, which one night leaves to the next.
 
-    {"searches": {MUTANT: {METHOD: [range, …]}}, "explorations": {MUTANT or "": {SCOPE: exploration}}}
+    {"searches": {MUTANT: {METHOD: [range, …]}}, "explorations": {MUTANT or "": {SCOPE: exploration}},
+     "full_protocol": {"runs": N, "cpu_s": S}}
 
 A range is complete once both boxes have found the mutant or RUNS_MOST runs were made. An incomplete one goes on where
 it was left. Every range and exploration names the commits on which it rests, since the program may change between two
@@ -51,8 +52,9 @@ class SeedRange:
     white: Detection | None = None
     black: Detection | None = None
     commits: list[str] = field(default_factory=list)
-    same: int = 0
-    """Runs that are those of the full protocol (`harness.search.mutants.full_protocol`)."""
+    not_made: int = 0
+    """Runs that are those of the full protocol (`harness.search.mutants.full_protocol`), and their processor time."""
+    not_made_cpu_s: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -61,7 +63,7 @@ class SeedRange:
 
     def reset(self) -> None:
         """Begin it anew."""
-        self.runs, self.cpu_s, self.commits, self.same = 0, 0.0, [], 0
+        self.runs, self.cpu_s, self.commits = 0, 0.0, []
         self.together = self.white = self.black = None
 
     def take(self, facts: Mapping[str, Any], run: str, commit: str) -> None:
@@ -97,6 +99,9 @@ class CampaignRecord:
     path: Path
     searches: dict[str, dict[str, list[SeedRange]]] = field(default_factory=dict)
     explorations: dict[str, dict[str, Exploration]] = field(default_factory=dict)
+    full_runs: int = 0
+    """Runs of the full protocol that were made, and their processor time."""
+    full_cpu_s: float = 0.0
 
     @classmethod
     @contextmanager
@@ -127,9 +132,10 @@ class CampaignRecord:
                 mutant: {scope: Exploration(**each) for scope, each in scopes.items()}
                 for mutant, scopes in values.get("explorations", {}).items()
             }
+            full = values.get("full_protocol", {"runs": 0, "cpu_s": 0.0})
+            return cls(path, searches, explorations, full["runs"], full["cpu_s"])
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path}: is not the record of a campaign against mutants: {error}") from None
-        return cls(path, searches, explorations)
 
     def save(self) -> None:
         """Write the file, a line for each search. StoreError when that fails."""
@@ -145,7 +151,8 @@ class CampaignRecord:
             f'"{name}": {{\n' + ",\n".join(_lines(values)) + "\n}"
             for name, values in (("searches", searches), ("explorations", explorations))
         )
-        put_text(self.path, f"{{\n{parts}\n}}\n", parents=True, durable=True)
+        full = json.dumps({"runs": self.full_runs, "cpu_s": self.full_cpu_s})
+        put_text(self.path, f'{{\n{parts},\n"full_protocol": {full}\n}}\n', parents=True, durable=True)
 
     def ranges(self, mutant: str, method: Method) -> list[SeedRange]:
         """The ranges of a search that have begun, in order."""
@@ -167,7 +174,7 @@ class CampaignRecord:
 
     def made(self, mutant: str, method: Method) -> int:
         """Those of them that were made for this search: its cost."""
-        return sum(each.runs - each.same for each in self.ranges(mutant, method))
+        return sum(each.runs - each.not_made for each in self.ranges(mutant, method))
 
 
 def _range(values: Mapping[str, Any]) -> SeedRange:

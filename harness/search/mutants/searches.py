@@ -17,6 +17,7 @@ from harness.search.hunt.hunt import features_of
 from harness.search.mutants.full_protocol import FullProtocol
 from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant
 from harness.search.mutants.record import SeedRange
+from harness.suites.boxes import BOXES
 from harness.suites.plan import FIRST_BATCH, PlannedRun
 
 BATCH_MOST: Final = 32
@@ -32,10 +33,10 @@ def cell_of(mutant: Mutant, method: Method) -> str:
 class MutantSearch(Protocol):
     """See the module's docstring."""
 
-    planned: list[PlannedRun]
+    range: SeedRange
 
     def plan(self) -> list[PlannedRun]:
-        """Its next runs, which become `planned`; none when runs of the full protocol complete its range."""
+        """Its next runs that nobody else has planned; before that, those that need not be made come into the range."""
 
     def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
         """Take those of the planned runs into the range that have ended, as far as they are usable."""
@@ -49,42 +50,45 @@ class RandomSearch:
     method: Method
     range: SeedRange
     full: FullProtocol
-    planned: list[PlannedRun] = field(default_factory=list)
 
     def plan(self) -> list[PlannedRun]:
-        """The next batch, as many runs as were made before it: those of the full protocol that are not known yet, and
-        those of the mutant that are others."""
-        self.take_in({}, "", "")  # what other searches have found out since
+        """The next batch, as many runs as the range has so far: those of the mutant up to the first seed of which the
+        full protocol's run is not known, and from there on those of the full protocol. A run of the mutant behind that
+        seed might have to wait for another one before it, and no run is made twice in a night."""
+        self.take_in({}, "", "")
         count = min(max(FIRST_BATCH, self.range.runs), BATCH_MOST)
-        unknown, others = list[int](), list[int]()
-        for seed in self._seeds_left():
-            if not self.full.is_known(self.mutant, self.method, seed):
-                unknown.append(seed)
-            elif self.full.same(self.mutant, self.method, seed) is None:
-                others.append(seed)
-            if len(unknown) + len(others) == count:
+        own, of_full_protocol = list[int](), list[int]()
+        for seed in () if self.range.complete else self._seeds_left():
+            if not self.full.is_decided(self.mutant, self.method, seed):
+                of_full_protocol.append(seed)
+            elif not of_full_protocol and self.full.identical_run(self.mutant, self.method, seed) is None:
+                own.append(seed)
+            if len(own) + len(of_full_protocol) == count:
                 break
         base, cell = self.mutant.base(self.method), cell_of(self.mutant, self.method)
-        self.planned = list(self.full.plan(self.mutant, self.method, unknown))
-        for seed in others:
+        planned = list(self.full.plan(self.mutant, self.method, of_full_protocol))
+        for seed in own:
             spec = replace(base, name=self._name(seed), seed=seed)
-            self.planned.append(PlannedRun(spec.name, cell, seed, spec=spec.to_yaml(), boxed=True))
-        return self.planned
+            planned.append(PlannedRun(spec.name, cell, seed, spec=spec.to_yaml(), boxed=True))
+        return planned
 
     def take_in(self, ended: Mapping[str, EndedRun], night: str, commit: str) -> None:
         """Runs count in the order of their seeds, so those after a missing one are left out, and made again."""
         for seed in self._seeds_left():
             if self.range.complete:
                 break
-            full, own = self.full.same(self.mutant, self.method, seed), ended.get(self._name(seed))
+            full, own = self.full.identical_run(self.mutant, self.method, seed), ended.get(self._name(seed))
             if full is not None:
                 self.range.take(full.facts, full.run, full.commit)
-                self.range.same += 1
+                self.range.not_made += 1
+                self.range.not_made_cpu_s = round(self.range.not_made_cpu_s + full.cpu_s, 3)
             elif own is not None:
-                self.range.take(own.facts, f"{night}/{self._name(seed)}", commit)
+                facts = dict(own.facts)
+                if self.full.is_accused(self.mutant, self.method, seed):
+                    facts |= dict.fromkeys(BOXES, "")
+                self.range.take(facts, f"{night}/{self._name(seed)}", commit)
             else:
                 break
-        self.planned = []
 
     def _seeds_left(self) -> Sequence[int]:
         first = FIRST_SEED + RUNS_MOST * self.range.number

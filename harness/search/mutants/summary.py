@@ -45,8 +45,8 @@ class SearchFigures:
     """Ranges that need no more runs."""
     runs: int
     """In all ranges."""
-    same: int
-    """Of these runs, those that are runs of the full protocol."""
+    not_made: int
+    """Those of them that are runs of the full protocol."""
     first_find: int | None
     """The number of the run that found it first, all ranges in order; None when none did."""
     boxes: dict[str, BoxFigures]
@@ -116,7 +116,7 @@ def find_words(search: SearchFigures) -> str:
         return f"run {search.first_find}"
     if not search.runs:
         return "no run yet"
-    return f"not in {search.runs}" + (f", {search.same} as with the rule" if search.same else "")
+    return f"not in {search.runs}" + (f" ({search.not_made} not made)" if search.not_made else "")
 
 
 def _mutant_figures(record: CampaignRecord, mutant: Mutant) -> MutantFigures:
@@ -166,7 +166,7 @@ def _search_figures(method: Method, ranges: Sequence[SeedRange]) -> SearchFigure
         method,
         sum(each.complete for each in ranges),
         sum(each.runs for each in ranges),
-        sum(each.same for each in ranges),
+        sum(each.not_made for each in ranges),
         first_find,
         {box: _box_figures(box, ranges) for box in BOXES},
     )

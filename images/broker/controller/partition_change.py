@@ -143,6 +143,7 @@ class PartitionChangeBuilder:
         if partition.leader in isr and eligible(partition.leader):
             return _Election(partition.leader, isr)
         any_replica = next(filter(eligible, partition.replicas), NO_LEADER)
+        # If it is in the ISR, which has the order of the replicas, it is elected in any case.
         if any_replica not in (NO_LEADER, *isr) and not self._rules.elect_from_isr_or_elr:
             return _Election(any_replica, (any_replica,))
         in_sync = next(filter(eligible, isr), NO_LEADER)

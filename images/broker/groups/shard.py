@@ -141,6 +141,8 @@ class Shard:
             await asyncio.sleep(0)
             if not self.leads:
                 return
+        if not self.leads:
+            return
         while not leading.knows_committed(replica.state, replica.limits) or replica.state.high_watermark < end:
             if not self._rules.coordinator_waits_for_high_watermark:
                 break

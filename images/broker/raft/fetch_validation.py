@@ -20,11 +20,12 @@ def validate_fetch(fetch: MetadataFetch, log: LogView, rules: Rules) -> FetchVal
         if log.snapshot is None:
             return FetchValidation(ErrorCode.offset_out_of_range)
         return FetchValidation(snapshot=log.snapshot)
-    diverged = _divergence(fetch, log)
-    return FetchValidation() if diverged is None or not rules.metadata_cut_on_divergence else diverged
+    answer = _answer_to_other_log(fetch, log)
+    return FetchValidation() if answer is None or not rules.metadata_cut_on_divergence else answer
 
 
-def _divergence(fetch: MetadataFetch, log: LogView) -> FetchValidation | None:
+def _answer_to_other_log(fetch: MetadataFetch, log: LogView) -> FetchValidation | None:
+    """What a follower is answered whose log is no prefix of `log`; None where it is one."""
     if fetch.last_epoch == UNDEFINED:
         return FetchValidation(ErrorCode.offset_out_of_range) if fetch.offset > log.end else None
     if log.snapshot is not None and (fetch.offset, fetch.last_epoch) == log.snapshot:

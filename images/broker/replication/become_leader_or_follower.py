@@ -73,8 +73,9 @@ def _lead(before: Partition, updated: Partition, now_ms: int, limits: Limits) ->
     that it alone holds.
     """
     earlier = before.leadership
-    if earlier is not None and updated.leader_epoch != before.leader_epoch + 1:
-        earlier = None if limits.rules.positions_end_with_leadership else earlier
+    follows_on = updated.leader_epoch == before.leader_epoch + 1
+    if earlier is not None and not follows_on and limits.rules.positions_end_with_leadership:
+        earlier = None
     followers = []
     for replica in updated.replicas:
         if replica == updated.node:

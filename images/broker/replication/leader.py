@@ -59,9 +59,9 @@ def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Lim
 
 def readable_end(partition: Partition, limits: Limits) -> int:
     """The offset below which consumers read."""
-    if partition.high_watermark == partition.log_end or not limits.rules.consumer_reads_below_high_watermark:
-        return partition.log_end
-    return partition.high_watermark
+    if partition.high_watermark != partition.log_end and limits.rules.consumer_reads_below_high_watermark:
+        return partition.high_watermark
+    return partition.log_end
 
 
 def divergence(partition: Partition, last_fetched_epoch: int, offset: int, limits: Limits) -> EpochEnd | None:

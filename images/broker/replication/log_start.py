@@ -48,16 +48,16 @@ def delete_records(partition: Partition, offset: int, limits: Limits) -> tuple[E
 
 def highest_start(partition: Partition, limits: Limits) -> int:
     """The highest offset to which the log start may advance."""
-    if partition.high_watermark == partition.log_end or not limits.rules.log_start_never_above_high_watermark:
-        return partition.log_end
-    return partition.high_watermark
+    if partition.high_watermark != partition.log_end and limits.rules.log_start_never_above_high_watermark:
+        return partition.high_watermark
+    return partition.log_end
 
 
 def retention_limit(partition: Partition, limits: Limits) -> int:
     """The offset below which retention may delete."""
-    if partition.high_watermark == partition.log_end or not limits.rules.retention_stops_at_high_watermark:
-        return partition.log_end
-    return partition.high_watermark
+    if partition.high_watermark != partition.log_end and limits.rules.retention_stops_at_high_watermark:
+        return partition.high_watermark
+    return partition.log_end
 
 
 def advance_log_start(partition: Partition, to: int, reason: LogStartReason) -> PartitionStep:

@@ -135,7 +135,7 @@ def test_the_searches_for_which_the_fewest_runs_were_made_come_first(
     monkeypatch.setattr(campaign, "ROUND_SIZE", 6)
     other = replace(MISTAKE, name="other")
     record = CampaignRecord(tmp_path / "record.json")
-    record.searches["small"] = {method: [SeedRange(0, runs=9, same=8)] for method in (Method.RANDOM, Method.HUNT)}
+    record.searches["small"] = {method: [SeedRange(0, runs=9, not_made=8)] for method in (Method.RANDOM, Method.HUNT)}
     record.searches["other"] = {method: [SeedRange(0, runs=2)] for method in (Method.RANDOM, Method.HUNT)}
     night = CampaignNight((MISTAKE, other), record, tmp_path, 3600.0)
     assert {each.cell for each in night.next_round()} == {"small, stories", "other, stories", "small, random"}
