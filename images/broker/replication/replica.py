@@ -371,7 +371,7 @@ class Replica:
     def on_epoch_end(self, queried_epoch: int, sent_epoch: int, epoch: int, end: int) -> None:
         """The leader's answer to the query for the end of `queried_epoch`, sent in leader epoch `sent_epoch`."""
         applies = self.state.epoch_query == queried_epoch and self.state.leader_epoch == sent_epoch
-        if applies or (self.state.role is ReplicaRole.FOLLOWER and not self.limits.rules.ignore_stale_epoch_answer):
+        if self.state.role is ReplicaRole.FOLLOWER and (applies or not self.limits.rules.ignore_stale_epoch_answer):
             self._apply(truncation.on_epoch_end(self.state, epoch, end, self.limits.truncation_protocol))
 
     def on_epoch_query_failed(self, queried_epoch: int, sent_epoch: int) -> bool:

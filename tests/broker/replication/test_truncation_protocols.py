@@ -350,6 +350,18 @@ def test_kip_320_an_epoch_answer_of_an_earlier_leadership_cuts_the_log_exactly_w
     assert follower.replica.log.end == end
 
 
+@pytest.mark.parametrize("off", [(), ("ignore_stale_epoch_answer",)])
+def test_an_epoch_answer_does_not_cut_the_log_of_a_replica_that_was_removed(off: tuple[str, ...]) -> None:
+    """It keeps the leader epoch and the query in which it was removed, until its files are deleted."""
+    follower = holding(2, TruncationProtocol.KIP320, (1, [b"one"]), (2, [b"two"]), off=off)
+    follow(follower, holding(1, TruncationProtocol.KIP320, (1, [b"one"])), 3)
+    query = follower.replica.state.epoch_query
+    assert query == 2
+    follower.replica.resign()
+    follower.replica.on_epoch_end(query, 3, 1, 1)
+    assert follower.replica.log.end == 2
+
+
 @pytest.mark.parametrize("off", [(), ("enter_leader_epoch_start",)])
 def test_a_leader_without_a_record_of_its_epoch_knows_where_logs_diverge_exactly_with_the_rule(
     off: tuple[str, ...],
