@@ -36,9 +36,13 @@ class ClusterShape:
 
     @property
     def replica_can_be_spared(self) -> bool:
-        """Whether a partition may be moved to another broker, or have one replica less."""
-        replicas = min(self.replication_factor, len(self.brokers))
-        return replicas > 1 and (replicas < len(self.brokers) or replicas > self.min_insync_replicas)
+        """Whether a partition may have one replica less for a while."""
+        return min(self.replication_factor, len(self.brokers)) > max(1, self.min_insync_replicas)
+
+    @property
+    def replica_can_be_moved(self) -> bool:
+        """Whether one may go to another broker, or be spared."""
+        return 1 < self.replication_factor < len(self.brokers) or self.replica_can_be_spared
 
     def has_loss_budget(self) -> bool:
         """Whether any broker may lose data."""

@@ -54,7 +54,7 @@ class Reassign(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition."""
-        return cls(draws.partition()) if draws.cluster.replica_can_be_spared else None
+        return cls(draws.partition()) if draws.cluster.replica_can_be_moved else None
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
@@ -83,7 +83,7 @@ class CancelReassignment(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition."""
-        return cls(draws.partition(), draws.patience_ms) if draws.cluster.replica_can_be_spared else None
+        return cls(draws.partition(), draws.patience_ms) if draws.cluster.replica_can_be_moved else None
 
     async def inject(self, handle: FaultHandle) -> None:
         """Move away, move back, and cancel that."""

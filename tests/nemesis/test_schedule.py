@@ -304,3 +304,14 @@ def test_a_replica_is_moved_or_taken_away_only_where_one_can_be_spared(
     drawn = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["admin"])}
     assert (drawn & {"reassign", "cancel-reassignment"} != set()) is moved
     assert {"delete-records", "elect-preferred"} <= drawn
+
+
+@pytest.mark.parametrize(("replication_factor", "min_isr", "drawn"), [(3, 2, True), (3, 3, False), (1, 1, False)])
+def test_a_replica_is_removed_and_added_again_only_where_one_can_be_spared(
+    replication_factor: int, min_isr: int, drawn: bool
+) -> None:
+    brokers = ("b1", "b2", "b3", "b4")
+    cluster = ClusterShape(brokers, ("c1", "c2", "c3"), 1, min_isr, replication_factor=replication_factor)
+    faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    assert len(faults) > 3
+    assert ("removed-and-back" in faults) is drawn

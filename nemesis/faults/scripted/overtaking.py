@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from nemesis.drawing import Draws
 from nemesis.faults.admin import STILL_MOVING, put_back, recorded
 from nemesis.faults.scripted.script import ScriptedLeaderFault
 from nemesis.handle import FaultHandle
@@ -68,6 +69,13 @@ class RemovedAndBack(ScriptedLeaderFault):
     name: ClassVar[str] = "removed-and-back"
     number: ClassVar[int] = 6
     proof: ClassVar[tuple[str, ...]] = ("reassigned",)
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition, where a replica can be spared."""
+        if not draws.cluster.replica_can_be_spared:
+            return None
+        return cls(partition=draws.partition(), patience_ms=draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
