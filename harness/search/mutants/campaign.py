@@ -4,9 +4,9 @@
 
 A search goes on where it was left, whatever night that was: which runs count next depends on its own range alone, and
 not on the other searches, the budget or the number of processes. Which of them have to be made depends on the runs of
-the full protocol that are known by then. First come those that may still show that a mutant is found
-within the runs that are allowed for it, then all others; of either those for which the fewest runs were made, so a
-budget that ends early has spent about as much on every mutant.
+the full protocol that are known by then. First come those that may still show that a mutant is found within the runs
+that are allowed for it, then all others; of either those for which the fewest runs were made, so a budget that ends
+early has spent about as much on every mutant.
 """
 
 from __future__ import annotations

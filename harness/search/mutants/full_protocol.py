@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from harness.search.ended_runs import EndedRun
 from harness.search.mutants.mutant import Method, Mutant, MutantKind
 from harness.spec import Spec
-from harness.suites.boxes import BOXES, CPU_SECONDS
+from harness.suites.boxes import CPU_SECONDS
 from harness.suites.plan import PlannedRun
 from results.atomic_files import put_json, read_json
 from results.coverage import RULE_READ
@@ -36,11 +35,6 @@ class FullRun:
     """None where it could not be carried out."""
     rules_read: list[str]
     cpu_s: float
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """As of a run of a mutant that no box has found."""
-        return {**dict.fromkeys(BOXES, ""), CPU_SECONDS: self.cpu_s}
 
 
 @dataclass(slots=True)

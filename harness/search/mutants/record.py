@@ -66,6 +66,12 @@ class SeedRange:
         self.runs, self.cpu_s, self.commits = 0, 0.0, []
         self.together = self.white = self.black = None
 
+    def take_not_made(self, cpu_s: float, commit: str) -> None:
+        """Count a run, the next one of the range, that is one of the full protocol, so that no box finds anything."""
+        self.take({CPU_SECONDS: cpu_s}, "", commit)
+        self.not_made += 1
+        self.not_made_cpu_s = round(self.not_made_cpu_s + cpu_s, 3)
+
     def take(self, facts: Mapping[str, Any], run: str, commit: str) -> None:
         """Count a run, the next one of the range, with these facts."""
         self.runs += 1

@@ -17,7 +17,7 @@ from harness.search.hunt.hunt import features_of
 from harness.search.mutants.full_protocol import FullProtocol
 from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant
 from harness.search.mutants.record import SeedRange
-from harness.suites.boxes import BOXES
+from harness.suites.boxes import CPU_SECONDS
 from harness.suites.plan import FIRST_BATCH, PlannedRun
 
 BATCH_MOST: Final = 32
@@ -79,13 +79,10 @@ class RandomSearch:
                 break
             full, own = self.full.identical_run(self.mutant, self.method, seed), ended.get(self._name(seed))
             if full is not None:
-                self.range.take(full.facts, full.run, full.commit)
-                self.range.not_made += 1
-                self.range.not_made_cpu_s = round(self.range.not_made_cpu_s + full.cpu_s, 3)
+                self.range.take_not_made(full.cpu_s, full.commit)
             elif own is not None:
-                facts = dict(own.facts)
-                if self.full.is_accused(self.mutant, self.method, seed):
-                    facts |= dict.fromkeys(BOXES, "")
+                accused = self.full.is_accused(self.mutant, self.method, seed)
+                facts = {CPU_SECONDS: own.facts.get(CPU_SECONDS, 0.0)} if accused else own.facts
                 self.range.take(facts, f"{night}/{self._name(seed)}", commit)
             else:
                 break

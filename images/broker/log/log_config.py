@@ -26,3 +26,4 @@ class LogConfig:
     index_interval_bytes: int = 0
     """Least distance between two index entries; with 0 every batch has one."""
     rules: Rules = field(default_factory=Rules)
+    """The safety rules that its broker follows."""

@@ -158,9 +158,8 @@ class FetchSessionCache:
         if not session.requested:
             del self._sessions[session.id]
             return FetchContext(partitions=list(requested.values()))
-        unfenced = session.requested.keys() - requested.keys()
-        if unfenced and self._rules.fence_every_session_fetch:
-            unfenced = set()
+        fenced = self._rules.fence_every_session_fetch
+        unfenced = frozenset() if fenced else session.requested.keys() - requested.keys()
         return FetchContext(partitions=session.partitions(unfenced), session=session, incremental=True)
 
     def _create(
