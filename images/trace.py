@@ -63,8 +63,9 @@ append_unacknowledged     leader      as acknowledged, of a batch in the log tha
                                       error
 latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=followers that have
                                       fetched since the read began
-coordinator_loaded        leader      of __consumer_offsets: offset=log start, log_end of what it loaded,
-                                      high_watermark; detail: {group: {partition: committed offset}}
+coordinator_loaded        leader      of __consumer_offsets, when it begins to serve its groups: offset=log start,
+                                      log_end of what it loaded, high_watermark; detail:
+                                      {group: {partition: committed offset}}
 generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
                                       members
 group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
@@ -85,7 +86,8 @@ offsets_committed         leader      … offset=base of the record, log_end, hi
                                       held {partition: committed offset that it has with that}
 commit_failed             leader      … as offsets_committed, when the record of a commit was not appended, or was not
                                       committed in time; detail: error
-offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer
+offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer,
+                                      confirmed=followers that have fetched since the read began
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
 metadata_loaded           any         a broker has loaded a snapshot that ends at log_end, or a controller that takes

@@ -25,6 +25,12 @@ committed-overwritten     the record committed at an offset never changes
 high-watermark-fell       the high watermark never falls within a leadership
 latest-below-start        a leader answers with the latest offset only once its high watermark has reached its epoch's
                           start (Applied-HW)
+latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has
+                          proposed it, has fetched since the read began
+offsets-unconfirmed       a coordinator answers with committed offsets once these have
+coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
+coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
+generation-told-early     members get the number of a generation once the record that begins it is committed
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
 log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested,
                           unless the topic has a retention (`checkers.deletions`)
@@ -80,6 +86,10 @@ watermark since it became follower, and nothing was ever deleted. After a clean 
 *A decision may be traced late.* c1 commits a change and is cut off; c2 takes over and traces it; c1 wakes and traces it
 again. Decisions are compared in the order of the metadata log, and an older one is left out. A broker is held to the
 decisions of the partition epoch that it names, whenever they were traced.
+
+*A read is held to the ISR of the partition epoch that its answer names.* b1 leads in partition epoch 3 with the ISR
+{b1, b2}, and the controllers have let b3 in; until b1 reads of that, b2 alone confirms its reads, unless it was b1 who
+proposed b3 and has no answer. A deposed leader that b2 does not fetch from any more is held to its old ISR.
 
 Unclean elections and losses beyond the fault model (`checkers.violations`) can excuse the four promises about the
 replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them; nodes whose

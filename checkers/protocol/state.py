@@ -89,6 +89,17 @@ class ProtocolViolation:
     lines: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """The answer of a leader to a read that its ISR has to confirm."""
+
+    event: TraceRow
+    confirmed: frozenset[int]
+    """The followers that had fetched since the read began."""
+    proposed: frozenset[int]
+    """The members of every ISR change whose outcome the leader did not know."""
+
+
 @dataclass(slots=True)
 class PartitionState:
     """The state of one partition after the events replayed so far."""
@@ -142,6 +153,12 @@ class PartitionState:
     """By partition epoch."""
     acts: list[TraceRow] = field(default_factory=list)
     """Events of brokers that rest on a decision."""
+    proposals: dict[str, tuple[tuple[int, int], tuple[frozenset[int], ...]]] = field(default_factory=dict)
+    """Leader → (leader epoch, partition epoch) and the ISR changes that it proposed there and does not know the outcome
+    of."""
+    reads: list[ReadAnswer] = field(default_factory=list)
+    group_records: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
+    """(Coordinator, group) → the last record of the group itself that it appended."""
     candidates_to_check: bool = False
     """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)

@@ -12,7 +12,14 @@ import pyarrow as pa
 
 from checkers.deletions import OWN_DECISIONS, DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.protocol import controller_promises, log_promises, metadata_promises, watermark_promises
+from checkers.protocol import (
+    controller_promises,
+    coordinator_promises,
+    log_promises,
+    metadata_promises,
+    read_promises,
+    watermark_promises,
+)
 from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow, trace_rows
 
@@ -57,6 +64,7 @@ def replay_trace(
     controller_promises.check_candidates(cluster, now_ns)
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
+        read_promises.check_reads(partition)
     return cluster
 
 
@@ -184,6 +192,8 @@ _IN_ORDER = (
     _LOGS,
     _ENDS,
     watermark_promises.HANDLERS,
+    coordinator_promises.HANDLERS,
+    read_promises.HANDLERS,
     controller_promises.HANDLERS,
 )
 _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {

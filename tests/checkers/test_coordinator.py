@@ -1,13 +1,15 @@
-"""A group's coordinator tells members what its log has committed."""
+"""A group's coordinator tells members what its log has committed: as members saw it, and as its trace has it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from checkers.clients import coordinator
 from checkers.evidence import CheckSettings, RunEvidence
+from checkers.protocol.checker import check as check_protocol
 from checkers.verdict import Validity, Verdict
 from tests.checkers.small_evidence import S, event, trace
 from workloads.history import SCHEMA
@@ -100,3 +102,122 @@ def test_members_are_told_no_more_than_is_committed() -> None:
 def test_without_the_log_of_the_coordinator_the_verdict_is_unknown() -> None:
     assert check([START]).validity is Validity.UNKNOWN
     assert check([]).validity is Validity.UNKNOWN
+
+
+# ---- the trace of the coordinator ------------------------------------------------------------------------------------
+
+
+def leads(time_s: float, start: int, epoch: int = 1) -> dict[str, Any]:
+    return event(time_s, "b1", "became_leader", offset=start, log_end=start, leader=1, leader_epoch=epoch)
+
+
+def loaded(time_s: float, end: int, high_watermark: int) -> dict[str, Any]:
+    return event(time_s, "b1", "coordinator_loaded", log_end=end, high_watermark=high_watermark, leader_epoch=1)
+
+
+def of_group(time_s: float, kind: str, end: int, high_watermark: int, epoch: int = 1, **detail: Any) -> dict[str, Any]:
+    """An event of a group's second generation."""
+    facts = {"group": "g", "generation": 2, "error": "none"} | detail
+    place = {"offset": end - 1, "log_end": end, "high_watermark": high_watermark, "leader": 1, "leader_epoch": epoch}
+    return event(time_s, "b1", kind, facts, **place)
+
+
+def decided(time_s: float, partition_epoch: int, *isr: int) -> dict[str, Any]:
+    decision = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch, "members": list(isr)}
+    facts = {"elr": [], "replicas": [1, 2, 3], "min_isr": 2, "reason": "alter_partition"}
+    return event(time_s, "c1", "partition_changed", facts, offset=partition_epoch, **decision)
+
+
+def proposed(time_s: float, partition_epoch: int, *isr: int) -> dict[str, Any]:
+    place = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch, "members": list(isr)}
+    return event(time_s, "b1", "isr_proposed", {"reason": "expand", "positions": {}}, offset=0, **place)
+
+
+def rejected(time_s: float, partition_epoch: int, *, rolled_back: bool) -> dict[str, Any]:
+    place = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch}
+    return event(time_s, "b1", "isr_rejected", {"error": "ineligible_replica", "rolled_back": rolled_back}, **place)
+
+
+def told(time_s: float, kind: str, partition_epoch: int, *confirmed: int) -> dict[str, Any]:
+    place = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch, "high_watermark": 5}
+    if kind == "latest_told":
+        return event(time_s, "b1", kind, members=list(confirmed), **place)
+    return event(time_s, "b1", kind, {"group": "g", "offsets": {}, "confirmed": list(confirmed)}, **place)
+
+
+def promises_broken(*events: dict[str, Any]) -> list[str]:
+    return kinds(check_protocol(RunEvidence(trace=trace(*events))))
+
+
+def test_a_coordinator_serves_once_what_it_has_loaded_is_committed() -> None:
+    assert promises_broken(leads(1, 5), loaded(2, 5, 5)) == []
+    assert promises_broken(leads(1, 5), loaded(2, 5, 4)) == ["coordinator-serves-uncommitted"]
+
+
+def test_a_coordinator_loads_its_log_as_far_as_its_epoch_starts() -> None:
+    assert promises_broken(leads(1, 5), loaded(2, 7, 7)) == []
+    assert promises_broken(leads(1, 5), loaded(2, 4, 5)) == ["coordinator-incomplete"]
+
+
+STORED = of_group(2, "group_storing", 6, 5)
+BEGUN = of_group(3, "generation_begun", 7, 6)
+
+
+@pytest.mark.parametrize(
+    ("events", "kept"),
+    [
+        ([STORED, BEGUN], True),
+        ([STORED, BEGUN, of_group(4, "group_storing", 8, 7), of_group(5, "generation_begun", 8, 8)], True),
+        ([STORED, of_group(3, "generation_begun", 7, 5)], False),
+        ([BEGUN], False),
+        ([of_group(2, "group_storing", 6, 5, error="not_enough_replicas"), BEGUN], False),
+        ([of_group(2, "group_storing", 6, 5, generation=1), BEGUN], False),
+        ([of_group(2, "group_storing", 6, 5, group="h"), BEGUN], False),
+        ([STORED, leads(2.5, 6, epoch=2), of_group(3, "generation_begun", 7, 6, epoch=2)], False),
+    ],
+    ids=[
+        "committed",
+        "assigned, and begun once more",
+        "not committed yet",
+        "never appended",
+        "refused",
+        "of the generation before",
+        "of another group",
+        "of an earlier leadership",
+    ],
+)
+def test_members_get_the_number_of_a_generation_whose_record_is_committed(
+    events: list[dict[str, Any]], kept: bool
+) -> None:
+    assert promises_broken(leads(1, 5), *events) == ([] if kept else ["generation-told-early"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "finding"), [("latest_told", "latest-unconfirmed"), ("offsets_told", "offsets-unconfirmed")]
+)
+def test_a_read_is_confirmed_by_the_isr_that_its_leader_knows_and_has_proposed(kind: str, finding: str) -> None:
+    known = [decided(0, 3, 1, 2), leads(1, 0), decided(2, 4, 1, 2, 3)]
+    assert promises_broken(*known, told(3, kind, 3, 2)) == [], "it has not heard of the larger ISR"
+    assert promises_broken(*known, told(3, kind, 3)) == [finding]
+    assert promises_broken(*known, told(3, kind, 4, 2)) == [finding]
+    assert promises_broken(*known, told(3, kind, 4, 2, 3)) == []
+    assert promises_broken(*known, told(3, kind, 5)) == [], "no decision of that partition epoch is known"
+    assert promises_broken(told(0, kind, 3), *known) == [finding], "the decision is traced late"
+    proposal = proposed(2.5, 3, 1, 2, 3)
+    assert promises_broken(*known, proposal, told(3, kind, 3, 2)) == [finding]
+    assert promises_broken(*known, proposal, told(3, kind, 3, 2, 3)) == []
+    assert promises_broken(*known, proposal, rejected(2.6, 3, rolled_back=True), told(3, kind, 3, 2)) == []
+    assert promises_broken(*known, proposal, rejected(2.6, 3, rolled_back=False), told(3, kind, 3, 2)) == [finding]
+    settled = [proposal, rejected(2.6, 3, rolled_back=False), proposed(2.7, 3, 1, 2)]
+    undone = rejected(2.8, 3, rolled_back=True)
+    assert promises_broken(*known, *settled, undone, told(3, kind, 3, 2)) == [finding], "the first may still come"
+    assert promises_broken(*known, proposal, leads(2.6, 0), told(3, kind, 3, 2)) == [], "a new life proposed nothing"
+
+
+def test_a_leader_alone_in_its_isr_needs_nobody_to_confirm_a_read() -> None:
+    assert promises_broken(decided(0, 3, 1), leads(1, 0), told(2, "latest_told", 3), told(2, "offsets_told", 3)) == []
+
+
+def test_offsets_told_by_a_version_that_did_not_trace_who_confirmed_them_are_not_judged() -> None:
+    answer = told(2, "offsets_told", 3) | {"detail": '{"group": "g", "offsets": {}}'}
+    assert promises_broken(decided(0, 3, 1, 2), leads(1, 0), answer) == []

@@ -1,4 +1,5 @@
-"""Rules of the group coordinator, played in a running cluster by requests of one group, with and without the rule."""
+"""Rules of the group coordinator, played in a running cluster by requests of one group, with and without the rule. The
+trace shows the broken promise itself, whatever comes of it."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from kio.schema.offset_fetch.v8 import request as asking
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.wire.connection import ConnectionLost
 from nemesis.ports import both_ways
-from tests.scenarios.one_partition import TOPIC, Scene, played
+from tests.scenarios.one_partition import TOPIC, Scene, broken_promises, played
 
 GROUP = "g"
 ONE_PARTITION = {"offsets.topic.num.partitions": "1"}
@@ -60,7 +61,7 @@ async def commit(scene: Scene, broker: str, offset: int) -> None:
 
 @pytest.mark.parametrize("off", [(), ("offset_fetch_confirmed_by_isr",)])
 def test_a_deposed_coordinator_returns_an_old_offset_exactly_without_the_rule(off: tuple[str, ...]) -> None:
-    async def scenario(scene: Scene) -> int | None:
+    async def scenario(scene: Scene) -> tuple[int | None, set[str]]:
         deployment = scene.deployment
         first = await coordinator(scene)
         await commit(scene, first, 3)
@@ -71,16 +72,19 @@ def test_a_deposed_coordinator_returns_an_old_offset_exactly_without_the_rule(of
         group = asking.OffsetFetchRequestGroup(group_id=GROUP, topics=(topic,))
         answer = (await scene.ask(first, asking.OffsetFetchRequest(groups=(group,)))).groups[0]
         errors = {answer.error_code, *(part.error_code for each in answer.topics for part in each.partitions)}
-        return answer.topics[0].partitions[0].committed_offset if errors == {ErrorCode.none} else None
+        offset = answer.topics[0].partitions[0].committed_offset if errors == {ErrorCode.none} else None
+        return offset, broken_promises(scene.trace)
 
-    assert played(scenario, *off, settings=ONE_PARTITION) == (3 if off else None)
+    offset, broken = played(scenario, *off, settings=ONE_PARTITION)
+    assert offset == (3 if off else None)
+    assert ("offsets-unconfirmed" in broken) is bool(off)
 
 
 @pytest.mark.parametrize("off", [(), ("coordinator_waits_for_high_watermark",)])
 def test_a_new_coordinator_serves_what_is_not_committed_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The new coordinator has a record of the old one, and no other replica can tell it that it is committed."""
 
-    async def scenario(scene: Scene) -> ErrorCode:
+    async def scenario(scene: Scene) -> tuple[ErrorCode, set[str]]:
         deployment = scene.deployment
         first = await coordinator(scene)
         await commit(scene, first, 3)
@@ -100,22 +104,24 @@ def test_a_new_coordinator_serves_what_is_not_committed_exactly_without_the_rule
         described: Any = await scene.ask(
             second, DescribeGroupsRequest(groups=(GROUP,), include_authorized_operations=False)
         )
-        return described.groups[0].error_code
+        return described.groups[0].error_code, broken_promises(scene.trace)
 
-    error = played(scenario, *off, settings={**ONE_PARTITION, "replica.lag.time.max.ms": "30000"})
+    error, broken = played(scenario, *off, settings={**ONE_PARTITION, "replica.lag.time.max.ms": "30000"})
     assert error is (ErrorCode.none if off else ErrorCode.coordinator_load_in_progress)
+    assert ("coordinator-serves-uncommitted" in broken) is bool(off)
 
 
 @pytest.mark.parametrize("off", [(), ("generation_stored_before_join",)])
 def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The first coordinator falls between its answer to JoinGroup and the member's SyncGroup."""
 
-    async def scenario(scene: Scene) -> tuple[int, int]:
+    async def scenario(scene: Scene) -> tuple[int, int, set[str]]:
         first = await coordinator(scene)
         await commit(scene, first, 3)
         generation = await joined(scene, first)
         await scene.kill(first)
-        return generation, await joined(scene, await coordinator(scene, first))
+        again = await joined(scene, await coordinator(scene, first))
+        return generation, again, broken_promises(scene.trace)
 
     async def joined(scene: Scene, broker: str) -> int:
         """The generation that a new member gets."""
@@ -136,5 +142,6 @@ def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(
             member = answer.member_id or member
             await asyncio.sleep(0.1)
 
-    first, second = played(scenario, *off, settings=ONE_PARTITION)
+    first, second, broken = played(scenario, *off, settings=ONE_PARTITION)
     assert (first == second) is bool(off)
+    assert ("generation-told-early" in broken) is bool(off)

@@ -36,6 +36,7 @@ PROMISES = (
         {"families": ("kill", "partition"), "rate": 100.0, "settings": SMALL_FETCHES},
     ),
     _Promise("high_watermark_gates_isr_join", "isr-proposal-behind", {"families": ("kill", "pause", "partition")}),
+    _Promise("latest_confirmed_by_isr", "latest-unconfirmed"),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
     _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
     _Promise("reassignment_waits_for_isr", "reassignment-completed-early", {"families": ("admin",)}),

@@ -365,15 +365,15 @@ class Shard:
         self, name: str, until: float
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
         """The committed offsets of a group, newer than any that a later coordinator can have acknowledged before."""
+        confirmed: tuple[int, ...] = ()
         if self._rules.offset_fetch_confirmed_by_isr:
-            error, _ = await self._replica.latest_offset(until)
+            error, _, confirmed = await self._replica.latest_offset(until)
             if error is not ErrorCode.none or not self.leads:
                 unconfirmed = error is ErrorCode.offset_not_available and self.leads
                 return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
         self._apply_committed_offsets()
         offsets = dict(self._offsets.get(name, {}))
-        end = self._replica.state.log_end
-        self._replica.coordinated("offsets_told", end, end, {"group": name, "offsets": _values(offsets)})
+        self._trace_now("offsets_told", name, {"offsets": _values(offsets), "confirmed": list(confirmed)})
         return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:

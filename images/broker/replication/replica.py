@@ -38,7 +38,7 @@ from images.broker.replication.partition import (
     Truncate,
     TruncateFullyAndStartAt,
 )
-from images.broker.replication.replica_results import AppendResult, FetchResult
+from images.broker.replication.replica_results import AppendResult, FetchResult, LatestOffset
 from images.broker.replication.replica_trace import ReplicaTrace
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.trace import TraceEvent
@@ -279,10 +279,10 @@ class Replica:
             self._trace.fenced(self.state, api, leader_epoch, error)
         return error
 
-    async def latest_offset(self, until: float) -> tuple[ErrorCode, int]:
+    async def latest_offset(self, until: float) -> LatestOffset:
         """The latest offset for a client, once no later leader can have acknowledged records above it."""
         if self.state.leadership is None:
-            return ErrorCode.not_leader_or_follower, -1
+            return LatestOffset(ErrorCode.not_leader_or_follower)
         leader_epoch = self.state.leader_epoch
         self.state, read_index = leader.begin_latest_read(self.state)
         self._latest_reads += 1
@@ -290,16 +290,16 @@ class Replica:
         try:
             while not leader.confirms_latest(self.state, read_index, self.limits):
                 if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
-                    return ErrorCode.not_leader_or_follower, -1
+                    return LatestOffset(ErrorCode.not_leader_or_follower)
                 if not await wait_for_any((self.changed,), until):
-                    return ErrorCode.offset_not_available, -1
+                    return LatestOffset(ErrorCode.offset_not_available)
         finally:
             self._latest_reads -= 1
         if self.state.leader_epoch != leader_epoch:
-            return ErrorCode.not_leader_or_follower, -1
+            return LatestOffset(ErrorCode.not_leader_or_follower)
         confirmed = leader.confirmed_by(self.state, read_index)
         self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark, members=confirmed)
-        return ErrorCode.none, self.state.high_watermark
+        return LatestOffset(ErrorCode.none, self.state.high_watermark, confirmed)
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
         """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of

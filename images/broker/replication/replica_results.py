@@ -1,4 +1,4 @@
-"""Results of appending to a replica and of fetching from it."""
+"""Results of appending to a replica, of reading its latest offset, and of fetching from it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ class AppendResult(NamedTuple):
     without it."""
     retry: Header | None = None
     """The header of a duplicate; None for a batch that was appended now."""
+
+
+class LatestOffset(NamedTuple):
+    """Result of reading the latest offset; without error, the followers that have fetched since the read began."""
+
+    error: ErrorCode
+    offset: int = -1
+    confirmed: tuple[int, ...] = ()
 
 
 class FetchResult(NamedTuple):

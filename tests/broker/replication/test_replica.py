@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.replication.partition import NO_LEADER, Limits, PartitionRegistration, ReplicaFetch, ReplicaRole
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_results import FetchResult
+from images.broker.replication.replica_results import FetchResult, LatestOffset
 from images.broker.runtime.condition import resolve
 from images.wire.batch import build
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
@@ -268,8 +268,8 @@ def test_a_deposed_leader_refuses_to_tell_the_latest_offset() -> None:
         await soon()
         assert not waiting.done()
         first.follow(2, 2)
-        assert await waiting == (ErrorCode.not_leader_or_follower, -1)
-        assert await first.replica.latest_offset(await soon()) == (ErrorCode.not_leader_or_follower, -1)
+        assert await waiting == LatestOffset(ErrorCode.not_leader_or_follower)
+        assert await first.replica.latest_offset(await soon()) == LatestOffset(ErrorCode.not_leader_or_follower)
         assert not [event for event in first.trace if event.kind == "latest_told"]
 
     run(scenario)
@@ -280,7 +280,7 @@ def test_a_leader_without_fetches_does_not_return_the_latest_offset() -> None:
         first, second = pair()
         catch_up(first.replica, second.replica)
         until = asyncio.get_running_loop().time() + 0.01
-        assert await first.replica.latest_offset(until) == (ErrorCode.offset_not_available, -1)
+        assert await first.replica.latest_offset(until) == LatestOffset(ErrorCode.offset_not_available)
 
     run(scenario)
 
@@ -296,7 +296,7 @@ def test_the_latest_offset_is_returned_as_soon_as_the_last_silent_member_has_lef
         first.lead(1, isr=(1,), partition_epoch=11)
         await soon()
         assert waiting.done(), "the controller has fenced the member that was waited for"
-        assert waiting.result() == (ErrorCode.none, 1)
+        assert waiting.result() == LatestOffset(ErrorCode.none, 1)
 
     run(scenario)
 

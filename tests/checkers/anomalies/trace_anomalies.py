@@ -1,5 +1,5 @@
 """Anomalies in the protocol trace: logs, high watermarks and proposals of replicas, decisions and blocks of the
-controllers, and the brokers that act on them."""
+controllers, and the brokers that act on them; answers of leaders and group coordinators."""
 
 from __future__ import annotations
 
@@ -369,6 +369,65 @@ def assign_unallocated_producer_id(evidence: RunEvidence, random: Random) -> Inj
     return None
 
 
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def answer_unconfirmed(evidence: RunEvidence, random: Random, kind: str) -> Injection | None:
+    """A leader answers a read that a member of its ISR has not confirmed."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        confirmed = event["members"] if kind == "latest_told" else _facts(event)["confirmed"]
+        same = ("topic", "partition", "partition_epoch", "leader_epoch")
+        members = next(
+            (
+                other["members"]
+                for other in events
+                if other["kind"] == "partition_changed" and all(other[name] == event[name] for name in same)
+            ),
+            (),
+        )
+        silent = [member for member in members if member in confirmed]
+        if not silent:
+            return None
+        member = random.choice(silent)
+        fewer = [other for other in confirmed if other != member]
+        changed = {"members": fewer} if kind == "latest_told" else {"detail": json.dumps({"confirmed": fewer})}
+        line = f"{event['node']} answers without having heard of b{member} ({kind})"
+        return _with(events, place, **changed), line, event["high_watermark"]
+
+    return _edit(evidence, random, (kind,), edit)
+
+
+def serve_uncommitted(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A coordinator has loaded records above its high watermark when it begins to serve."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        end = event["high_watermark"] + random.randint(1, 5)
+        return _with(events, place, log_end=end), f"{event['node']} has loaded up to {end}", event["high_watermark"]
+
+    return _edit(evidence, random, ("coordinator_loaded",), edit)
+
+
+def tell_generation_early(evidence: RunEvidence, random: Random) -> Injection | None:
+    """Members get the number of a generation whose record is not committed yet."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event, facts = events[place], _facts(events[place])
+        stored = [
+            other
+            for other in events[:place]
+            if other["kind"] == "group_storing"
+            and other["node"] == event["node"]
+            and all(_facts(other)[name] == facts[name] for name in ("group", "generation"))
+        ]
+        line = f"{event['node']} begins generation {facts['generation']} before it is committed"
+        return _with(events, place, high_watermark=stored[-1]["offset"]), line, stored[-1]["offset"]
+
+    return _edit(evidence, random, ("generation_begun",), edit)
+
+
 TRACE_ANOMALIES = (
     Anomaly("other-bytes-appended", "protocol", "appended-batches-differ", append_other_bytes),
     Anomaly("high-watermark-above-log", "protocol", "high-watermark-above-log-end", raise_high_watermark_above_log),
@@ -387,6 +446,20 @@ TRACE_ANOMALIES = (
     ),
     Anomaly("log-end-off-disk", "protocol", "log-end-not-on-disk", lose_the_end_of_a_log),
     Anomaly("log-start-ahead-of-leader", "protocol", "log-start-ahead", follow_a_log_start_ahead),
+    Anomaly(
+        "latest-told-unconfirmed",
+        "protocol",
+        "latest-unconfirmed",
+        lambda evidence, random: answer_unconfirmed(evidence, random, "latest_told"),
+    ),
+    Anomaly(
+        "offsets-told-unconfirmed",
+        "protocol",
+        "offsets-unconfirmed",
+        lambda evidence, random: answer_unconfirmed(evidence, random, "offsets_told"),
+    ),
+    Anomaly("uncommitted-served", "protocol", "coordinator-serves-uncommitted", serve_uncommitted),
+    Anomaly("generation-before-its-record", "protocol", "generation-told-early", tell_generation_early),
     Anomaly("partition-epoch-kept", "protocol", "partition-epoch-stood", stand_partition_epoch),
     Anomaly("leader-epoch-kept", "protocol", "leader-epoch-stood", stand_leader_epoch),
     Anomaly("reassigned-into-isr", "protocol", "reassignment-joins-isr", join_isr_by_reassignment),

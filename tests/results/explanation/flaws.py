@@ -194,8 +194,9 @@ SECOND: Final = (
             Edit(
                 _REPLICA,
                 '"latest_told", high_watermark=self.state.high_watermark, members=confirmed)\n'
-                "        return ErrorCode.none, self.state.high_watermark\n",
-                '"latest_told", high_watermark=latest, members=confirmed)\n        return ErrorCode.none, latest\n',
+                "        return LatestOffset(ErrorCode.none, self.state.high_watermark, confirmed)\n",
+                '"latest_told", high_watermark=latest, members=confirmed)\n'
+                "        return LatestOffset(ErrorCode.none, latest, confirmed)\n",
             ),
         ),
         HALF_A_MINUTE,

@@ -1,0 +1,90 @@
+"""Promises about the reads that a leader answers only while no later leader can have acknowledged more: of the latest
+offset, and of committed offsets. See `checkers.protocol.checker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import PartitionState, ReadAnswer, TraceRowHandler, integers, names
+from checkers.tables import TraceRow
+
+
+def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.proposals.pop(event.node, None)
+
+
+def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    in_flight = _in_flight(partition, event)
+    partition.proposals[event.node] = (_place(event), (*in_flight, frozenset(event.members)))
+
+
+def _isr_rejected(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The last proposal certainly changed nothing, if it is rolled back; otherwise it may still."""
+    if event.details().get("rolled_back"):
+        partition.proposals[event.node] = (_place(event), _in_flight(partition, event)[:-1])
+
+
+def _place(event: TraceRow) -> tuple[int, int]:
+    return event.leader_epoch, event.partition_epoch
+
+
+def _in_flight(partition: PartitionState, event: TraceRow) -> tuple[frozenset[int], ...]:
+    """The ISR changes whose outcome the event's leader does not know. A newer partition epoch settles all of them."""
+    place, in_flight = partition.proposals.get(event.node, (_place(event), ()))
+    return in_flight if place == _place(event) else ()
+
+
+def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    _answered(partition, event, frozenset(event.members))
+
+
+def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    detail = event.details()
+    if "confirmed" in detail:  # not in runs of earlier versions
+        _answered(partition, event, frozenset(integers(detail, "confirmed")))
+
+
+def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
+    proposed = frozenset().union(*_in_flight(partition, event))
+    partition.reads.append(ReadAnswer(event, confirmed, proposed))
+
+
+def check_reads(partition: PartitionState) -> None:
+    """After the last event: every read was confirmed by the ISR that the leader knew, in the partition epoch that it
+    names, and by the members that it had proposed.
+
+    Where no decision of that partition epoch is in the trace, nothing is said about it.
+    """
+    for read in partition.reads:
+        event = read.event
+        known = [
+            decision.isr
+            for decision in partition.decisions.get(event.partition_epoch, ())
+            if (decision.leader, decision.leader_epoch) == (event.leader, event.leader_epoch)
+        ]
+        if not known:
+            continue
+        members = frozenset.intersection(*known) | read.proposed
+        silent = members - read.confirmed - {event.leader}
+        if silent:
+            latest = event.kind == "latest_told"
+            answer = "the latest offset" if latest else f"committed offsets of the group {event.details().get('group')}"
+            partition.report(
+                event,
+                "latest-unconfirmed" if latest else "offsets-unconfirmed",
+                event.high_watermark,
+                f"{event.node} told a client {answer} {event.at} in leader epoch {event.leader_epoch}, with the high "
+                f"watermark {event.high_watermark}",
+                f"{names(silent)} had not fetched since the read began, of the ISR {names(members)} as it knew and had "
+                "proposed it: a later leader may have acknowledged more by then",
+            )
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "became_leader": _became_leader,
+    "isr_proposed": _isr_proposed,
+    "isr_rejected": _isr_rejected,
+    "latest_told": _latest_told,
+    "offsets_told": _offsets_told,
+}
