@@ -49,7 +49,8 @@ class Dimension:
     broker_name: str = ""
     """The other name of a setting of a topic, by which a spec may give it, too."""
     of_cluster: bool = False
-    """Whether scripts refer to it: by names of nodes and by numbers of partitions."""
+    """Whether scripts and settings of single nodes refer to it: by names of nodes and by numbers of partitions, or with
+    a protocol that nodes of others must understand."""
     of_faults: bool = False
     """Whether it means anything only where faults are drawn."""
 
@@ -140,6 +141,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(50, "triggers", (0.0, 0.2, 0.5), of_faults=True),
     Dimension(51, "channels", (0.0, 0.2, 0.5), of_faults=True),
     Dimension(52, "blackouts", (0.0, 0.2, 0.5), of_faults=True),
+    # The older generation that is sound, too: its followers ask where epochs end before they fetch.
+    Dimension(53, "faultline.protocol", ("truncate_on_fetch", "kip320"), weights={"kip320": _RARE}, of_cluster=True),
 )
 """In the order in which they are drawn."""
 

@@ -41,8 +41,10 @@ def maker(directory: Path, plan: str, runs: Sequence[PlannedRun]) -> Callable[[I
     return make_each
 
 
-def _is_known_wrong(spec: Spec) -> bool:
-    return bool(spec.without or spec.mistakes or "faultline.protocol" in spec.settings)
+def is_known_wrong(spec: Spec) -> bool:
+    """Whether the spec is that of a mutant. A generation of the protocol that its world has drawn is a sound one."""
+    given = "faultline.protocol" in spec.settings and "faultline.protocol" not in spec.drawn
+    return bool(spec.without or spec.mistakes or given)
 
 
 def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
@@ -62,7 +64,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     if planned.boxed:
         facts = boxed_facts(evidence, run_directory.verdicts(), time.process_time() - began_s)
         run_directory.write_status(run_directory.status().state, **facts)
-    keep = not good and not (planned.boxed and _is_known_wrong(spec))
+    keep = not good and not (planned.boxed and is_known_wrong(spec))
     if keep:
         shutil.rmtree(kept, ignore_errors=True)
         try:

@@ -19,10 +19,12 @@ from harness.cluster.systems import SYSTEMS
 from harness.drawn_spec import with_drawn_world
 from harness.exit_codes import VALID
 from harness.runner.run import run, run_in_simulation
+from harness.search.mutants.mutant import all_mutants
 from harness.shrinking.passes import Reproducer, Sighting
 from harness.shrinking.shrinker import Shrinker
 from harness.spec import Spec, loads, parse
 from harness.suites.plan import PlannedRun, Suite, load
+from harness.suites.spark_task import is_known_wrong
 from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, departures, draw, possible_values, recorded
 from harness.yaml_document import SpecError
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY
@@ -132,6 +134,24 @@ def test_a_script_keeps_the_nodes_and_partitions_that_it_may_name() -> None:
         assert (spec.brokers, spec.controllers, spec.partitions, spec.replication_factor) == (3, 3, 2, 3)
     assert "clients.batch" in spec.drawn
     assert "brokers" not in spec.drawn
+
+
+def test_a_generation_with_a_known_flaw_is_never_drawn() -> None:
+    (generations,) = (dimension.values for dimension in DIMENSIONS if dimension.name == "faultline.protocol")
+    assert not {*generations} & {mutant.protocol for mutant in all_mutants().values()}
+    assert {drawn(seed).settings.get("faultline.protocol") for seed in range(100)} == {None, "kip320"}
+    assert drawn(1, settings={"faultline.protocol": "kip101"}).settings["faultline.protocol"] == "kip101"
+    older = {"b1": {"faultline.protocol": "kip279", "faultline.release": "kip279"}}
+    assert not any("faultline.protocol" in drawn(seed, node_settings=older).drawn for seed in range(30))
+    on_kafka = [drawn(seed, system="kafka", environment="docker").drawn for seed in range(20)]
+    assert not any("faultline.protocol" in each for each in on_kafka)
+
+
+def test_a_run_in_a_drawn_generation_is_kept_where_it_fails_and_one_in_a_given_generation_is_known_wrong() -> None:
+    seed = next(seed for seed in range(100) if "faultline.protocol" in drawn(seed).settings)
+    assert not is_known_wrong(drawn(seed))
+    assert is_known_wrong(drawn(seed, settings={"faultline.protocol": "kip101"}))
+    assert is_known_wrong(drawn(seed, without=["maximal_isr"]))
 
 
 def test_a_dimension_has_its_own_stream() -> None:
