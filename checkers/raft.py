@@ -19,6 +19,9 @@ uncommitted-metadata-applied  a broker applies only metadata that a majority of 
 producer-ids-allocated-twice  the blocks of producer ids that brokers get do not overlap
 producer-id-assigned-twice  no producer id is given to two producers, by whichever brokers
 producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
+position-of-another-epoch   an active controller commits by the position of a voter that has followed it in its epoch
+registered-in-session       a broker registers anew once the session of its earlier life is over
+heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: a run with such a fault against a controller is `unknown`.
@@ -102,6 +105,8 @@ class _RaftState:
         """The epoch of the leader that committed it first."""
         self.known: dict[str, int] = {}
         """Controller → the offset up to which it has committed its log, as leader."""
+        self.followed: set[tuple[str, int]] = set()
+        """Controller, and the epoch in which it has followed a leader."""
         self.broker_epoch = -1
         self.allocated: list[tuple[int, int, int, int]] = []
         """Blocks of producer ids: first, end, broker and time in ns."""
@@ -174,6 +179,9 @@ class _RaftState:
                 f"it lacks the record at offset {lacking}, committed in controller epoch {self.committed_in[lacking]}",
             )
 
+    def follows(self, event: TraceRow) -> None:
+        self.followed.add((event.node, event.leader_epoch))
+
     def first_missing(self, log: _MetadataLog, epoch: int) -> int | None:
         """The least offset, committed before `epoch`, at which `log` holds something else, or nothing."""
         for offset in range(log.start, len(self.committed)):
@@ -240,6 +248,7 @@ class _RaftState:
                 f"{', '.join(holders) or 'nobody'} held it, of {len(self.logs)} controllers",
                 f"the last record is of controller epoch {log.at(end - 1)}",
             )
+        self._check_positions(event)
         self.committed += [_UNKNOWN] * (log.start - len(self.committed))
         for offset in range(max(log.start, min(event.offset, len(self.committed))), end):
             held = log.at(offset)
@@ -255,7 +264,46 @@ class _RaftState:
                 self.committed[offset] = held
         self.committed_in += [event.leader_epoch] * (len(self.committed) - len(self.committed_in))
 
+    def _check_positions(self, event: TraceRow) -> None:
+        """A position counts in the epoch in which its voter has fetched from this leader; before, its log may have been
+        another one."""
+        positions = event.details().get("positions")
+        others = sorted((node for node in self.logs if node != event.node), key=lambda node: (len(node), node))
+        if not isinstance(positions, dict) or len(positions) != len(others):
+            return
+        voters = sorted(positions, key=int)  # in the order of the controllers' names
+        for voter, node in zip(voters, others, strict=True):
+            position = positions[voter]
+            if position >= 0 and (node, event.leader_epoch) not in self.followed:
+                self.report(
+                    event,
+                    "position-of-another-epoch",
+                    f"{event.node} committed everything below {event.high_watermark} in controller epoch "
+                    f"{event.leader_epoch} {event.at}, and counted {node} at {position}",
+                    f"{node} had not followed it in that epoch yet",
+                )
+
+    def heartbeat(self, event: TraceRow) -> None:
+        given = event.details().get("heartbeat_epoch", event.broker_epoch)
+        if given != event.broker_epoch:
+            self.report(
+                event,
+                "heartbeat-of-an-earlier-life",
+                f"{event.node} took a heartbeat of broker {event.broker} in broker epoch {given} {event.at} "
+                f"({event.kind})",
+                f"the broker was registered in broker epoch {event.broker_epoch}",
+            )
+
     def registered(self, event: TraceRow) -> None:
+        detail = event.details()
+        silent_ms, timeout_ms = detail.get("silent_ms"), detail.get("session_timeout_ms")
+        if silent_ms is not None and timeout_ms is not None and silent_ms < timeout_ms:
+            self.report(
+                event,
+                "registered-in-session",
+                f"{event.node} registered broker {event.broker} anew, in broker epoch {event.broker_epoch}, {event.at}",
+                f"it had heard of its earlier life {silent_ms} ms before; a session lasts {timeout_ms} ms",
+            )
         if event.broker_epoch <= self.broker_epoch:
             self.report(
                 event,
@@ -315,12 +363,16 @@ _HANDLERS = {
     "quorum_recovered": _RaftState.recovered,
     "quorum_voted": _RaftState.voted,
     "quorum_leader": _RaftState.leads,
+    "quorum_follower": _RaftState.follows,
     "metadata_appended": _RaftState.appended,
     "metadata_truncated": _RaftState.truncated,
     "metadata_committed": _RaftState.commits_up_to,
     "metadata_restored": _RaftState.restored,
     "metadata_trimmed": _RaftState.trimmed,
     "broker_registered": _RaftState.registered,
+    "broker_unfenced": _RaftState.heartbeat,
+    "broker_stays_fenced": _RaftState.heartbeat,
+    "broker_shutting_down": _RaftState.heartbeat,
 }
 
 

@@ -17,12 +17,16 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, bytes_behind, as above; high_watermark with which it takes over,
-                                      before it counts
+                                      before it counts; positions {replica: LEO} that it keeps of an earlier
+                                      leadership
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
-appended                  broker      leader_epoch of the batch, offset=base, log_end after; detail: producer_id,
-                                      sequence, crc (of the batch's header; it covers neither offset nor leader epoch),
-                                      producer_epoch, where it is above 0
+replica_deleted           broker      the log of a replica that is no longer hosted here has been deleted
+appended                  broker      leader_epoch of the batch, partition_epoch in which it is appended, offset=base,
+                                      log_end after; detail: producer_id, sequence, crc (of the batch's header; it
+                                      covers neither offset nor leader epoch), producer_epoch, where it is above 0;
+                                      fetched_in, the leader epoch in which a follower asked for it, where it is not in
+                                      that one any more
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
                                       producers, bytes_behind, as they are then; log_start, if that changed; answer, the
                                       [epoch, end offset] of the leader that asked for it, if one did
@@ -41,8 +45,9 @@ alter_partition_sent      leader      a proposal leaves for the controllers, eac
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of
-                                      the fetch, last_epoch=of the record before; written for the first fetch of a
-                                      follower in a leader epoch, and for each one that gives another leader epoch
+                                      the fetch, broker_epoch of its sender, last_epoch=of the record before; written
+                                      for the first fetch of a follower in a leader epoch, and for each one that gives
+                                      another leader epoch or another broker epoch
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch; fetched, the
                                       [last epoch, offset] of the fetch
 fetch_session             leader      the partitions of a follower's fetch are others than in its last one; detail:
@@ -118,9 +123,11 @@ broker_registered         controller  broker=id, broker_epoch; detail: clean, in
                                       the session that it ends
 broker_fenced             controller  broker=id, broker_epoch; detail: reason; after a session: silent_ms, since the
                                       last contact, session_timeout_ms
-broker_unfenced           controller  broker=id, broker_epoch; detail: metadata_offset that its heartbeat gave
-broker_stays_fenced       controller  a heartbeat does not unfence its broker; detail: metadata_offset, shutting_down
-broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR
+broker_unfenced           controller  broker=id, broker_epoch; detail: metadata_offset that its heartbeat gave, and
+                                      heartbeat_epoch, the broker epoch that this gave
+broker_stays_fenced       controller  a heartbeat does not unfence its broker; detail: metadata_offset, shutting_down,
+                                      heartbeat_epoch
+broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR; detail: heartbeat_epoch
 registration_refused      controller  broker=id, broker_epoch registered; detail: incarnation, contact_ms=time of the
                                       last contact with the registered one, on the controller's clock;
                                       session_timeout_ms, over=whether that long ago
@@ -154,6 +161,7 @@ KINDS: Final = frozenset(
         "became_leader",
         "became_follower",
         "resigned",
+        "replica_deleted",
         "appended",
         "truncated",
         "log_start",

@@ -43,13 +43,30 @@ high-watermark-above-log-end  a high watermark lies within the node's own log, o
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
+deleted-log-came-back     the log of a replica that was deleted is never opened again
 isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
                           leader epoch's start (LESO)
-partition-epoch-stood     every change of a partition moves its partition epoch up
+isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen
+isr-change-outdated       the controllers change an ISR as the leader has proposed in the state before the change
+isr-change-of-an-earlier-life  … and sent, the leader and those that join being in the life that is registered
+isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md)
+fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
+                          fetch is held to that
+fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
+position-of-another-leadership  a leader counts followers where it has seen them since it leads, not before another one
+                          may have led
+leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead (KIP-101)
+logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
+                          appends (KAFKA-7164)
+records-out-of-place      a follower takes records only where its log ends, in the leader epoch in which it asked
+appended-below-minimum    with acks=all a leader takes a batch only while its ISR has min.insync.replicas members
+partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum
 leader-epoch-stood        the leader epoch never falls; a change of leader and the removal of a replica move it up
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
 reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
+recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
+last-known-elr-forgotten  … and the other members stay in it
 epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader; and an
                           entry of a `leader-epoch-checkpoint`, where the system keeps these up to date
 acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
@@ -90,6 +107,13 @@ decisions of the partition epoch that it names, whenever they were traced.
 *A read is held to the ISR of the partition epoch that its answer names.* b1 leads in partition epoch 3 with the ISR
 {b1, b2}, and the controllers have let b3 in; until b1 reads of that, b2 alone confirms its reads, unless it was b1 who
 proposed b3 and has no answer. A deposed leader that b2 does not fetch from any more is held to its old ISR.
+
+*Many promises are about steps, not about losses.* A fetch of an earlier life that counts, or a batch taken below the
+minimum, costs a record only if more goes wrong at the same time. A broker that takes such a step is found where that is
+seen, however lucky its run was.
+
+*A broker knows of another one what the metadata says that it has applied.* b1 may take a fetch of an earlier life of b2
+while it has not read of the next one, or while that is fenced: then it counts for nothing.
 
 Unclean elections and losses beyond the fault model (`checkers.violations`) can excuse the four promises about the
 replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them; nodes whose

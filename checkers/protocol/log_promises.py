@@ -76,6 +76,15 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         elif _is_settled(partition, node) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
+    if node in partition.deleted and event.log_end > max(event.offset, 0):
+        partition.report(
+            event,
+            "deleted-log-came-back",
+            event.offset,
+            f"{node} opened a log with the offsets {event.offset} to {event.log_end - 1} {event.at}",
+            f"it had deleted the log of this replica at {partition.deleted[node] / 1e9:.6f} s",
+        )
+    partition.deleted.pop(node, None)
     partition.opened[node] = event.time_ns
     partition.removed.discard(node)
 
@@ -137,4 +146,8 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
             )
 
 
-HANDLERS: Mapping[str, TraceRowHandler] = {"appended": _appended}
+def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.deleted[event.node] = event.time_ns
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {"appended": _appended, "replica_deleted": _deleted}

@@ -29,10 +29,15 @@ class _Change:
     before: PartitionDecision
     after: PartitionDecision
 
+    @property
+    def reason(self) -> str:
+        """Why the controllers made it."""
+        return str(self.event.details().get("reason"))
+
     def report(self, kind: str, line: str) -> None:
         decision = (
             f"the controllers decided on partition epoch {self.after.partition_epoch} {self.event.at} "
-            f"({self.event.details().get('reason')}): {self.after.described}"
+            f"({self.reason}): {self.after.described}"
         )
         self.partition.report(self.event, kind, UNKNOWN, decision, f"before: {self.before.described}", line)
 
@@ -46,6 +51,8 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
     if detail.get("reason") == "created":
         before = None
         partition.decisions.clear()
+        partition.proposed_in.clear()
+        partition.senders.clear()
     for node in partition.logs:
         if detail.get("replicas") and node not in {f"b{replica}" for replica in after.replicas}:
             partition.removed.add(node)
@@ -59,6 +66,10 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
     _check_epochs(change)
     if before.replicas and after.replicas:
         _check_reassignment(change, settings)
+    if after.partition_epoch == before.partition_epoch + 1:
+        _check_recovery(change, settings)
+        if settings.has_trace and not detail.get("taken_over"):  # else nothing says why it was made
+            _check_minimum(change)
 
 
 def _check_epochs(change: _Change) -> None:
@@ -88,6 +99,33 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     shrunk = len(after.isr) < min(minimum, len(before.isr)) and bool(gone)
     if shrunk and (completed or before.adding & (before.isr | before.elr)) and not settings.unclean_election:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")
+
+
+def _check_minimum(change: _Change) -> None:
+    """A new minimum is a change of its own, so that no leader asks for a change of the ISR without knowing it."""
+    before, after = change.before, change.after
+    if before.replicas == after.replicas and before.min_isr != after.min_isr and change.reason != "configured":
+        change.report(
+            "partition-epoch-stood",
+            f"min.insync.replicas went from {before.min_isr} to {after.min_isr} without a partition epoch of its own",
+        )
+
+
+def _check_recovery(change: _Change, settings: CheckSettings) -> None:
+    """An unclean recovery hears of every log that may be the greatest, and forgets none that may be needed again."""
+    before, after = change.before, change.after
+    if change.reason != "unclean_recovery":
+        return
+    told = {int(replica) for replica in change.event.details().get("told") or ()}
+    silent = (before.last_known_elr or before.replicas) - told
+    if settings.unclean_recovery == "balanced" and silent:
+        change.report("recovery-early", f"b{after.leader} was elected before {names(silent)} had told of their logs")
+    forgotten = (before.last_known_elr & after.replicas) - after.last_known_elr - {after.leader}
+    if after.leader in before.last_known_elr and forgotten:
+        change.report(
+            "last-known-elr-forgotten",
+            f"{names(forgotten)} are not in the LastKnownELR any more, and nothing was committed without them yet",
+        )
 
 
 def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa.Table) -> None:
@@ -122,6 +160,8 @@ def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa
 
 
 def _acted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.kind != "isr_committed":
+        partition.role_epochs[event.node] = event.leader_epoch
     if event.partition_epoch >= 0:
         partition.acts.append(event)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class PartitionDecision:
     replicas: frozenset[int]
     adding: frozenset[int]
     min_isr: int
+    last_known_elr: frozenset[int]
 
     @classmethod
     def of(cls, event: TraceRow) -> PartitionDecision:
@@ -65,6 +67,7 @@ class PartitionDecision:
             replicas,
             frozenset(integers(detail, "adding")),
             min(minimum, len(replicas)) if isinstance(minimum, int) else 1,
+            frozenset(integers(detail, "last_known_elr")),
         )
 
     @property
@@ -98,6 +101,27 @@ class ReadAnswer:
     """The followers that had fetched since the read began."""
     proposed: frozenset[int]
     """The members of every ISR change whose outcome the leader did not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProposal:
+    """The ISR that a leader proposed."""
+
+    leader: str
+    members: frozenset[int]
+    epochs: Mapping[int, int]
+    """Member → the broker epoch that is proposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStanding:
+    """A broker as the controllers had it from an offset of the metadata log on."""
+
+    offset: int
+    epoch: int
+    """The broker epoch in which it is registered."""
+    active: bool
+    """Whether it may lead and join an ISR: unfenced, and not shutting down."""
 
 
 @dataclass(slots=True)
@@ -145,12 +169,30 @@ class PartitionState:
     """Node → time in ns at which it opened its log last. The end of a log that was never opened is not known."""
     removed: set[str] = field(default_factory=set)
     """Nodes that may have deleted their log since they opened it."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """Node → time in ns at which it had deleted its log, which it has not opened anew since."""
     log_events: dict[str, TraceRow] = field(default_factory=dict)
     """The last event that moved the end of each node's log, or after which it may be truncated."""
     decision: PartitionDecision | None = None
     """The latest in the metadata log."""
     decisions: dict[int, list[PartitionDecision]] = field(default_factory=dict)
     """By partition epoch."""
+    proposed_in: dict[tuple[int, int], list[TracedProposal]] = field(default_factory=dict)
+    """(leader epoch, partition epoch) → the ISRs that were proposed in that state."""
+    senders: dict[tuple[int, int], set[tuple[str, int]]] = field(default_factory=dict)
+    """(leader epoch, partition epoch) → those who sent proposals made in that state: node and broker epoch."""
+    accepted_in: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(leader, replica) → the leader epoch in which the leader last took a fetch of the replica for a position."""
+    gave_epoch: dict[tuple[str, int, int], bool] = field(default_factory=dict)
+    """(leader, replica, leader epoch) → whether the first fetch taken for a position gave its leader epoch."""
+    lives: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(leader, replica) → the latest broker epoch of a fetch that the leader took for a position."""
+    leads_since: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Node → the first and the last of its latest leader epochs that follow each other."""
+    role_epochs: dict[str, int] = field(default_factory=dict)
+    """Node → the leader epoch in which it last began to lead or to follow."""
+    appended_in: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(leader, offset) → the partition epoch in which it appended the batch there."""
     acts: list[TraceRow] = field(default_factory=list)
     """Events of brokers that rest on a decision."""
     proposals: dict[str, tuple[tuple[int, int], tuple[frozenset[int], ...]]] = field(default_factory=dict)
@@ -224,6 +266,24 @@ class ClusterState:
     """Node → (begin, end) in ns of every fault that lost data on it."""
     lied_to: frozenset[str] = frozenset()
     """Nodes whose disk lied about fsync at some time."""
+    standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)
+    """Broker → its changes, in the order of the metadata log."""
+    applied: dict[str, int] = field(default_factory=dict)
+    """Node → the end of the metadata that takes effect in its life."""
+
+    def stands(self, broker: int, standing: BrokerStanding) -> None:
+        """Note a change of a broker, which may be traced late."""
+        insort(self.standings.setdefault(broker, []), standing, key=lambda each: each.offset)
+
+    def standing_at(self, broker: int, offset: int) -> BrokerStanding | None:
+        """A broker according to the metadata below `offset`; None where that has no change of it."""
+        changes = self.standings.get(broker, [])
+        place = bisect_right(changes, offset, key=lambda each: each.offset)
+        return changes[place - 1] if place else None
+
+    def standing(self, node: str, broker: int) -> BrokerStanding | None:
+        """A broker as `node` knows it."""
+        return self.standing_at(broker, self.applied.get(node, UNKNOWN))
 
     def clean_stop_covers(self, node: str, opened_ns: int) -> bool:
         """Whether the clean shutdown before this life of `node` was that of a log opened at `opened_ns`; an unclean
@@ -256,3 +316,5 @@ def names(members: frozenset[int]) -> str:
 
 TraceRowHandler = Callable[[PartitionState, TraceRow, CheckSettings], None]
 """Changes the state of a partition by an event of one kind."""
+ClusterRowHandler = Callable[[ClusterState, PartitionState, TraceRow], None]
+"""As a `TraceRowHandler`, with what is known of the whole cluster."""

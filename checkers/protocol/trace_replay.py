@@ -5,7 +5,7 @@ The promises, and the reasons for the subtle ones, are in `checkers.protocol.che
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -13,14 +13,16 @@ import pyarrow as pa
 from checkers.deletions import OWN_DECISIONS, DeletionRequest
 from checkers.evidence import CheckSettings
 from checkers.protocol import (
+    append_promises,
     controller_promises,
     coordinator_promises,
     log_promises,
     metadata_promises,
     read_promises,
+    request_promises,
     watermark_promises,
 )
-from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRowHandler
+from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow, trace_rows
 
 UNLIMITED = -1
@@ -43,11 +45,12 @@ def replay_trace(
         if event.kind == "node_started":
             cluster.awaiting_registration[event.node] = event.time_ns
             cluster.clean_lives.pop(event.node, None)
-        elif event.kind == "broker_registered":
-            controller_promises.broker_registered(cluster, event)
-            controller_promises.broker_changed(cluster, event)
-        elif event.kind in ("broker_fenced", "broker_unfenced"):
-            controller_promises.broker_changed(cluster, event)
+            cluster.applied.pop(event.node, None)
+        elif event.kind == "metadata_applied":
+            cluster.applied[event.node] = event.log_end
+        elif event.kind in _OF_BROKERS:
+            for of_broker in _OF_BROKERS[event.kind]:
+                of_broker(cluster, event)
         elif event.topic:
             partition = cluster.partitions.get((event.topic, event.partition))
             if partition is None:
@@ -55,10 +58,8 @@ def replay_trace(
                 if not event.topic.startswith("__"):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1
-            if event.kind == "log_recovered":
-                log_promises.check_recovered(cluster, partition, event)
-            elif event.kind == "partition_changed":
-                controller_promises.check_fenced(cluster, partition, event)
+            for check in _OF_CLUSTER.get(event.kind, ()):
+                check(cluster, partition, event)
             for handler in _HANDLERS.get(event.kind, ()):
                 handler(partition, event, settings)
     controller_promises.check_candidates(cluster, now_ns)
@@ -188,6 +189,7 @@ _ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
 )
 _IN_ORDER = (
     log_promises.HANDLERS,
+    append_promises.HANDLERS,
     metadata_promises.HANDLERS,
     _LOGS,
     _ENDS,
@@ -195,9 +197,27 @@ _IN_ORDER = (
     coordinator_promises.HANDLERS,
     read_promises.HANDLERS,
     controller_promises.HANDLERS,
+    request_promises.HANDLERS,
 )
 _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
     kind: [handlers[kind] for handlers in _IN_ORDER if kind in handlers]
     for kind in sorted({kind for handlers in _IN_ORDER for kind in handlers})
 }
 """Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""
+_OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
+    **{kind: (handler,) for kind, handler in request_promises.CLUSTER_HANDLERS.items()},
+    "log_recovered": (log_promises.check_recovered,),
+    "partition_changed": (controller_promises.check_fenced, request_promises.check_change),
+}
+"""As `_HANDLERS`, and before those."""
+_OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = {
+    "broker_registered": (
+        controller_promises.broker_registered,
+        controller_promises.broker_changed,
+        request_promises.broker_stands,
+    ),
+    "broker_fenced": (controller_promises.broker_changed, request_promises.broker_stands),
+    "broker_unfenced": (controller_promises.broker_changed, request_promises.broker_stands),
+    "broker_shutting_down": (request_promises.broker_stands,),
+}
+"""Kind of event of a broker → what follows from it, in order."""

@@ -30,6 +30,7 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
         if len(partition.isr) >= partition.min_isr and not expected <= quorum:
             held = f"the controller held the ISR {names(partition.isr)} and the ELR {names(partition.elr)}"
             partition.report(event, "quorum-not-superset", before, with_quorum, held)
+    check_positions(partition, event, event.details().get("positions"), with_quorum)
     for member in sorted(quorum):
         _check_member_holds(partition, event, f"b{member}", before, after, with_quorum)
     known = min(after, len(partition.committed))
@@ -43,6 +44,22 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
         partition.committed.append(log[offset])
         partition.committed_ns.append(event.time_ns)
         partition.committed_in.append(event.leader_epoch)
+
+
+def check_positions(partition: PartitionState, event: TraceRow, positions: object, what: str) -> None:
+    """A follower counts where the leader has seen it since it leads: under another leader it may have cut its log."""
+    since, _ = partition.leads_since.get(event.node, (UNKNOWN, UNKNOWN))
+    for member, position in positions.items() if isinstance(positions, dict) else ():
+        seen = partition.accepted_in.get((event.node, int(member)))
+        if seen is not None and position >= 0 and seen < since:
+            partition.report(
+                event,
+                "position-of-another-leadership",
+                position,
+                what,
+                f"it counted b{member} at {position}, where it had seen it in leader epoch {seen}; others may have led "
+                f"until it led from leader epoch {since} on",
+            )
 
 
 def _check_within_log(partition: PartitionState, event: TraceRow) -> None:

@@ -15,9 +15,9 @@ from checkers.linearizability import checker as linearizability
 from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict
 from tests.checkers import small_evidence
+from tests.checkers.protocol.test_protocol import COMMITTED, Event, appended, changed, leads, moved
 from tests.checkers.small_histories import append, end_offset, poll
 from tests.checkers.test_groups import GroupHistory
-from tests.checkers.test_protocol import COMMITTED, Event, appended, changed, leads, moved
 from workloads.columns import INFO
 from workloads.history import SCHEMA
 

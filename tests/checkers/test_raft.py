@@ -50,6 +50,27 @@ def registered(time_s: float, node: str, broker: int, epoch: int) -> Event:
     return small_evidence.event(time_s, node, "broker_registered", {"clean": True}, broker=broker, broker_epoch=epoch)
 
 
+def follows(time_s: float, node: str, epoch: int) -> Event:
+    return small_evidence.event(time_s, node, "quorum_follower", leader_epoch=epoch)
+
+
+def counted(time_s: float, epoch: int, after: int, **positions: int) -> Event:
+    """c1 commits, and counts the others so."""
+    detail = {"positions": {name.replace("c", "10"): position for name, position in positions.items()}}
+    return small_evidence.event(
+        time_s, "c1", "metadata_committed", detail, leader_epoch=epoch, offset=0, high_watermark=after
+    )
+
+
+def heartbeat(kind: str, given: int) -> Event:
+    return small_evidence.event(4, "c1", kind, {"heartbeat_epoch": given}, broker=1, broker_epoch=5)
+
+
+def again(silent_ms: int) -> Event:
+    session = {"clean": False, "silent_ms": silent_ms, "session_timeout_ms": 2000}
+    return small_evidence.event(3, "c1", "broker_registered", session, broker=1, broker_epoch=9)
+
+
 def applied(time_s: float, node: str, end: int, epoch: int) -> Event:
     return small_evidence.event(time_s, node, "metadata_applied", leader_epoch=epoch, offset=0, log_end=end)
 
@@ -66,7 +87,8 @@ def assigned(time_s: float, node: str, producer_id: int) -> Event:
 
 BORN = [started(0, node) for node in ("c1", "c2", "c3")]
 ELECTED = [*BORN, voted(1, "c1", 1, 101), voted(1, "c2", 1, 101), leads(1.1, "c1", 1), appended(1.1, "c1", 0, 1, 1)]
-COMMITTED = [*ELECTED, appended(1.2, "c2", 0, 1, 1), committed(1.3, "c1", 1, 0, 1)]
+COPIED = [*ELECTED, appended(1.2, "c2", 0, 1, 1)]
+COMMITTED = [*COPIED, committed(1.3, "c1", 1, 0, 1)]
 UNCOMMITTED = [*COMMITTED, appended(2, "c1", 1, 3, 1, crc=8)]
 
 
@@ -139,6 +161,13 @@ KEPT = {
         allocated(2, 2, 1000),
         *(assigned(3, node, producer_id) for node, producer_id in (("b1", 0), ("b2", 1000), ("b1", 1))),
     ],
+    "positions of those who have followed": [*COPIED, follows(1.2, "c2", 1), counted(1.3, 1, 1, c2=1, c3=-1)],
+    "a broker registers when its session is over": [*COMMITTED, registered(2, "c1", 1, 1), again(2000)],
+    "heartbeats of the life that is registered": [
+        *COMMITTED,
+        registered(2, "c1", 1, 5),
+        *(heartbeat(kind, 5) for kind in ("broker_stays_fenced", "broker_unfenced", "broker_shutting_down")),
+    ],
     "broker epochs rise": [*COMMITTED, registered(2, "c1", 1, 1), registered(3, "c1", 1, 5), registered(3, "c1", 2, 6)],
 }
 
@@ -155,6 +184,9 @@ BROKEN = {
     "producer-ids-allocated-twice": [*COMMITTED, allocated(2, 1, 0), allocated(3, 2, 999)],
     "producer-id-assigned-twice": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b1", 4), assigned(3, "b1", 4)],
     "producer-id-unallocated": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b2", 4)],
+    "position-of-another-epoch": [*COPIED, counted(1.3, 1, 1, c2=1, c3=-1)],
+    "registered-in-session": [*COMMITTED, registered(2, "c1", 1, 1), again(1999)],
+    "heartbeat-of-an-earlier-life": [*COMMITTED, registered(2, "c1", 1, 5), heartbeat("broker_unfenced", 1)],
     "broker-epoch-fell": [*COMMITTED, registered(2, "c1", 1, 5), registered(3, "c1", 2, 5)],
 }
 

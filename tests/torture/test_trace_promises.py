@@ -29,6 +29,7 @@ class _Promise:
 
 SMALL_FETCHES = {"replica.fetch.max.bytes": "200", "replica.fetch.response.max.bytes": "400"}
 """A follower that was away catches up in many fetches, below its leader's high watermark."""
+BALANCED = {"families": ("kill",), "settings": {"unclean.recovery.strategy": "balanced"}}
 PROMISES = (
     _Promise(
         "follower_high_watermark_within_log",
@@ -37,6 +38,13 @@ PROMISES = (
     ),
     _Promise("high_watermark_gates_isr_join", "isr-proposal-behind", {"families": ("kill", "pause", "partition")}),
     _Promise("latest_confirmed_by_isr", "latest-unconfirmed"),
+    _Promise("fence_every_session_fetch", "fetch-of-another-epoch"),
+    _Promise("fenced_stay_out_of_isr", "isr-proposal-of-absent", {"families": ("kill", "pause")}),
+    _Promise("enter_leader_epoch_start", "leader-epoch-not-entered"),
+    _Promise("truncate_in_every_leader_epoch", "logs-not-compared", {"families": ("admin",)}),
+    _Promise("min_isr_gates_append", "appended-below-minimum", {"families": ("kill", "pause")}),
+    _Promise("registration_waits_for_fencing", "registered-in-session", {"families": ("kill",)}),
+    _Promise("recovery_keeps_last_known_elr", "last-known-elr-forgotten", BALANCED),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
     _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
     _Promise("reassignment_waits_for_isr", "reassignment-completed-early", {"families": ("admin",)}),

@@ -153,13 +153,13 @@ class Controller:
             if leaves:
                 change.fence(broker, "controlled_shutdown")
             elif not broker.shutting_down:
-                change.shut_down(broker)
+                change.shut_down(broker, request)
         elif request.want_fence:
             change.fence(broker, "requested")
         elif broker.fenced and caught_up and not broker.shutting_down:
-            change.unfence(broker, request.metadata_offset)
+            change.unfence(broker, request)
         elif broker.fenced:
-            change.keep_fenced(broker, request.metadata_offset)
+            change.keep_fenced(broker, request)
         if leaves:
             change.end_session(broker.id)
         fenced = change.image.brokers[broker.id].fenced

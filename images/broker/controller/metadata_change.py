@@ -17,7 +17,7 @@ from images.broker.controller import reassignment, unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, IsrProposal, IsrResult, check_proposal
 from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.placement import assignment_problem
-from images.broker.controller.requests import PartitionResult, Registration, TopicResult
+from images.broker.controller.requests import Heartbeat, PartitionResult, Registration, TopicResult
 from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, ReplicaLogEnd, Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
@@ -98,19 +98,19 @@ class MetadataChange:
         self._trace_broker("broker_fenced", broker, reason=reason, **session)
         self.end_session(broker.id)
 
-    def unfence(self, broker: BrokerImage, metadata_offset: int) -> None:
+    def unfence(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
         self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=False))
-        self._trace_broker("broker_unfenced", broker, metadata_offset=metadata_offset)
+        self._trace_heartbeat("broker_unfenced", broker, heartbeat, metadata_offset=heartbeat.metadata_offset)
         self._change_partitions(lambda partition: not self.image.is_active(partition.leader), "elected")
 
-    def keep_fenced(self, broker: BrokerImage, metadata_offset: int) -> None:
+    def keep_fenced(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
         """No record: a heartbeat does not unfence its broker, for which the trace has the reason."""
-        detail = {"metadata_offset": metadata_offset, "shutting_down": broker.shutting_down}
-        self._trace_broker("broker_stays_fenced", broker, **detail)
+        detail = {"metadata_offset": heartbeat.metadata_offset, "shutting_down": broker.shutting_down}
+        self._trace_heartbeat("broker_stays_fenced", broker, heartbeat, **detail)
 
-    def shut_down(self, broker: BrokerImage) -> None:
+    def shut_down(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
         self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=True))
-        self._trace_broker("broker_shutting_down", broker)
+        self._trace_heartbeat("broker_shutting_down", broker, heartbeat)
         self._leave(broker, "controlled_shutdown")
 
     def _leave(self, broker: BrokerImage, reason: str) -> None:
@@ -281,6 +281,10 @@ class MetadataChange:
 
     def _trace_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:
         self.trace.append(TraceEvent(kind, broker=broker.id, broker_epoch=broker.epoch, detail=detail))
+
+    def _trace_heartbeat(self, kind: str, broker: BrokerImage, heartbeat: Heartbeat, **detail: object) -> None:
+        """An event upon a heartbeat, with the broker epoch that this gave."""
+        self._trace_broker(kind, broker, heartbeat_epoch=heartbeat.epoch, **detail)
 
     def _trace_partition(
         self,

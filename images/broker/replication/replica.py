@@ -97,8 +97,8 @@ class Replica:
         """Notified of every change but of the high watermark alone: the waiting fetch of a follower is read again."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
-        self._fetched_in: dict[int, tuple[int, int]] = {}
-        """Follower → leader epoch in which its last fetch was accepted, and the one that it gave, for the trace."""
+        self._fetched_in: dict[int, tuple[int, int, int]] = {}
+        """Follower → leader epoch in which its last fetch was accepted, and the epochs that it gave, for the trace."""
         self.fetched_epoch = NO_EPOCH
         """The leader epoch in which a fetch of this follower was answered last."""
         self._latest_reads = 0
@@ -178,12 +178,12 @@ class Replica:
             if isinstance(verdict, Refuse):
                 self._trace.append_refused(self.state, header, verdict.error, self.log)
                 return self._refuse_append(verdict.error)
-        base = self.log.end
-        self.log.append(assign(batch, base, self.state.leader_epoch), trusted=True)
-        self._trace.appended(self.state, base, self.state.leader_epoch, header, self.log.end)
+        base, epoch = self.log.end, self.state.leader_epoch
+        self.log.append(assign(batch, base, epoch), trusted=True)
+        self._trace.appended(self.state, base, epoch, header, self.log.end, epoch)
         self._apply(leader.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._notify_all()
-        return AppendResult(ErrorCode.none, base, self.log.end, self.state.leader_epoch, self.log.start)
+        return AppendResult(ErrorCode.none, base, self.log.end, epoch, self.log.start)
 
     def _refuse_append(self, error: ErrorCode) -> AppendResult:
         return AppendResult(error, log_start=self.log.start)
@@ -212,6 +212,11 @@ class Replica:
             # The answer was sent on the connection on which this fetch followed, so the follower has received it.
             fetch = fetch._replace(read_index=last_answer[1])
         answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
+        accepted = answer.error is ErrorCode.none and answer.diverging is None
+        fetched_in = self.state.leader_epoch, fetch.leader_epoch, fetch.broker_epoch
+        if accepted and self._fetched_in.get(fetch.replica) != fetched_in:
+            self._fetched_in[fetch.replica] = fetched_in
+            self._trace.fetch_accepted(self.state, fetch)
         self._apply(answer.step)
         if self._latest_reads or self._deletions:
             self.changed.notify_all()
@@ -221,9 +226,6 @@ class Replica:
         if answer.diverging is not None:
             self._trace.diverging(self.state, fetch, answer.diverging)
             return FetchResult(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
-        if self._fetched_in.get(fetch.replica) != (fetched_in := (self.state.leader_epoch, fetch.leader_epoch)):
-            self._fetched_in[fetch.replica] = fetched_in
-            self._trace.fetch_accepted(self.state, fetch)
         # As in Kafka, a fetch that finds a new high watermark is answered at once, but a waiting one is not woken for
         # it.
         stale = last_answer is None or last_answer[2] != self.state.high_watermark
@@ -423,7 +425,8 @@ class Replica:
                     self._trace.records_refused(self.state, header, self.log)
                     break
                 self.log.append(batch)
-                self._trace.appended(self.state, header.base_offset, header.leader_epoch, header, self.log.end)
+                base, epoch = header.base_offset, header.leader_epoch
+                self._trace.appended(self.state, base, epoch, header, self.log.end, sent_epoch)
         except CorruptBatch as error:
             problem = f"{self.name}: corrupt batch from the leader: {error}"
             self._trace.records_refused(self.state, None, self.log)

@@ -219,6 +219,7 @@ class ReplicaManager:
                 del self._replicas[key]
                 self._high_watermarks.pop(key, None)
                 self._delete(replica.name)
+                self._node_ports.trace(TraceEvent("replica_deleted", *key))
         if not self._applied:
             self._applied = True
             known = {f"{topic}-{index}" for topic, index in hosted}

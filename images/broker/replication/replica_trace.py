@@ -61,8 +61,11 @@ class ReplicaTrace:
             )
         )
 
-    def appended(self, state: Partition, base: int, leader_epoch: int, header: Header, log_end: int) -> None:
-        """A batch of `leader_epoch` was appended at `base`."""
+    def appended(
+        self, state: Partition, base: int, leader_epoch: int, header: Header, log_end: int, fetched_in: int
+    ) -> None:
+        """A batch of `leader_epoch` was appended at `base`, by a follower that had asked for it in `fetched_in`."""
+        another = {} if fetched_in == state.leader_epoch else {"fetched_in": fetched_in}
         self._trace(
             TraceEvent(
                 "appended",
@@ -70,6 +73,7 @@ class ReplicaTrace:
                 self._index,
                 state.leader,
                 leader_epoch,
+                state.partition_epoch,
                 offset=base,
                 log_end=log_end,
                 detail={
@@ -77,6 +81,7 @@ class ReplicaTrace:
                     "sequence": header.base_sequence,
                     "crc": header.crc,
                     **_producer_epoch(header),
+                    **another,
                 },
             )
         )
@@ -100,8 +105,13 @@ class ReplicaTrace:
         )
 
     def fetch_accepted(self, state: Partition, fetch: ReplicaFetch) -> None:
-        """The first fetch of a follower in a leadership, or one of another leader epoch, was accepted as a position."""
-        detail = {"replica": fetch.replica, "requested": fetch.leader_epoch, "last_epoch": fetch.last_fetched_epoch}
+        """A fetch is accepted as a position: a follower's first in a leadership, or of another leader epoch or life."""
+        detail = {
+            "replica": fetch.replica,
+            "requested": fetch.leader_epoch,
+            "last_epoch": fetch.last_fetched_epoch,
+            "broker_epoch": fetch.broker_epoch,
+        }
         self.event(state, "fetch_accepted", offset=fetch.offset, log_end=state.log_end, detail=detail)
 
     def diverging(self, state: Partition, fetch: ReplicaFetch, answer: tuple[int, int]) -> None:
@@ -111,8 +121,12 @@ class ReplicaTrace:
         self.event(state, "diverging", offset=end, detail=detail)
 
     def became_leader(self, state: Partition, became: BecameLeader, log: Log) -> None:
-        """This replica leads, from an offset on and with the high watermark that it has taken over."""
+        """This replica leads, from an offset on, with the high watermark and the positions that it has taken over."""
+        followers = state.leader_state.followers
+        positions = {str(follower.id): follower.log_end for follower in followers if follower.log_end is not None}
         detail = {**log_detail(log), "high_watermark": became.high_watermark}
+        if positions:
+            detail["positions"] = positions
         self.event(state, "became_leader", offset=became.start, log_end=state.log_end, members=state.isr, detail=detail)
 
     def fenced(

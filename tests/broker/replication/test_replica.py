@@ -336,7 +336,10 @@ def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_
     (led,) = (event for event in second.trace if event.kind == "became_leader")
     assert led.detail == {"epochs": [[1, 0], [2, 1]], "producers": {"7": 0}, "high_watermark": 1, **expiration}
     (accepted,) = (event for event in second.trace if event.kind == "fetch_accepted")
-    assert (accepted.offset, accepted.detail) == (1, {"replica": 1, "requested": 2, "last_epoch": 1})
+    assert (accepted.offset, accepted.detail) == (
+        1,
+        {"replica": 1, "requested": 2, "last_epoch": 1, "broker_epoch": 11},
+    )
 
 
 def test_a_cut_inside_a_batch_takes_all_of_it_and_the_machine_knows() -> None:

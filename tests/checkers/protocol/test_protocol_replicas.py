@@ -124,6 +124,7 @@ KEPT = {
     ],
     "a reassignment grows, catches up and shrinks": [
         *ADDING,
+        proposed(4.5, "b1", {"4": 5}, 5, 0) | {"members": [1, 2, 3, 4], "leader_epoch": 1, "partition_epoch": 1},
         decided(5, 2, 1, 2, (1, 2, 4), (1, 2, 4), "alter_partition"),
     ],
     "a reassignment is cancelled before its replica has joined": [

@@ -1,0 +1,99 @@
+"""Promises about appending: what a leader checks before it takes a batch, and a follower before it takes records. See
+`checkers.protocol.checker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler, names
+from checkers.protocol.watermark_promises import check_positions
+from checkers.tables import TraceRow
+
+
+def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A new leader has its leader epoch in its epoch cache before it has a record of it."""
+    first, last = partition.leads_since.get(event.node, (event.leader_epoch, UNKNOWN))
+    partition.leads_since[event.node] = (
+        (first if last == event.leader_epoch - 1 else event.leader_epoch),
+        (event.leader_epoch),
+    )
+    detail = event.details()
+    check_positions(partition, event, detail.get("positions"), f"{event.node} became leader {event.at}")
+    entries = detail.get("epochs")
+    if isinstance(entries, list) and event.leader_epoch not in [epoch for epoch, _ in entries]:
+        partition.report(
+            event,
+            "leader-epoch-not-entered",
+            UNKNOWN,
+            f"{event.node} became leader in leader epoch {event.leader_epoch} {event.at}",
+            f"its epoch cache has {entries or 'nothing'}: asked where an earlier epoch ends, it would answer wrongly",
+        )
+
+
+def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.node == f"b{event.leader}":
+        partition.appended_in[event.node, event.offset] = event.partition_epoch
+        return
+    partition.appended_in.pop((event.node, event.offset), None)
+    if '"fetched_in"' in event.detail:
+        partition.report(
+            event,
+            "records-out-of-place",
+            event.offset,
+            f"{event.node} appended records at offset {event.offset} {event.at}, as a follower of b{event.leader}",
+            f"it had asked for them in leader epoch {event.details()['fetched_in']}, and had moved on since",
+        )
+    epochs = {decision.leader_epoch for decision in partition.decisions.get(event.partition_epoch, ())}
+    followed = partition.role_epochs.get(event.node)
+    if epochs and followed is not None and followed not in epochs:
+        partition.report(
+            event,
+            "logs-not-compared",
+            event.offset,
+            f"{event.node} appended records of b{event.leader} at offset {event.offset} {event.at}, in leader epoch "
+            f"{max(epochs)}",
+            f"it had last looked for where its log and its leader's part in leader epoch {followed}",
+        )
+
+
+def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """With acks=all a leader takes a batch only while its ISR has min.insync.replicas members."""
+    appended_in = partition.appended_in.pop((event.node, event.offset), None)
+    decisions = partition.decisions.get(UNKNOWN if appended_in is None else appended_in, ())
+    if not decisions or any(len(decision.isr) >= decision.min_isr for decision in decisions):
+        return
+    detail = event.details()
+    if detail.get("acks") != -1 or "retry" in detail:
+        return
+    decision = decisions[0]
+    partition.report(
+        event,
+        "appended-below-minimum",
+        event.offset,
+        f"{event.node} took a batch with acks=all at offset {event.offset} in partition epoch {appended_in}, and "
+        f"answered it {event.at}",
+        f"the ISR was {names(decision.isr)}, and min.insync.replicas asks for {decision.min_isr}",
+    )
+
+
+def _records_refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The records of an answer that a follower takes follow its log: another answer is not for it any more."""
+    if event.offset < 0:
+        return
+    partition.report(
+        event,
+        "records-out-of-place",
+        event.offset,
+        f"{event.node} took an answer of b{event.leader} with records from offset {event.offset} on {event.at}",
+        f"its log ended at {event.log_end}",
+    )
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "became_leader": _became_leader,
+    "appended": _appended,
+    "acknowledged": _answered,
+    "append_unacknowledged": _answered,
+    "records_refused": _records_refused,
+}

@@ -1,0 +1,208 @@
+"""Promises about requests between nodes: none of an earlier epoch or of an earlier life of its sender takes effect. See
+`checkers.protocol.checker`.
+
+Such a request may do no harm in its run, which is luck. What a broker can know of another one is what the metadata says
+that it has applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import (
+    UNKNOWN,
+    BrokerStanding,
+    ClusterRowHandler,
+    ClusterState,
+    PartitionState,
+    TracedProposal,
+    TraceRowHandler,
+    names,
+)
+from checkers.tables import TraceRow
+
+_NO_EPOCH = -1
+
+
+def broker_stands(cluster: ClusterState, event: TraceRow) -> None:
+    """A broker was registered, unfenced, fenced, or told to shut down, at an offset of the metadata log."""
+    cluster.stands(event.broker, BrokerStanding(event.offset, event.broker_epoch, event.kind == "broker_unfenced"))
+
+
+# ---- fetches ---------------------------------------------------------------------------------------------------------
+
+
+def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    detail = event.details()
+    replica, requested = detail.get("replica", UNKNOWN), detail.get("requested", _NO_EPOCH)
+    partition.accepted_in[event.node, replica] = event.leader_epoch
+    accepted = f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}"
+    given = partition.gave_epoch.setdefault((event.node, replica, event.leader_epoch), requested != _NO_EPOCH)
+    if requested not in (_NO_EPOCH, event.leader_epoch):
+        partition.report(
+            event,
+            "fetch-of-another-epoch",
+            UNKNOWN,
+            f"{accepted}, in leader epoch {event.leader_epoch}",
+            f"the fetch was sent in leader epoch {requested}",
+        )
+    elif requested == _NO_EPOCH and given:
+        partition.report(
+            event,
+            "fetch-of-another-epoch",
+            UNKNOWN,
+            f"{accepted}, without looking at the leader epoch in which it was sent",
+            f"the fetches of b{replica} had been held to leader epoch {event.leader_epoch} before",
+        )
+    life = detail.get("broker_epoch", _NO_EPOCH)
+    if life == _NO_EPOCH:
+        return
+    counted = partition.lives.get((event.node, replica), _NO_EPOCH)
+    partition.lives[event.node, replica] = max(life, counted)
+    standing = cluster.standing(event.node, replica)
+    later = max(counted, standing.epoch if standing is not None and standing.active else _NO_EPOCH)
+    if life < later:
+        partition.report(
+            event,
+            "fetch-of-an-earlier-life",
+            UNKNOWN,
+            f"{accepted}, sent in its broker epoch {life}",
+            f"{event.node} knew it in broker epoch {later}: what the earlier life held it may have lost since",
+        )
+
+
+# ---- changes of the ISR ----------------------------------------------------------------------------------------------
+
+
+def _isr_proposed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A leader proposes for the ISR whom it knows as unfenced, in the life whose fetch has reached it."""
+    detail = event.details()
+    epochs = {int(member): epoch for member, epoch in _mapping(detail, "epochs").items()}
+    joining = sorted(int(member) for member in _mapping(detail, "positions"))
+    state = event.leader_epoch, event.partition_epoch
+    proposal = TracedProposal(event.node, frozenset(event.members), epochs)
+    partition.proposed_in.setdefault(state, []).append(proposal)
+    for member in joining:
+        standing = cluster.standing(event.node, member)
+        if standing is None or member not in epochs or (standing.active and standing.epoch == epochs[member]):
+            continue
+        known = "unfenced" if standing.active else "fenced, or about to shut down"
+        partition.report(
+            event,
+            "isr-proposal-of-absent",
+            UNKNOWN,
+            f"{event.node} proposed b{member}, which had fetched in broker epoch {epochs[member]}, for the ISR "
+            f"{names(proposal.members)} {event.at}",
+            f"in the metadata that {event.node} had applied it was {known}, in broker epoch {standing.epoch}",
+        )
+
+
+def _alter_partition_sent(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    senders = partition.senders.setdefault((event.leader_epoch, event.partition_epoch), set())
+    senders.add((event.node, event.broker_epoch))
+
+
+def check_change(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """The controllers change an ISR at a leader's request: one that was made in the state before the change, by a life
+    of the leader and about lives of the members that are registered."""
+    before = partition.decision
+    if (
+        event.details().get("reason") != "alter_partition"
+        or before is None
+        or event.partition_epoch != before.partition_epoch + 1
+        or event.offset <= before.metadata_offset
+    ):
+        return
+    leader, state = f"b{before.leader}", (before.leader_epoch, before.partition_epoch)
+    isr = frozenset(event.members)
+    fitting = [
+        proposal
+        for proposal in partition.proposed_in.get(state, ())
+        if proposal.leader == leader and isr <= proposal.members
+    ]
+    changed = f"the controllers changed the ISR to {names(isr)} {event.at}, as a leader had asked for"
+    if not fitting:
+        asked = [state for state, made in partition.proposed_in.items() if any(isr <= each.members for each in made)]
+        if asked:
+            leader_epoch, partition_epoch = max(asked)
+            partition.report(
+                event,
+                "isr-change-outdated",
+                UNKNOWN,
+                changed,
+                f"that was proposed in leader epoch {leader_epoch} and partition epoch {partition_epoch}; {leader} led "
+                f"in {before.leader_epoch}, and the partition epoch was {before.partition_epoch}",
+            )
+        return
+    if not any(_is_of_these_lives(cluster, proposal, event.offset, before.isr) for proposal in fitting):
+        partition.report(
+            event,
+            "isr-change-of-an-earlier-life",
+            UNKNOWN,
+            changed,
+            f"in the proposal of {leader} a member has a broker epoch in which it was not registered any more",
+        )
+    sent = {epoch for node, epoch in partition.senders.get(state, ()) if node == leader}
+    registered = cluster.standing_at(before.leader, event.offset)
+    if sent and registered is not None and registered.epoch not in sent:
+        partition.report(
+            event,
+            "isr-change-of-an-earlier-life",
+            UNKNOWN,
+            changed,
+            f"{leader} had sent that in broker epoch {max(sent)}, and was registered in {registered.epoch}",
+        )
+
+
+def _is_of_these_lives(cluster: ClusterState, proposal: TracedProposal, offset: int, before: frozenset[int]) -> bool:
+    """Whether each member that joins is registered in the broker epoch that the proposal gives."""
+    for member in proposal.members - before:
+        standing = cluster.standing_at(member, offset)
+        if standing is not None and proposal.epochs.get(member, standing.epoch) != standing.epoch:
+            return False
+    return True
+
+
+def _refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The error tells the leader what was wrong, so that it does not go on as one whose view is merely old."""
+    detail = event.details()
+    known, error = detail.get("known"), detail.get("error")
+    if not isinstance(known, list) or error == "stale_broker_epoch":
+        return
+    expected = _expected_error(event, *known)
+    if expected is not None and error != expected:
+        leader, leader_epoch, partition_epoch = known
+        partition.report(
+            event,
+            "isr-change-refused-otherwise",
+            UNKNOWN,
+            f"the controllers refused the ISR {names(frozenset(event.members))} of b{event.broker} {event.at}: {error}",
+            f"it was proposed in leader epoch {event.leader_epoch} and partition epoch {event.partition_epoch}; the "
+            f"leader was b{leader} in {leader_epoch} and {partition_epoch}: {expected} is due",
+        )
+
+
+def _expected_error(event: TraceRow, leader: int, leader_epoch: int, partition_epoch: int) -> str | None:
+    """The error for the first of these checks that a proposal fails; None when it passes them."""
+    if event.leader_epoch > leader_epoch or event.partition_epoch > partition_epoch:
+        return "not_controller"
+    if event.leader_epoch < leader_epoch:
+        return "fenced_leader_epoch"
+    if event.broker != leader:
+        return "invalid_request"
+    return "invalid_update_version" if event.partition_epoch < partition_epoch else None
+
+
+def _mapping(detail: Mapping[str, Any], name: str) -> Mapping[str, int]:
+    value = detail.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {"alter_partition_refused": _refused}
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
+    "fetch_accepted": _fetch_accepted,
+    "isr_proposed": _isr_proposed,
+    "alter_partition_sent": _alter_partition_sent,
+}

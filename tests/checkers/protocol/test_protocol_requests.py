@@ -1,0 +1,201 @@
+"""Promises about requests between nodes, and about what a node checks before it appends: no request of an earlier epoch
+or of an earlier life takes effect, whether or not that does harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkers.evidence import CheckSettings
+from tests.checkers.protocol.test_protocol_replicas import (
+    BORN,
+    COPIED,
+    MOVED,
+    Event,
+    appended,
+    decided,
+    follows,
+    kinds,
+    leads,
+    opened,
+)
+from tests.checkers.small_evidence import event
+
+
+def of_broker(time_s: float, kind: str, broker: int, epoch: int, offset: int) -> Event:
+    return event(time_s, "c1", kind, broker=broker, broker_epoch=epoch, offset=offset)
+
+
+def applied(time_s: float, node: str, end: int) -> Event:
+    return event(time_s, node, "metadata_applied", offset=0, log_end=end)
+
+
+def fetched(time_s: float, replica: int, *, requested: int = 1, life: int = 12, epoch: int = 1) -> Event:
+    detail = {"replica": replica, "requested": requested, "last_epoch": 1, "broker_epoch": life}
+    return event(time_s, "b1", "fetch_accepted", detail, offset=5, log_end=5, leader_epoch=epoch)
+
+
+def proposed(time_s: float, isr: tuple[int, ...], joining: int, life: int, partition_epoch: int = 1) -> Event:
+    detail = {"reason": "expand", "positions": {str(joining): 5}, "epochs": dict.fromkeys(map(str, isr), 11)}
+    detail["epochs"][str(joining)] = life
+    state = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch}
+    return event(time_s, "b1", "isr_proposed", detail, offset=0, high_watermark=5, members=list(isr), **state)
+
+
+def sent(time_s: float, isr: tuple[int, ...], life: int) -> Event:
+    state = {"leader": 1, "leader_epoch": 1, "partition_epoch": 1}
+    return event(time_s, "b1", "alter_partition_sent", broker_epoch=life, members=list(isr), **state)
+
+
+def refused(error: str, sender: int = 1, leader_epoch: int = 1, partition_epoch: int = 1) -> Event:
+    proposal = {"broker": sender, "leader_epoch": leader_epoch, "partition_epoch": partition_epoch, "members": [1, 2]}
+    return event(5, "c1", "alter_partition_refused", {"error": error, "known": [1, 1, 1]}, **proposal)
+
+
+def answered(kind: str, acks: int = -1, **detail: object) -> Event:
+    return event(6, "b1", kind, {"acks": acks, **detail}, offset=5, log_end=6, high_watermark=6, leader_epoch=1)
+
+
+def led(time_s: float, epochs: list[list[int]], epoch: int, positions: dict[str, int] | None = None) -> Event:
+    detail = {"epochs": epochs, "positions": positions or {}}
+    return leads(time_s, "b1", epoch, 5) | {"detail": event(0, "b1", "", detail)["detail"]}
+
+
+REGISTERED = [*COPIED, of_broker(3, "broker_registered", 3, 12, 113), applied(3.2, "b1", 113)]
+"""Broker 3 is registered in broker epoch 12, and not unfenced yet; the leader knows it."""
+UNFENCED = [*REGISTERED, of_broker(3.4, "broker_unfenced", 3, 12, 114), applied(3.6, "b1", 114)]
+SHRUNK = [*UNFENCED, decided(3.8, 1, 1, 1, (1, 2), reason="fenced")]
+ALONE = [*COPIED, decided(3, 1, 1, 1, (1,), reason="fenced")]
+DELETED = [*COPIED, event(4, "b3", "resigned"), event(4, "b3", "replica_deleted")]
+RECOVERABLE = [*COPIED, decided(3, 1, -1, 2, (), last_known_elr=[2, 3])]
+BALANCED = CheckSettings(unclean_recovery="balanced")
+IN_PLACE = {"leader": 1, "partition_epoch": 1}
+
+
+def recovery(**detail: object) -> Event:
+    return decided(4, 2, 2, 3, (2,), reason="unclean_recovery", **detail)
+
+
+KEPT = {
+    "a fetch of the life that is registered": [*UNFENCED, fetched(4, 3)],
+    "a fetch of the life before, as long as the next one is fenced": [*REGISTERED, fetched(4, 3, life=4)],
+    "a fetch of the life before, as long as the leader has not read of the next": [
+        *REGISTERED,
+        of_broker(3.4, "broker_unfenced", 3, 12, 114),
+        fetched(4, 3, life=4),
+    ],
+    "fetches without a leader epoch, as of an old protocol": [*COPIED, *(fetched(4, n, requested=-1) for n in (2, 3))],
+    "a member joins as proposed": [
+        *SHRUNK,
+        proposed(4, (1, 2, 3), 3, 12),
+        sent(4.1, (1, 2, 3), 11),
+        decided(4.5, 2, 1, 1, (1, 2, 3), reason="alter_partition"),
+    ],
+    "a proposal is refused for what is wrong with it": [
+        *SHRUNK,
+        refused("fenced_leader_epoch", 2, 0, 0),
+        refused("invalid_request", 2),
+        refused("invalid_update_version", 1, 1, 0),
+        refused("ineligible_replica"),
+        refused("not_controller", 1, 1, 2),
+    ],
+    "a batch below the minimum without acks=all": [
+        *ALONE,
+        appended(4, "b1", 5, 6) | IN_PLACE,
+        answered("acknowledged", 1),
+    ],
+    "a batch that was taken before the ISR shrank": [
+        *COPIED,
+        appended(2.5, "b1", 5, 6) | IN_PLACE | {"partition_epoch": 0},
+        ALONE[-1],
+        answered("append_unacknowledged", error="not_enough_replicas_after_append"),
+    ],
+    "a retry of a batch of long ago": [
+        *ALONE,
+        appended(4, "b1", 5, 6) | IN_PLACE,
+        answered("acknowledged", retry=[1, 0, 7]),
+    ],
+    "positions kept in the next leader epoch": [*COPIED, fetched(2.5, 2), led(4, [[1, 0], [2, 5]], 2, {"2": 5})],
+    "a recovery that has heard of all, and keeps the others": [
+        *RECOVERABLE,
+        recovery(told={"2": [1, 5], "3": [1, 4]}, last_known_elr=[3]),
+    ],
+    "a damaged batch of a leader": [*COPIED, event(4, "b2", "records_refused", offset=-1, log_end=5)],
+    "a replica that begins anew after its deletion": [*DELETED, opened(5, "b3")],
+}
+
+BROKEN = {
+    "fetch-of-another-epoch": [*COPIED, fetched(4, 2, requested=0)],
+    "fetch-of-an-earlier-life": [*UNFENCED, fetched(4, 3, life=4)],
+    "isr-proposal-of-absent": [*REGISTERED, proposed(4, (1, 2, 3), 3, 12)],
+    "isr-change-outdated": [
+        *SHRUNK,
+        proposed(4, (1, 2, 3), 3, 12, partition_epoch=0),
+        decided(4.5, 2, 1, 1, (1, 2, 3), reason="alter_partition"),
+    ],
+    "isr-change-of-an-earlier-life": [
+        *SHRUNK,
+        proposed(4, (1, 2, 3), 3, 12),
+        of_broker(4.2, "broker_registered", 3, 15, 118),
+        of_broker(4.3, "broker_unfenced", 3, 15, 119),
+        decided(4.5, 2, 1, 1, (1, 2, 3), reason="alter_partition") | {"offset": 120},
+    ],
+    "isr-change-refused-otherwise": [*SHRUNK, refused("invalid_update_version", 1, 0, 0)],
+    "appended-below-minimum": [
+        *ALONE,
+        appended(4, "b1", 5, 6) | IN_PLACE,
+        answered("append_unacknowledged", error="request_timed_out"),
+    ],
+    "logs-not-compared": [*COPIED, decided(3, 1, 1, 2, (1, 2)), appended(4, "b2", 5, 6) | IN_PLACE],
+    "records-out-of-place": [*COPIED, event(4, "b2", "records_refused", offset=7, log_end=5)],
+    "leader-epoch-not-entered": [*COPIED, led(4, [[1, 0]], 2)],
+    "position-of-another-leadership": [*COPIED, fetched(2.5, 2), led(4, [[1, 0], [3, 5]], 3, {"2": 5})],
+    "recovery-early": [*RECOVERABLE, recovery(told={"2": [1, 5]}, last_known_elr=[3])],
+    "last-known-elr-forgotten": [*RECOVERABLE, recovery(told={"2": [1, 5], "3": [1, 4]})],
+    "partition-epoch-stood": [*COPIED, decided(3, 1, 1, 1, (1, 2), reason="fenced", min_isr=3)],
+    "deleted-log-came-back": [*DELETED, opened(5, "b3", 5)],
+}
+
+
+def found(events: list[Event]) -> set[str]:
+    """The kinds that are found under balanced recovery, an unclean election of which is no violation."""
+    return set(kinds(events, settings=BALANCED))
+
+
+@pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
+def test_a_request_in_its_own_epoch_and_life_breaks_no_promise(events: list[Event]) -> None:
+    assert found(events) == set()
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_each_broken_promise_is_found(kind: str) -> None:
+    assert found(BROKEN[kind]) == {kind}
+
+
+def test_a_fetch_that_is_no_more_held_to_its_leader_epoch_is_found() -> None:
+    assert found([*COPIED, fetched(4, 2), fetched(5, 2, requested=-1)]) == {"fetch-of-another-epoch"}
+
+
+def test_a_fetch_of_an_earlier_life_is_found_by_the_fetches_before_it() -> None:
+    assert found([*COPIED, fetched(4, 2, life=9), fetched(5, 2, life=4)]) == {"fetch-of-an-earlier-life"}
+
+
+def test_a_change_of_the_isr_that_an_earlier_life_of_the_leader_sent_is_found() -> None:
+    registered = of_broker(1.5, "broker_registered", 1, 11, 90)
+    asked = [*SHRUNK, registered, proposed(4, (1, 2, 3), 3, 12)]
+    change = decided(4.5, 2, 1, 1, (1, 2, 3), reason="alter_partition") | {"offset": 120}
+    assert found([*asked, sent(4.1, (1, 2, 3), 11), change]) == set()
+    assert found([*asked, sent(4.1, (1, 2, 3), 8), change]) == {"isr-change-of-an-earlier-life"}
+
+
+def test_the_positions_that_move_a_high_watermark_are_of_this_leadership() -> None:
+    positions = event(0, "b1", "", {"positions": {"1": 5, "2": 5, "3": 5}})["detail"]
+    moved = MOVED | {"detail": positions}
+    assert found([*COPIED, fetched(2.5, 2), fetched(2.5, 3), moved]) == set()
+    again = [fetched(2.5, 2, requested=-1, epoch=0), led(2.6, [[0, 0], [2, 5]], 2)]
+    assert found([*COPIED, *again, moved | {"leader_epoch": 2}]) == {"position-of-another-leadership"}
+
+
+def test_a_follower_that_fetched_in_another_leader_epoch_takes_records_out_of_place() -> None:
+    batch = appended(4, "b2", 5, 6)
+    batch["detail"] = event(0, "b2", "", {"crc": 7, "fetched_in": 0})["detail"]
+    assert found([*BORN, *COPIED[len(BORN) :], follows(3, "b2", 1, 1, 0), batch]) == {"records-out-of-place"}
