@@ -95,9 +95,8 @@ class FaultHandle:
         trigger: Sequence[str] = (),
         replication_factor: int | None = None,
     ) -> None:
-        """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step. `trigger`
-        are the nodes of the occurrences that the fault waited for. Without `replication_factor` no partition counts as
-        moving."""
+        """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step; `trigger`
+        are nodes of occurrences that it waited for; without `replication_factor` no partition counts as moving."""
         self.cluster = cluster
         self.random = random
         self.evidence: dict[str, float] = {}
@@ -110,7 +109,7 @@ class FaultHandle:
         """What could not be undone, a line each."""
         self._effects = effects
         self._on_evidence = on_evidence
-        self._situation = situation or Situation()
+        self.situation = situation or Situation()
         self.topic = topic
         self.min_isr = min_isr
         """`min.insync.replicas` as the run has it."""
@@ -191,8 +190,8 @@ class FaultHandle:
             return (leader,)
         if role == "victim" and index.isdigit():
             return (self._victim(int(index)),)
-        if target in self._situation.names:
-            return self._situation.names[target]
+        if target in self.situation.names:
+            return self.situation.names[target]
         check_target(target, brokers, controllers)
         raise AssertionError(target)
 
@@ -202,13 +201,13 @@ class FaultHandle:
         it restarts before that, it is whole, and stays the victim all the same until the fault heals."""
         victims = self._effects.victims
         victim = victims.get(number)
-        if victim is None or (victim not in self._effects.endangered and self._situation.wholeness.is_whole(victim)):
+        if victim is None or (victim not in self._effects.endangered and self.situation.wholeness.is_whole(victim)):
             others = {each for other, each in victims.items() if other != number}
             possible = [each for each in self.cluster.brokers if each not in others]
             triggering = [each for each in possible if each in self._trigger]
             victim = victims[number] = self.random.choice(triggering or possible)
         self._claim(self._effects.endangered, victim)
-        self._situation.wholeness.went_down(victim)
+        self.situation.wholeness.went_down(victim)
         return victim
 
     # ---- effects -----------------------------------------------------------------------------------------------------
@@ -255,16 +254,17 @@ class FaultHandle:
         self._add_undo(clear_degradation)
         await uninterrupted(self._apply(self.cluster.degrade(links, quality), _DEGRADED))
 
-    async def intercept(self, links: Sequence[Link], rule: MessageRule) -> None:
-        """Apply `rule` to the messages of `links` until the fault heals."""
+    async def intercept(self, links: Sequence[Link], rule: MessageRule) -> tuple[Heal, Callable[[], Awaitable[int]]]:
+        """Apply `rule` to the messages of `links`; gives back what lets them pass early, and how many it took."""
         self._effects.interceptions += 1
         number = self._effects.interceptions
 
         async def let_pass() -> None:
             await self._apply(self.cluster.stop_intercepting(number), _INTERCEPTED)
 
-        self._add_undo(let_pass)
+        early = self._add_undo(let_pass)
         await uninterrupted(self._apply(self.cluster.intercept(number, links, rule), _INTERCEPTED))
+        return early, partial(self.cluster.intercepted, number)
 
     async def pause(self, node: str) -> Heal:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
@@ -278,7 +278,7 @@ class FaultHandle:
     async def stop(self, node: str, keep: KeepUnsynced | None = None) -> Heal:
         """Stop a process cleanly; it starts again as after `kill`. With `keep` its power is cut then, if it was whole
         and stopped by itself: one that opens no log syncs nothing that was written before an unclean end."""
-        whole = self._situation.wholeness.is_whole(node)
+        whole = self.situation.wholeness.is_whole(node)
         start = await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
         if keep is not None and whole and self.evidence_of_node[node].get("stopped"):
             await uninterrupted(self._apply(self.cluster.power_off(node, keep), ("lost_bytes",), node))
@@ -290,7 +290,7 @@ class FaultHandle:
         """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop."""
         start = await self._end(node, lambda: self.cluster.power_off(node, keep, stopping_s), _LOST)
         if stopping_s is not None:  # its logs may have grown since it was told to stop
-            self._situation.wholeness.went_down(node)
+            self.situation.wholeness.went_down(node)
         return start
 
     async def wipe(self, node: str) -> Heal:
@@ -299,7 +299,7 @@ class FaultHandle:
 
     async def _end(self, node: str, end: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]) -> Heal:
         """As `_stop`, uncleanly."""
-        self._situation.wholeness.went_down(node)
+        self.situation.wholeness.went_down(node)
         return await self._stop(node, end, proof)
 
     async def _stop(self, node: str, stop: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]) -> Heal:
@@ -309,7 +309,7 @@ class FaultHandle:
         async def start() -> None:
             if _release(self._effects.down, node):
                 await self.cluster.start(node)
-                self._situation.occurred(Occurrence.RESTARTED, node)
+                self.situation.occurred(Occurrence.RESTARTED, node)
             else:
                 self._overlapped(1)
 
@@ -330,7 +330,7 @@ class FaultHandle:
         async def start() -> None:
             if node not in self._effects.down:
                 await self.cluster.start(node)
-                self._situation.occurred(Occurrence.RESTARTED, node)
+                self.situation.occurred(Occurrence.RESTARTED, node)
 
         async def free() -> None:
             if not _release(self._effects.full, node):
@@ -338,7 +338,7 @@ class FaultHandle:
                 return
             evidence = await self._apply(self.cluster.free_disk(node), ("refused_writes", "killed"), node)
             if evidence.get("refused_writes"):
-                self._situation.wholeness.went_down(node)
+                self.situation.wholeness.went_down(node)
             if not self.cluster.alive(node):
                 if node not in self._effects.down and evidence.get("refused_writes"):
                     self._add_evidence({"killed": 1.0}, node)

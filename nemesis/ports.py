@@ -108,7 +108,8 @@ class MessageEffect(StrEnum):
     DELAY = "delay"
     """It is late, and all that follows on its connection comes after it; it arrives even if its sender has ended."""
     HOLD = "hold"
-    """It waits until the fault heals, and so does all that follows on its connection."""
+    """It waits until the fault heals, and so does all that follows on its connection; it, too, arrives if its sender
+    has ended, even if that has lost its power: it had left the machine."""
     DROP = "drop"
     """It is lost, and its connection breaks at both ends."""
 
@@ -249,6 +250,9 @@ class ClusterUnderTest(Protocol):
     async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
         """Apply `rule` to the requests sent on `links`, or to the responses to such requests. `number` names the
         interception."""
+
+    async def intercepted(self, number: int) -> int:
+        """Messages that an interception has taken so far."""
 
     async def stop_intercepting(self, number: int) -> Evidence:
         """Let messages pass again, those that were held first. Evidence: `intercepted` (messages)."""

@@ -256,6 +256,10 @@ class SimDeployment:
         """Look at the messages of the links, and do what the rule says to some."""
         self._world.network.intercept(number, links, rule)
 
+    async def intercepted(self, number: int) -> int:
+        """Messages taken so far."""
+        return self._world.network.intercepted(number)
+
     async def stop_intercepting(self, number: int) -> Evidence:
         """Let them pass. Evidence: `intercepted`."""
         return {"intercepted": self._world.network.stop_intercepting(number)}

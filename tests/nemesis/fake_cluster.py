@@ -131,6 +131,9 @@ class FakeCluster:
     async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
         self.interceptions[number] = rule
 
+    async def intercepted(self, number: int) -> int:
+        return int(number in self.interceptions)
+
     async def stop_intercepting(self, number: int) -> Evidence:
         return {"intercepted": float(self.interceptions.pop(number, None) is not None)}
 

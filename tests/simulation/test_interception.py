@@ -139,13 +139,15 @@ def test_bytes_that_are_no_frames_pass(scene: Scene) -> None:
     scene.world.run(scenario())
 
 
-@pytest.mark.parametrize(("effect", "arrives"), [(DELAY, True), (HOLD, False)])
-def test_a_delayed_request_outlives_the_machine_that_sent_it_and_a_held_one_does_not(
-    scene: Scene, effect: MessageEffect, arrives: bool
+@pytest.mark.parametrize("effect", [DELAY, HOLD])
+def test_a_request_on_its_way_outlives_the_machine_that_sent_it_and_nothing_comes_after_it(
+    scene: Scene, effect: MessageEffect
 ) -> None:
     async def send() -> None:
         caller = await FramedCaller.connect("b1")
         caller.send(FETCH, 1)
+        await asyncio.sleep(0.5)
+        caller.send(VOTE, 2)
         await asyncio.Event().wait()
 
     async def scenario() -> None:
@@ -153,12 +155,66 @@ def test_a_delayed_request_outlives_the_machine_that_sent_it_and_a_held_one_does
         rule = MessageRule(FETCH, REQUEST, effect, 2000 if effect is DELAY else 0)
         scene.world.network.intercept(1, [Link("b2", "b1")], rule)
         sender.start(send)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.4 if effect is DELAY else 1)
+        assert scene.world.network.intercepted(1) == 1
         sender.power_off(KeepUnsynced.NOTHING, Random(1))
         await asyncio.sleep(2)
+        assert scene.requests == ([(FETCH, 1)] if effect is DELAY else [])
         assert scene.stop() == 1
         await asyncio.sleep(1)
-        assert scene.requests == ([(FETCH, 1)] if arrives else [])
+        assert scene.requests == [(FETCH, 1)], "what waited behind it, the sender would have had to send again"
+
+    scene.world.run(scenario())
+
+
+def test_a_held_request_arrives_before_the_reset_of_a_sender_that_died_with_something_unread(scene: Scene) -> None:
+    async def send() -> None:
+        caller = await FramedCaller.connect("b1")
+        caller.writer.transport.pause_reading()
+        caller.send(VOTE, 1)
+        await asyncio.sleep(0.1)
+        caller.send(FETCH, 2)
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        sender = scene.world.add_node("b2")
+        scene.world.network.intercept(1, [Link("b2", "b1")], MessageRule(FETCH, REQUEST, HOLD))
+        sender.start(send)
+        await asyncio.sleep(1)
+        sender.kill()
+        await asyncio.sleep(1)
+        assert scene.requests == [(VOTE, 1)]
+        assert scene.stop() == 1
+        await asyncio.sleep(1)
+        assert scene.requests == [(VOTE, 1), (FETCH, 2)]
+        assert not scene.world.network.connections, "the reset came after it"
+
+    scene.world.run(scenario())
+
+
+def test_a_held_request_is_forgotten_with_what_a_cut_link_holds_before_it(scene: Scene) -> None:
+    """It would follow upon missing bytes."""
+
+    async def send() -> None:
+        caller = await FramedCaller.connect("b1")
+        await asyncio.sleep(0.1)
+        caller.send(VOTE, 1)
+        await asyncio.sleep(0.1)
+        caller.send(FETCH, 2)
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        network, sender = scene.world.network, scene.world.add_node("b2")
+        network.intercept(1, [Link("b2", "b1")], MessageRule(FETCH, REQUEST, HOLD))
+        sender.start(send)
+        await asyncio.sleep(0.05)
+        network.cut("b2", "b1")
+        await asyncio.sleep(1)
+        sender.power_off(KeepUnsynced.NOTHING, Random(1))
+        network.heal_link("b2", "b1")
+        assert scene.stop() == 1
+        await asyncio.sleep(1)
+        assert scene.requests == []
 
     scene.world.run(scenario())
 

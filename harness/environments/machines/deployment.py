@@ -268,6 +268,10 @@ class MachineDeployment:
         """Raises MachineError: see `unsupported`."""
         raise MachineError(self._unsupported[EnvironmentCapability.MESSAGES])
 
+    async def intercepted(self, number: int) -> int:
+        """None: nothing is intercepted."""
+        return 0
+
     async def stop_intercepting(self, number: int) -> Evidence:
         """There is nothing to stop."""
         return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from struct import Struct
 from typing import Any, Protocol
 
@@ -237,9 +238,14 @@ class Channel:
         self.link.holding.pop(self, None)
 
     def forget(self) -> None:
-        """Drop what the sender's kernel would have to send again."""
-        self._held.clear()
-        self.link.holding.pop(self, None)
+        """Drop what the sender's kernel would have to send again. Messages that interceptions hold have left it, and
+        stay, as long as nothing is missing before them."""
+        held = self._held
+        on_their_way = list(takewhile(lambda each: each[0] is not None and each[0].active, held))
+        held.clear()
+        held.extend(on_their_way)
+        if not held:
+            self.link.holding.pop(self, None)
 
     def reset(self) -> None:
         """Tell the receiver that the connection is gone."""

@@ -17,7 +17,7 @@ observe of it:
 - *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are
   refused.
 - *A machine without power* sends nothing. Its peers' data vanishes; they learn by RST once it is back up, or by
-  their own timeouts.
+  their own timeouts. Messages on their way, such as those that an interception holds, still arrive.
 
 A node reaches itself over a loopback that is fast and cannot be cut.
 """
@@ -164,6 +164,11 @@ class Network:
         interception = self._interceptions[number] = Interception(links, rule)
         for state in self._both_ways(links):
             state.interceptions += (interception,)
+
+    def intercepted(self, number: int) -> int:
+        """How many messages an interception has taken so far; none when there is none."""
+        interception = self._interceptions.get(number)
+        return 0 if interception is None else interception.intercepted
 
     def stop_intercepting(self, number: int) -> int:
         """Let the messages of an interception pass. Returns how many it took (none when there is none)."""
