@@ -373,8 +373,7 @@ class RunSession:
             return MetadataSource(self._situation, deployment, TOPIC) if self._spec.conditional else None
         names = {node.node_id: node.name for node in deployment.layout.nodes}
         self._trace_sources.append(WholenessSource(self._situation.wholeness, names))
-        if self._spec.conditional:
-            self._trace_sources.append(TraceSource(self._situation, names, TOPIC))
+        self._trace_sources.append(TraceSource(self._situation, names, TOPIC))
         return None
 
     def _take_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:

@@ -1,13 +1,15 @@
 """Single messages that are late, held up or lost.
 
-A partition stops everything between two nodes, for long enough to be noticed. Protocols break on less: one request that
-arrives in a later life of its sender, one response that is lost after its request took effect, so that the request is
-sent again. `part` says whether the fault concerns requests of `nodes` to `against`, or the responses to them; a
-response is known by its request, which must be sent while the fault lasts.
+A partition stops everything between two nodes, for long enough to be noticed. Protocols break on less: one response
+that is lost after its request took effect, so that the request is sent again, or one request that arrives in a later
+life of its sender (`nemesis.faults.late_message` waits for that). `part` says whether the fault concerns requests of
+`nodes` to `against`, or the responses to them; a response is known by its request, which must be sent while the fault
+lasts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, Self
@@ -50,27 +52,46 @@ API_KEYS: Final = {
 }
 
 
-class _Traffic(NamedTuple):
+class Traffic(NamedTuple):
     """Requests that nodes send each other."""
 
     api: NodeRequest
     by_controller: bool
     against: str
     weight: int
+    """How often it is drawn, relative to the others."""
+    weight_late: int
+    """The same of messages that are to arrive when they are no longer true: how much a protocol rests on one."""
 
 
 _TRAFFIC: Final = (
-    _Traffic(NodeRequest.FETCH, by_controller=False, against="brokers", weight=5),
-    _Traffic(NodeRequest.ALTER_PARTITION, by_controller=False, against="controllers", weight=4),
-    _Traffic(NodeRequest.FETCH, by_controller=False, against="controllers", weight=2),
-    _Traffic(NodeRequest.BROKER_HEARTBEAT, by_controller=False, against="controllers", weight=1),
-    _Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=1),
-    _Traffic(NodeRequest.FETCH, by_controller=True, against="controllers", weight=2),
-    _Traffic(NodeRequest.VOTE, by_controller=True, against="controllers", weight=1),
-    _Traffic(NodeRequest.BEGIN_QUORUM_EPOCH, by_controller=True, against="controllers", weight=1),
+    Traffic(NodeRequest.FETCH, by_controller=False, against="brokers", weight=5, weight_late=5),
+    Traffic(NodeRequest.ALTER_PARTITION, by_controller=False, against="controllers", weight=4, weight_late=8),
+    Traffic(NodeRequest.FETCH, by_controller=False, against="controllers", weight=2, weight_late=1),
+    Traffic(NodeRequest.BROKER_HEARTBEAT, by_controller=False, against="controllers", weight=1, weight_late=3),
+    Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=1, weight_late=1),
+    Traffic(NodeRequest.FETCH, by_controller=True, against="controllers", weight=2, weight_late=2),
+    Traffic(NodeRequest.VOTE, by_controller=True, against="controllers", weight=1, weight_late=1),
+    Traffic(NodeRequest.BEGIN_QUORUM_EPOCH, by_controller=True, against="controllers", weight=1, weight_late=1),
 )
 _WITHOUT_CAUSE: Final = (NodeRequest.FETCH, NodeRequest.BROKER_HEARTBEAT)
 """Sent all the time."""
+
+
+def draw_traffic(draws: Draws, weight: Callable[[Traffic], int]) -> Traffic:
+    """Requests that the nodes of the cluster send each other."""
+    cluster = draws.cluster
+    usual = [each for each in _TRAFFIC if cluster.controllers or each.against == "brokers"]
+    if len(cluster.controllers) < 2:
+        usual = [each for each in usual if not each.by_controller]
+    (traffic,) = draws.random.choices(usual, list(map(weight, usual)))
+    return traffic
+
+
+def is_sent_anyway(api: NodeRequest, senders: Sequence[str], receivers: Sequence[str]) -> bool:
+    """Whether such requests are sent where nothing goes wrong. Some are sent only when something has changed, a broker
+    that leads everything fetches from no other, and the active controller from nobody."""
+    return api in _WITHOUT_CAUSE and tuple(receivers) == ("controllers",) and not senders[0].startswith("c")
 
 
 def _possible(cluster: ClusterShape) -> bool:
@@ -105,11 +126,7 @@ class MessageFault(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """What brokers send each other most often, then what they ask controllers, and controllers each other."""
-        random, cluster = draws.random, draws.cluster
-        usual = [each for each in _TRAFFIC if cluster.controllers or each.against == "brokers"]
-        if len(cluster.controllers) < 2:
-            usual = [each for each in usual if not each.by_controller]
-        (traffic,) = random.choices(usual, [each.weight for each in usual])
+        random, traffic = draws.random, draw_traffic(draws, lambda each: each.weight)
         effect = random.choice(list(MessageEffect))
         return cls(
             nodes=(draws.controller() if traffic.by_controller else draws.broker(),),
@@ -129,9 +146,8 @@ class MessageFault(Fault):
         await handle.intercept(one_way(nodes, against), rule)
 
     def effective_alone(self) -> bool:
-        """Some requests are sent only when something has changed, a broker that leads everything fetches from no other,
-        and the active controller from nobody."""
-        return self.api in _WITHOUT_CAUSE and self.against == ("controllers",) and not self.nodes[0].startswith("c")
+        """Only if such a message is sent at all."""
+        return is_sent_anyway(self.api, self.nodes, self.against)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Messages that can be told apart."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -15,10 +17,12 @@ from harness.spec import parse
 from harness.yaml_document import SpecError
 from images.wire.messages import Api
 from nemesis.cluster_shape import ClusterShape
+from nemesis.faults.late_message import LateMessage
 from nemesis.faults.message import API_KEYS, MessageFault
 from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.swarm import draw
+from results.run.directory import RunDirectory
 
 CLUSTER = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2)
 
@@ -64,10 +68,67 @@ def test_an_accepted_isr_change_whose_response_is_lost_is_proposed_again_and_agr
     assert evidence["intercepted"] >= 2
 
 
+SENDER: dict[str, Any] = {"nodes": ["b1"], "victim": "b1", "keep": "nothing"}
+MEMBER: dict[str, Any] = {"nodes": ["leader/0"], "victim": "b3", "keep": "nothing"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "refusal", "error"),
+    [
+        ({**SENDER, "against": ["brokers"], "api": "Fetch"}, "request_fenced", "not_leader_or_follower"),
+        ({**SENDER, "against": ["controllers"], "api": "BrokerHeartbeat"}, "heartbeat_refused", None),
+        (
+            {**SENDER, "against": ["controllers"], "api": "AlterPartition"},
+            "alter_partition_refused",
+            "stale_broker_epoch",
+        ),
+        (
+            {**MEMBER, "against": ["controllers"], "api": "AlterPartition"},
+            "alter_partition_refused",
+            "ineligible_replica",
+        ),
+    ],
+)
+def test_a_late_message_of_an_earlier_life_is_held_until_the_later_one_takes_part_and_refused_then(
+    fault: dict[str, Any], refusal: str, error: str | None, tmp_path: Path
+) -> None:
+    late = {"at": 1, "fault": "late-message", **fault, "arrives_after": "unfenced"}
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "9.5s", "faults": [late]}), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.took_effect
+    assert injection.evidence["late_ms"] > 1000, "a session of two seconds had to end first"
+    assert outcome.directory is not None
+    trace = RunDirectory.open(outcome.directory).load().trace.to_pylist()
+    unfenced_ns = max(event["time_ns"] for event in trace if event["kind"] == "broker_unfenced")
+    refused = [event for event in trace if event["kind"] == refusal and event["time_ns"] > unfenced_ns]
+    assert error in [json.loads(event["detail"]).get("error") for event in refused]
+
+
+def test_a_message_whose_leader_stalls_arrives_once_another_leads() -> None:
+    fault = {"fault": "late-message", "nodes": ["b2"], "against": ["brokers"], "arrives_after": "elected"}
+    outcome = outcome_of({"at": 1, **fault})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.evidence["missed"] > 0, "the leader of partition 0 stood still"
+    assert injection.evidence["late_ms"] > 1000
+    assert "not in time" not in injection.note
+
+
+def test_a_late_message_that_nobody_sends_is_waited_for_in_vain_and_not_for_ever() -> None:
+    fault = {"fault": "late-message", "nodes": ["b2"], "against": ["brokers"], "api": "Vote", "patience_ms": 500}
+    outcome = outcome_of({"at": 1, **fault})
+    (injection,) = outcome.injections
+    assert not injection.took_effect
+    assert "no such message was sent" in injection.note
+    assert injection.ended_ns is not None
+    assert injection.ended_ns - injection.started_ns < 3e9
+
+
 def test_where_messages_cannot_be_told_apart_none_is_drawn_and_a_script_is_refused() -> None:
     lacking = replace(CLUSTER, unsupported=(EnvironmentCapability.MESSAGES,))
     for seed in range(50):
-        assert not any(isinstance(each.fault, MessageFault) for each in draw(Random(seed), lacking, 60.0))
+        assert not any(isinstance(each.fault, MessageFault | LateMessage) for each in draw(Random(seed), lacking, 60.0))
     schedule = Schedule((ScheduledFault(1.0, 2.0, MessageFault()),))
     reason = {EnvironmentCapability.MESSAGES: "packets are opaque"}
     assert schedule.unmet(reason) == "faults[0]: message needs messages, and packets are opaque"
@@ -85,6 +146,18 @@ def test_where_messages_cannot_be_told_apart_none_is_drawn_and_a_script_is_refus
 def test_a_message_fault_that_makes_no_sense_is_one_line(fields: dict[str, Any], line: str) -> None:
     with pytest.raises(SpecError, match=line):
         parse({"faults": [{"at": 1, "for": 1, "fault": "message", **fields}]})
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"keep": "torn"}, "keep: torn without a victim that loses power"),
+        ({"arrives_after": "registered"}, "arrives_after: registered without a victim that starts again"),
+    ],
+)
+def test_a_late_message_that_makes_no_sense_is_one_line(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(SpecError, match=line):
+        parse({"faults": [{"at": 1, "fault": "late-message", **fields}]})
 
 
 @pytest.mark.parametrize("seed", range(2))

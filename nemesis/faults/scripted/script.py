@@ -22,6 +22,7 @@ from nemesis.faults.disk import had_nothing_to_lose
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import Evidence
+from nemesis.situation import Event
 
 T = TypeVar("T")
 
@@ -92,3 +93,14 @@ async def until_seen(handle: FaultHandle, look: Callable[[], Awaitable[T | None]
             return seen
         await asyncio.sleep(_LOOK_S)  # a look is no step
     return None
+
+
+async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], since: int, limit_s: float) -> bool:
+    """Wait until something has occurred, from number `since` on, that is met by `met_by`; False after `limit_s`."""
+    events = handle.situation.events
+    try:
+        async with asyncio.timeout(limit_s):
+            await handle.situation.until(lambda: any(map(met_by, events[since:])))
+    except TimeoutError:
+        return False
+    return True

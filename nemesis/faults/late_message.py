@@ -1,0 +1,294 @@
+"""A message that arrives when it is no longer true.
+
+A request speaks for the life of the broker that sent it, for the leadership that it was sent in, and for brokers as its
+sender knew them. A message that is late by a time drawn at random outlives none of these. This fault holds one until
+something has happened that makes it untrue, and then lets it arrive:
+
+1. The next request of `api` that `nodes` send to `against` is held, or the response to it. What is sent only upon a
+   change is brought about: for an ISR change a follower and its leader do not reach each other for a while (all others
+   stall until the sender leads something), a broker registers because it has ended once before, and controllers vote
+   because the active one stalls.
+2. The process of `victim` ends, or it loses its power with `keep`, and it starts again. Without a victim the leader of
+   `partition` stalls for a while (between controllers the active one).
+3. The message arrives a moment after `arrives_after` has happened, or after some times `patience_ms` if it has not.
+
+A leader that lives on repeats its request for an ISR change: all that it sends are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import ClassVar, Final, NamedTuple, Self
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
+from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_traffic, is_sent_anyway
+from nemesis.faults.scripted.script import until_occurred, until_seen
+from nemesis.handle import FaultHandle, Heal
+from nemesis.ports import (
+    EnvironmentCapability,
+    KeepUnsynced,
+    Link,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    both_ways,
+    one_way,
+)
+from nemesis.situation import Event, Occurrence
+
+
+class LateMoment(StrEnum):
+    """What has happened when a message arrives."""
+
+    RESTARTED = Occurrence.RESTARTED.value
+    """The process of the victim runs again."""
+    REGISTERED = Occurrence.REGISTERED.value
+    """The controllers have registered it anew."""
+    UNFENCED = Occurrence.UNFENCED.value
+    """The controllers let it take part again, or the leader that stalled."""
+    JOINED_ISR = Occurrence.JOINED_ISR.value
+    """It is back in the ISR of a partition."""
+    ELECTED = Occurrence.ELECTED.value
+    """Another broker leads, or another controller is active."""
+
+
+_OF_ANOTHER_LIFE: Final = (LateMoment.REGISTERED, LateMoment.UNFENCED, LateMoment.JOINED_ISR)
+_OF_ELECTIONS: Final = (NodeRequest.VOTE, NodeRequest.BEGIN_QUORUM_EPOCH)
+"""Sent when there is no active controller."""
+_STALLED_SHARE: Final = 0.3
+"""Of the faults drawn: a leader stalls, and no process ends."""
+_MEMBER_SHARE: Final = 0.4
+"""Of the proposals for an ISR that a process ends over: a follower's, and not the sender's."""
+_LIMIT: Final = 3.0
+"""Longest wait for anything, in multiples of the cluster's patience."""
+
+
+class _Interception(NamedTuple):
+    """Messages that are held."""
+
+    let_pass: Heal
+    taken: Callable[[], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LateMessage(Fault):
+    """Hold a message until a process has ended and started again, or another leader was elected; then it arrives."""
+
+    name: ClassVar[str] = "late-message"
+    number: ClassVar[int] = 2
+    family: ClassVar[Family] = MessageFault.family
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    ends_by_itself: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
+
+    nodes: tuple[str, ...] = ("any",)
+    """Send the requests."""
+    against: tuple[str, ...] = ("all",)
+    """Send the responses."""
+    api: NodeRequest = NodeRequest.FETCH
+    part: MessagePart = MessagePart.REQUEST
+    victim: str | None = None
+    """The node whose process ends; without one a leader stalls."""
+    keep: KeepUnsynced | None = None
+    """The unsynced writes that it keeps when it loses power; without it, it is killed."""
+    arrives_after: LateMoment = LateMoment.ELECTED
+    partition: int = 0
+    """Whose leader stalls, or proposes another ISR."""
+    patience_ms: float = 2_000.0
+
+    def __post_init__(self) -> None:
+        if self.victim is None and self.keep is not None:
+            raise ValueError(f"keep: {self.keep} without a victim that loses power")
+        if self.victim is None and self.arrives_after in (LateMoment.RESTARTED, LateMoment.REGISTERED):
+            raise ValueError(f"arrives_after: {self.arrives_after} without a victim that starts again")
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Most often a proposal for the ISR, or a fetch. Mostly the process of its sender ends, or of the follower that
+        a proposal is about; else a leader stalls. None where nobody may end whose end it takes, or leaders are without
+        followers."""
+        random, traffic, partition = draws.random, draw_traffic(draws, lambda each: each.weight_late), draws.partition()
+        message = cls(against=(traffic.against,), api=traffic.api, partition=partition, patience_ms=draws.patience_ms)
+        part, keep = random.choice(list(MessagePart)), draws.keep() if random.random() < 0.5 else None
+        stalls, leader = random.random() < _STALLED_SHARE, (f"leader/{partition}",)
+        if traffic.by_controller:
+            message = replace(message, nodes=("controllers",))
+            if stalls:
+                return replace(message, part=part)
+            moment = random.choice((LateMoment.RESTARTED, LateMoment.ELECTED))
+            return replace(message, victim=draws.controller(), keep=keep, arrives_after=moment)
+        registers = traffic.api is NodeRequest.BROKER_REGISTRATION
+        replicates = traffic.against == "brokers" or traffic.api is NodeRequest.ALTER_PARTITION
+        if (registers and not draws.profile.victims) or (replicates and draws.cluster.replication_factor < 2):
+            return None
+        if not draws.profile.victims or (stalls and not registers):
+            nodes = (draws.broker(),) if traffic.against == "brokers" else leader
+            moment = random.choice((LateMoment.UNFENCED, LateMoment.ELECTED))
+            return replace(message, nodes=nodes, part=part, arrives_after=moment)
+        victim = draws.victim()
+        if traffic.api is NodeRequest.ALTER_PARTITION and random.random() < _MEMBER_SHARE:
+            return replace(message, nodes=leader, victim=victim, keep=keep, arrives_after=LateMoment.UNFENCED)
+        return replace(
+            message, nodes=(victim,), victim=victim, keep=keep, arrives_after=random.choice(_OF_ANOTHER_LIFE)
+        )
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        senders = await handle.resolve(self.nodes)
+        links = one_way(senders, await handle.resolve_peers(self.against))
+        interception = await self._hold(handle, senders[0], links)
+        if interception is None:
+            handle.notes.append("no such message was sent")
+            return
+        held_ns = handle.cluster.now_ns()
+        await self._sleep(handle, 0.0, 0.2)
+        await self._overtake(handle, among_controllers=senders[0] in handle.cluster.controllers)
+        await self._sleep(handle, 0.0, 0.3)
+        await interception.let_pass()
+        handle.note_evidence("late_ms", (handle.cluster.now_ns() - held_ns) / 1e6)
+        await self._sleep(handle, 0.2, 1.0)
+
+    # ---- the message -------------------------------------------------------------------------------------------------
+
+    async def _hold(self, handle: FaultHandle, sender: str, links: Sequence[Link]) -> _Interception | None:
+        """Have a message held, once it has been brought about; None when none is sent in time."""
+        interception: _Interception | None
+        restore: Heal | None = None
+        if self.api is NodeRequest.ALTER_PARTITION:
+            interception, restore = await self._propose(handle, sender, links)
+        else:
+            interception = await self._intercept(handle, links)
+            if self.api is NodeRequest.BROKER_REGISTRATION and self.victim is not None:
+                start = await self._end(handle, self.victim)
+                await self._sleep(handle, 0.02, 0.3)
+                await start()
+            elif self.api in _OF_ELECTIONS:
+                restore = await handle.pause(await handle.active_controller())
+        if interception is None:
+            return None
+        taken = interception.taken
+
+        async def one() -> bool | None:
+            return await taken() > 0 or None
+
+        held = await until_seen(handle, one, self._limit_s)
+        if restore is not None:
+            await restore()
+        return interception if held else None
+
+    async def _propose(
+        self, handle: FaultHandle, leader: str, links: Sequence[Link]
+    ) -> tuple[_Interception | None, Heal | None]:
+        """Have a leader propose to take a follower out of the ISR, or to have it in again: the victim, if that is
+        another node. One that stands alone proposes whoever comes next. None where the leader comes to lead nothing;
+        what comes second has the follower and the leader reach each other again."""
+        partition, victims = await self._led_by(handle, leader), await handle.resolve(self._victims)
+        if partition is None:
+            handle.notes.append(f"{leader} leads no partition")
+            return None, None
+        followers = [broker for broker in handle.situation.partition(partition).isr if broker != leader]
+        if not followers:
+            return await self._intercept(handle, links), None
+        follower = handle.random.choice([each for each in followers if each in victims] or followers)
+        if follower not in victims and handle.random.random() < 0.5:
+            interception = await self._intercept(handle, links)
+            return interception, await handle.cut(both_ways([leader], [follower]))
+        since, left = len(handle.situation.events), Event(Occurrence.LEFT_ISR, follower, partition)
+        reunite = await handle.cut(both_ways([leader], [follower]))
+        await until_occurred(handle, lambda event: event == left, since, self._limit_s)
+        interception = await self._intercept(handle, links)
+        await reunite()
+        return interception, None
+
+    async def _led_by(self, handle: FaultHandle, leader: str) -> int | None:
+        """A partition that the broker leads, if possible `partition`. While it leads none, all others stall."""
+
+        async def led() -> int | None:
+            leaders = sorted((await handle.cluster.leaders()).items())
+            led = [index for (topic, index), it in leaders if it == leader and handle.topic in ("", topic)]
+            return self.partition if self.partition in led else next(iter(led), None)
+
+        partition = await led()
+        if partition is not None:
+            return partition
+        wake = [await handle.pause(broker) for broker in handle.cluster.brokers if broker != leader]
+        partition = await until_seen(handle, led, self._limit_s)
+        for resume in wake:
+            await resume()
+        return partition
+
+    async def _intercept(self, handle: FaultHandle, links: Sequence[Link]) -> _Interception:
+        repeated = self.api is NodeRequest.ALTER_PARTITION and self.victim not in self.nodes
+        rule = MessageRule(API_KEYS[self.api], self.part, MessageEffect.HOLD, count=0 if repeated else 1)
+        return _Interception(*await handle.intercept(links, rule))
+
+    # ---- what makes it untrue ----------------------------------------------------------------------------------------
+
+    async def _overtake(self, handle: FaultHandle, *, among_controllers: bool) -> None:
+        """End a process or stall it, and return when the moment has come after which the message arrives."""
+        leader = "controller" if among_controllers else f"leader/{self.partition}"
+        (node,) = await handle.resolve((self.victim or leader,))
+        since = len(handle.situation.events)
+        undo = await (self._end(handle, node) if self.victim else handle.pause(node))
+        if self.arrives_after is LateMoment.ELECTED:
+            kind = Occurrence.CONTROLLER_ELECTED if among_controllers else Occurrence.ELECTED
+
+            def comes(event: Event) -> bool:
+                return event.kind is kind and event.subject != node
+        else:
+            briefly = self.victim is not None and handle.random.random() < 0.5
+            await self._sleep(handle, *((0.02, 0.3) if briefly else (1.1, 1.6)))
+            await undo()
+
+            def comes(event: Event) -> bool:
+                return event.kind.value == self.arrives_after.value and event.subject == node
+
+        if not await until_occurred(handle, comes, since, self._limit_s):
+            handle.notes.append(f"not in time: {self.arrives_after}")
+        if handle.random.random() < 0.5:
+            await undo()
+
+    async def _end(self, handle: FaultHandle, target: str) -> Heal:
+        (node,) = await handle.resolve((target,))
+        return await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
+
+    @property
+    def _limit_s(self) -> float:
+        return _LIMIT * self.patience_ms / 1000
+
+    async def _sleep(self, handle: FaultHandle, shortest: float, longest: float) -> None:
+        """A pause, drawn in multiples of the cluster's patience."""
+        await handle.sleep(handle.random.uniform(shortest, longest) * self.patience_ms / 1000)
+
+    # ---- the declaration ---------------------------------------------------------------------------------------------
+
+    def effective_alone(self) -> bool:
+        """Only if such a message is sent at all."""
+        return is_sent_anyway(self.api, self.nodes, self.against)
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart."""
+        return frozenset({EnvironmentCapability.MESSAGES})
+
+    def targets(self) -> tuple[str, ...]:
+        """Both ends of the message, and the victim."""
+        return (*self.nodes, *self.against, *self._victims)
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """The victim."""
+        return self._victims
+
+    @property
+    def _victims(self) -> tuple[str, ...]:
+        return () if self.victim is None else (self.victim,)
+
+    def describe(self) -> str:
+        """The message, what overtakes it, and when it arrives."""
+        message = f"late {self.api} {self.part} {' '.join(self.nodes)} → {' '.join(self.against)}"
+        ends = f"kill {self.victim}" if self.keep is None else f"power loss {self.victim} (keeps {self.keep})"
+        overtaking = "its leader stalls" if self.victim is None else ends
+        return f"{message}; {overtaking}; {self.arrives_after.replace('_', ' ')}"
