@@ -60,7 +60,7 @@ _OF_ANOTHER_LIFE: Final = (LateMoment.REGISTERED, LateMoment.UNFENCED, LateMomen
 _OF_ELECTIONS: Final = (NodeRequest.VOTE, NodeRequest.BEGIN_QUORUM_EPOCH)
 """Sent when there is no active controller."""
 _STALLED_SHARE: Final = 0.3
-"""Of the faults drawn: a leader stalls, and no process ends."""
+"""Of the faults drawn, but for proposals and registrations: a leader stalls, and no process ends."""
 _MEMBER_SHARE: Final = 0.4
 """Of the proposals for an ISR that a process ends over: a follower's, and not the sender's."""
 _LIMIT: Final = 3.0
@@ -122,15 +122,16 @@ class LateMessage(Fault):
             moment = random.choice((LateMoment.RESTARTED, LateMoment.ELECTED))
             return replace(message, victim=draws.controller(), keep=keep, arrives_after=moment)
         registers = traffic.api is NodeRequest.BROKER_REGISTRATION
-        replicates = traffic.against == "brokers" or traffic.api is NodeRequest.ALTER_PARTITION
-        if (registers and not draws.profile.victims) or (replicates and draws.cluster.replication_factor < 2):
+        proposes, replicates = traffic.api is NodeRequest.ALTER_PARTITION, traffic.against == "brokers"
+        alone = draws.cluster.replication_factor < 2 and (proposes or replicates)
+        if alone or (registers and not draws.profile.victims):
             return None
-        if not draws.profile.victims or (stalls and not registers):
-            nodes = (draws.broker(),) if traffic.against == "brokers" else leader
+        if not draws.profile.victims or (stalls and not (registers or proposes)):
+            nodes = (draws.broker(),) if replicates else leader
             moment = random.choice((LateMoment.UNFENCED, LateMoment.ELECTED))
             return replace(message, nodes=nodes, part=part, arrives_after=moment)
         victim = draws.victim()
-        if traffic.api is NodeRequest.ALTER_PARTITION and random.random() < _MEMBER_SHARE:
+        if proposes and random.random() < _MEMBER_SHARE:
             return replace(message, nodes=leader, victim=victim, keep=keep, arrives_after=LateMoment.UNFENCED)
         return replace(
             message, nodes=(victim,), victim=victim, keep=keep, arrives_after=random.choice(_OF_ANOTHER_LIFE)
@@ -205,7 +206,8 @@ class LateMessage(Fault):
         return interception, None
 
     async def _led_by(self, handle: FaultHandle, leader: str) -> int | None:
-        """A partition that the broker leads, if possible `partition`. While it leads none, all others stall."""
+        """A partition that the broker leads, if possible `partition`. While it leads none, all others stall, once it is
+        in the ISR of one."""
 
         async def led() -> int | None:
             leaders = sorted((await handle.cluster.leaders()).items())
@@ -215,6 +217,12 @@ class LateMessage(Fault):
         partition = await led()
         if partition is not None:
             return partition
+
+        async def may_lead() -> bool | None:
+            return any(leader in each.isr for each in handle.situation.partitions.values()) or None
+
+        if await until_seen(handle, may_lead, self._limit_s) is None:
+            return None
         wake = [await handle.pause(broker) for broker in handle.cluster.brokers if broker != leader]
         partition = await until_seen(handle, led, self._limit_s)
         for resume in wake:
