@@ -66,8 +66,8 @@ acknowledged              leader      offset=base, log_end=last offset + 1, high
                                       producer_epoch of that, where it is above 0
 append_unacknowledged     leader      as acknowledged, of a batch in the log that is answered with an error; detail:
                                       error
-latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=followers that have
-                                      fetched since the read began
+latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=the leader, and the
+                                      followers that have fetched since the read began
 coordinator_loaded        leader      of __consumer_offsets, when it begins to serve its groups: offset=log start,
                                       log_end of what it loaded, high_watermark; detail:
                                       {group: {partition: committed offset}}
@@ -92,7 +92,7 @@ offsets_committed         leader      … offset=base of the record, log_end, hi
 commit_failed             leader      … as offsets_committed, when the record of a commit was not appended, or was not
                                       committed in time; detail: error
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer,
-                                      confirmed=followers that have fetched since the read began
+                                      confirmed=members as of latest_told
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
 metadata_loaded           any         a broker has loaded a snapshot that ends at log_end, or a controller that takes

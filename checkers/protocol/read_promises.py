@@ -36,7 +36,8 @@ def _in_flight(partition: PartitionState, event: TraceRow) -> tuple[frozenset[in
 
 
 def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    _answered(partition, event, frozenset(event.members))
+    if event.members:  # the leader at least, but in runs of earlier versions
+        _answered(partition, event, frozenset(event.members))
 
 
 def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -141,7 +141,7 @@ def rejected(time_s: float, partition_epoch: int, *, rolled_back: bool) -> dict[
 def told(time_s: float, kind: str, partition_epoch: int, *confirmed: int) -> dict[str, Any]:
     place = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch, "high_watermark": 5}
     if kind == "latest_told":
-        return event(time_s, "b1", kind, members=list(confirmed), **place)
+        return event(time_s, "b1", kind, members=[1, *confirmed], **place)
     return event(time_s, "b1", kind, {"group": "g", "offsets": {}, "confirmed": list(confirmed)}, **place)
 
 
@@ -218,6 +218,7 @@ def test_a_leader_alone_in_its_isr_needs_nobody_to_confirm_a_read() -> None:
     assert promises_broken(decided(0, 3, 1), leads(1, 0), told(2, "latest_told", 3), told(2, "offsets_told", 3)) == []
 
 
-def test_offsets_told_by_a_version_that_did_not_trace_who_confirmed_them_are_not_judged() -> None:
-    answer = told(2, "offsets_told", 3) | {"detail": '{"group": "g", "offsets": {}}'}
-    assert promises_broken(decided(0, 3, 1, 2), leads(1, 0), answer) == []
+def test_answers_of_versions_that_did_not_trace_who_confirmed_them_are_not_judged() -> None:
+    offsets = told(2, "offsets_told", 3) | {"detail": '{"group": "g", "offsets": {}}'}
+    latest = told(2, "latest_told", 3) | {"members": []}
+    assert promises_broken(decided(0, 3, 1, 2), leads(1, 0), offsets, latest) == []

@@ -337,5 +337,6 @@ def confirms_latest(partition: Partition, read_index: int, limits: Limits) -> bo
 
 
 def confirmed_by(partition: Partition, read_index: int) -> tuple[int, ...]:
-    """The followers that have fetched since the read with this read index began."""
-    return tuple(follower.id for follower in partition.leader_state.followers if follower.read_index >= read_index)
+    """The leader, and the followers that have fetched since the read with this read index began."""
+    followers = partition.leader_state.followers
+    return (partition.node, *(follower.id for follower in followers if follower.read_index >= read_index))

@@ -25,7 +25,7 @@ class AppendResult(NamedTuple):
 
 
 class LatestOffset(NamedTuple):
-    """Result of reading the latest offset; without error, the followers that have fetched since the read began."""
+    """Result of reading the latest offset; without error, the leader and the followers that confirm it."""
 
     error: ErrorCode
     offset: int = -1

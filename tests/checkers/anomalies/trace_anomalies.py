@@ -387,7 +387,7 @@ def answer_unconfirmed(evidence: RunEvidence, random: Random, kind: str) -> Inje
             ),
             (),
         )
-        silent = [member for member in members if member in confirmed]
+        silent = [member for member in members if member in confirmed and member != event["leader"]]
         if not silent:
             return None
         member = random.choice(silent)
