@@ -73,6 +73,8 @@ class CampaignNight:
         runs: list[PlannedRun] = []
         completed = False
         for mutant, method in self._by_need():
+            if runs and self._is_settled(mutant, method):
+                break  # what is known can wait for the runs of the full protocol that the others wait for
             if (search := self._search(mutant, method)) is None:
                 continue
             runs += search.plan()

@@ -76,11 +76,11 @@ def test_two_nights_go_on_with_one_record_as_one_night_does(tmp_path: Path, monk
     monkeypatch.setattr(searches, "FIRST_BATCH", 1)
     monkeypatch.setattr(searches, "HUNT_ROUND", 1)
     monkeypatch.setattr(campaign, "ROUND_SIZE", 3)
-    in_two = [hold_night(tmp_path / "two.json", tmp_path / "two", 2) for _ in range(2)]
-    in_one = hold_night(tmp_path / "one.json", tmp_path / "one", 4)
+    in_two = [hold_night(tmp_path / "two.json", tmp_path / "two", 4) for _ in range(2)]
+    in_one = hold_night(tmp_path / "one.json", tmp_path / "one", 8)
     results = what_was_found(tmp_path / "two.json")
     assert results == what_was_found(tmp_path / "one.json")
-    assert {method: ranges[0][0] for method, ranges in results.items()} == {"random": 2, "stories": 2, "hunt": 4}
+    assert {method: ranges[0][0] for method, ranges in results.items()} == {"random": 2, "stories": 2, "hunt": 2}
     for ranges in results.values():
         assert ranges[0][1] is not None, "the trace shows what is committed without a majority"
         assert ranges[0][2] is None, "nothing of it is seen from outside"
