@@ -1,4 +1,4 @@
-"""Promises about appending: what a leader checks before it takes a batch, and a follower before it takes records. See
+"""Promises about what a leader has done before it leads and takes a batch, and a follower before it takes records. See
 `checkers.protocol.checker`."""
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from checkers.tables import TraceRow
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A new leader has its leader epoch in its epoch cache before it has a record of it."""
     first, last = partition.leads_since.get(event.node, (event.leader_epoch, UNKNOWN))
-    partition.leads_since[event.node] = (
-        (first if last == event.leader_epoch - 1 else event.leader_epoch),
-        (event.leader_epoch),
-    )
+    if last != event.leader_epoch - 1:
+        first = event.leader_epoch
+    partition.leads_since[event.node] = first, event.leader_epoch
     detail = event.details()
     check_positions(partition, event, detail.get("positions"), f"{event.node} became leader {event.at}")
     entries = detail.get("epochs")
@@ -46,7 +45,7 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
         )
     epochs = {decision.leader_epoch for decision in partition.decisions.get(event.partition_epoch, ())}
     followed = partition.role_epochs.get(event.node)
-    if epochs and followed is not None and followed not in epochs:
+    if epochs and followed is not None and followed not in epochs and not partition.created_again:
         partition.report(
             event,
             "logs-not-compared",
@@ -59,12 +58,12 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """With acks=all a leader takes a batch only while its ISR has min.insync.replicas members."""
+    detail = event.details()
+    if detail.get("acks") != -1 or "retry" in detail or partition.created_again:
+        return
     appended_in = partition.appended_in.pop((event.node, event.offset), None)
     decisions = partition.decisions.get(UNKNOWN if appended_in is None else appended_in, ())
     if not decisions or any(len(decision.isr) >= decision.min_isr for decision in decisions):
-        return
-    detail = event.details()
-    if detail.get("acks") != -1 or "retry" in detail:
         return
     decision = decisions[0]
     partition.report(

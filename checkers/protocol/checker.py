@@ -48,13 +48,13 @@ isr-proposal-behind       a leader proposes a follower for the ISR that it has s
                           leader epoch's start (LESO)
 isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen
 isr-change-outdated       the controllers change an ISR as the leader has proposed in the state before the change
-isr-change-of-an-earlier-life  … and sent, the leader and those that join being in the life that is registered
+isr-change-of-an-earlier-life  the leader that asked, and each member that joins, are in the life registered then
 isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md)
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
-position-of-another-leadership  a leader counts followers where it has seen them since it leads, not before another one
-                          may have led
+position-of-another-leadership  a leader counts a follower where it has seen it since then; what it saw before another
+                          one may have led does not count
 leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead (KIP-101)
 logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
                           appends (KAFKA-7164)

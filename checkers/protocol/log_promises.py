@@ -76,7 +76,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         elif _is_settled(partition, node) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
-    if node in partition.deleted and event.log_end > max(event.offset, 0):
+    if node in partition.deleted and node not in cluster.lied_to and event.log_end > max(event.offset, 0):
         partition.report(
             event,
             "deleted-log-came-back",

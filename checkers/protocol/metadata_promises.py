@@ -48,7 +48,8 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
     detail = event.details()
     after = PartitionDecision.of(event)
     before = partition.decision
-    if detail.get("reason") == "created":
+    if detail.get("reason") == "created" and (before is None or event.offset > before.metadata_offset):
+        partition.created_again = before is not None
         before = None
         partition.decisions.clear()
         partition.proposed_in.clear()

@@ -16,6 +16,8 @@ from checkers.protocol.state import (
     BrokerStanding,
     ClusterRowHandler,
     ClusterState,
+    Meeting,
+    PartitionDecision,
     PartitionState,
     TracedProposal,
     TraceRowHandler,
@@ -39,7 +41,8 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
     replica, requested = detail.get("replica", UNKNOWN), detail.get("requested", _NO_EPOCH)
     partition.accepted_in[event.node, replica] = event.leader_epoch
     accepted = f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}"
-    given = partition.gave_epoch.setdefault((event.node, replica, event.leader_epoch), requested != _NO_EPOCH)
+    life = detail.get("broker_epoch", _NO_EPOCH)
+    given = partition.gave_epoch.setdefault((event.node, replica, life, event.leader_epoch), requested != _NO_EPOCH)
     if requested not in (_NO_EPOCH, event.leader_epoch):
         partition.report(
             event,
@@ -56,19 +59,23 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
             f"{accepted}, without looking at the leader epoch in which it was sent",
             f"the fetches of b{replica} had been held to leader epoch {event.leader_epoch} before",
         )
-    life = detail.get("broker_epoch", _NO_EPOCH)
-    if life == _NO_EPOCH:
-        return
-    counted = partition.lives.get((event.node, replica), _NO_EPOCH)
-    partition.lives[event.node, replica] = max(life, counted)
-    standing = cluster.standing(event.node, replica)
+    if life != _NO_EPOCH:
+        partition.meetings.append(Meeting(event, replica, life, cluster.applied.get(event.node, UNKNOWN)))
+
+
+def _check_fetch(cluster: ClusterState, partition: PartitionState, fetch: Meeting) -> None:
+    event, replica = fetch.event, fetch.replica
+    counted = partition.lives.get((event.node, replica, event.leader_epoch), _NO_EPOCH)
+    partition.lives[event.node, replica, event.leader_epoch] = max(fetch.life, counted)
+    standing = cluster.standing_at(replica, fetch.metadata_end)
     later = max(counted, standing.epoch if standing is not None and standing.active else _NO_EPOCH)
-    if life < later:
+    if fetch.life < later:
         partition.report(
             event,
             "fetch-of-an-earlier-life",
             UNKNOWN,
-            f"{accepted}, sent in its broker epoch {life}",
+            f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}, sent in "
+            f"its broker epoch {fetch.life}",
             f"{event.node} knew it in broker epoch {later}: what the earlier life held it may have lost since",
         )
 
@@ -85,18 +92,25 @@ def _isr_proposed(cluster: ClusterState, partition: PartitionState, event: Trace
     proposal = TracedProposal(event.node, frozenset(event.members), epochs)
     partition.proposed_in.setdefault(state, []).append(proposal)
     for member in joining:
-        standing = cluster.standing(event.node, member)
-        if standing is None or member not in epochs or (standing.active and standing.epoch == epochs[member]):
-            continue
-        known = "unfenced" if standing.active else "fenced, or about to shut down"
-        partition.report(
-            event,
-            "isr-proposal-of-absent",
-            UNKNOWN,
-            f"{event.node} proposed b{member}, which had fetched in broker epoch {epochs[member]}, for the ISR "
-            f"{names(proposal.members)} {event.at}",
-            f"in the metadata that {event.node} had applied it was {known}, in broker epoch {standing.epoch}",
-        )
+        if member in epochs:
+            known_to = cluster.applied.get(event.node, UNKNOWN)
+            partition.meetings.append(Meeting(event, member, epochs[member], known_to))
+
+
+def _check_proposal(cluster: ClusterState, partition: PartitionState, proposal: Meeting) -> None:
+    event, member = proposal.event, proposal.replica
+    standing = cluster.standing_at(member, proposal.metadata_end)
+    if standing is None or (standing.active and standing.epoch == proposal.life):
+        return
+    known = "unfenced" if standing.active else "fenced, or about to shut down"
+    partition.report(
+        event,
+        "isr-proposal-of-absent",
+        UNKNOWN,
+        f"{event.node} proposed b{member}, which had fetched in broker epoch {proposal.life}, for the ISR "
+        f"{names(frozenset(event.members))} {event.at}",
+        f"in the metadata that {event.node} had applied it was {known}, in broker epoch {standing.epoch}",
+    )
 
 
 def _alter_partition_sent(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -104,17 +118,33 @@ def _alter_partition_sent(_: ClusterState, partition: PartitionState, event: Tra
     senders.add((event.node, event.broker_epoch))
 
 
-def check_change(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """The controllers change an ISR at a leader's request: one that was made in the state before the change, by a life
-    of the leader and about lives of the members that are registered."""
+def changed(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """The controllers change an ISR at a leader's request."""
     before = partition.decision
     if (
-        event.details().get("reason") != "alter_partition"
-        or before is None
-        or event.partition_epoch != before.partition_epoch + 1
-        or event.offset <= before.metadata_offset
+        before is not None
+        and event.partition_epoch == before.partition_epoch + 1
+        and event.offset > before.metadata_offset
+        and event.details().get("reason") == "alter_partition"
     ):
-        return
+        partition.changes.append((event, before))
+
+
+def check_requests(cluster: ClusterState, partition: PartitionState) -> None:
+    """After the last event, since a change of a broker may be traced late by another controller: every fetch and every
+    request about the ISR was of a life that counted."""
+    for meeting in partition.meetings:
+        if meeting.event.kind == "fetch_accepted":
+            _check_fetch(cluster, partition, meeting)
+        else:
+            _check_proposal(cluster, partition, meeting)
+    for event, before in partition.changes:
+        _check_change(cluster, partition, event, before)
+
+
+def _check_change(cluster: ClusterState, partition: PartitionState, event: TraceRow, before: PartitionDecision) -> None:
+    """The request was made in the state before the change, by a life of the leader and about lives of the members that
+    were registered."""
     leader, state = f"b{before.leader}", (before.leader_epoch, before.partition_epoch)
     isr = frozenset(event.members)
     fitting = [

@@ -114,6 +114,18 @@ class TracedProposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Meeting:
+    """A leader takes a fetch of a replica for its position, or proposes it for the ISR."""
+
+    event: TraceRow
+    replica: int
+    life: int
+    """The broker epoch in which the replica had fetched."""
+    metadata_end: int
+    """As far as the leader had applied the metadata."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerStanding:
     """A broker as the controllers had it from an offset of the metadata log on."""
 
@@ -181,12 +193,18 @@ class PartitionState:
     """(leader epoch, partition epoch) → the ISRs that were proposed in that state."""
     senders: dict[tuple[int, int], set[tuple[str, int]]] = field(default_factory=dict)
     """(leader epoch, partition epoch) → those who sent proposals made in that state: node and broker epoch."""
+    created_again: bool = False
+    """A topic of this name was deleted and created anew: brokers that have not read of it still act on the old one."""
     accepted_in: dict[tuple[str, int], int] = field(default_factory=dict)
     """(leader, replica) → the leader epoch in which the leader last took a fetch of the replica for a position."""
-    gave_epoch: dict[tuple[str, int, int], bool] = field(default_factory=dict)
-    """(leader, replica, leader epoch) → whether the first fetch taken for a position gave its leader epoch."""
-    lives: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(leader, replica) → the latest broker epoch of a fetch that the leader took for a position."""
+    gave_epoch: dict[tuple[str, int, int, int], bool] = field(default_factory=dict)
+    """(leader, replica, its broker epoch, leader epoch) → whether its first fetch taken for a position gave its leader
+    epoch."""
+    lives: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """(leader, replica, leader epoch) → the latest broker epoch of a fetch that the leader took for a position."""
+    meetings: list[Meeting] = field(default_factory=list)
+    changes: list[tuple[TraceRow, PartitionDecision]] = field(default_factory=list)
+    """Changes of the ISR at a leader's request, each with the decision before it."""
     leads_since: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Node → the first and the last of its latest leader epochs that follow each other."""
     role_epochs: dict[str, int] = field(default_factory=dict)
@@ -280,10 +298,6 @@ class ClusterState:
         changes = self.standings.get(broker, [])
         place = bisect_right(changes, offset, key=lambda each: each.offset)
         return changes[place - 1] if place else None
-
-    def standing(self, node: str, broker: int) -> BrokerStanding | None:
-        """A broker as `node` knows it."""
-        return self.standing_at(broker, self.applied.get(node, UNKNOWN))
 
     def clean_stop_covers(self, node: str, opened_ns: int) -> bool:
         """Whether the clean shutdown before this life of `node` was that of a log opened at `opened_ns`; an unclean

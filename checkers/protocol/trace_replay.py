@@ -65,6 +65,7 @@ def replay_trace(
     controller_promises.check_candidates(cluster, now_ns)
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
+        request_promises.check_requests(cluster, partition)
         read_promises.check_reads(partition)
     return cluster
 
@@ -207,7 +208,7 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
 _OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
     **{kind: (handler,) for kind, handler in request_promises.CLUSTER_HANDLERS.items()},
     "log_recovered": (log_promises.check_recovered,),
-    "partition_changed": (controller_promises.check_fenced, request_promises.check_change),
+    "partition_changed": (controller_promises.check_fenced, request_promises.changed),
 }
 """As `_HANDLERS`, and before those."""
 _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = {

@@ -63,6 +63,8 @@ def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionIm
         and before_change.last_known_elr == (partition.leader,)
     )
     reason = LAST_KNOWN_LEADER_ELECTED if last_known_leader else "alter_partition" if grown else "taken_over"
+    if before_change is None:
+        reason = "created"
     return TraceEvent(
         "partition_changed",
         topic=partition.topic,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from checkers.evidence import CheckSettings
+from tests.checkers import small_evidence
 from tests.checkers.protocol.test_protocol_replicas import (
     BORN,
     COPIED,
@@ -18,7 +19,7 @@ from tests.checkers.protocol.test_protocol_replicas import (
     leads,
     opened,
 )
-from tests.checkers.small_evidence import event
+from tests.checkers.small_evidence import event, fault
 
 
 def of_broker(time_s: float, kind: str, broker: int, epoch: int, offset: int) -> Event:
@@ -173,6 +174,24 @@ def test_each_broken_promise_is_found(kind: str) -> None:
 
 def test_a_fetch_that_is_no_more_held_to_its_leader_epoch_is_found() -> None:
     assert found([*COPIED, fetched(4, 2), fetched(5, 2, requested=-1)]) == {"fetch-of-another-epoch"}
+
+
+def test_a_deleted_log_may_come_back_on_a_disk_that_lied() -> None:
+    lying = small_evidence.faults(fault("fsync-lies", ["b3"], 0.5, 6, {"lost_bytes": 10}))
+    assert kinds(BROKEN["deleted-log-came-back"], settings=BALANCED, faults=lying) == []
+
+
+def test_a_topic_that_is_created_again_is_another_one_also_for_those_who_have_not_read_of_it() -> None:
+    again = decided(3, 0, 1, 1, (1,), reason="created", taken_over=True) | {"offset": 300}
+    batch = appended(4, "b1", 5, 6) | IN_PLACE | {"partition_epoch": 0}
+    assert found([*ALONE, again, batch, answered("append_unacknowledged", error="request_timed_out")]) == set()
+    late = decided(5, 0, 1, 1, (1, 2, 3), reason="created")
+    assert found([*ALONE, late, decided(6, 1, 1, 1, (1, 2)) | {"offset": 310}]) == {"partition-epoch-stood"}
+
+
+def test_a_broker_that_was_unfenced_is_so_also_where_that_is_traced_late() -> None:
+    late = of_broker(6, "broker_unfenced", 3, 12, 114)
+    assert found([*REGISTERED, applied(3.6, "b1", 114), proposed(4, (1, 2, 3), 3, 12), late]) == set()
 
 
 def test_a_fetch_of_an_earlier_life_is_found_by_the_fetches_before_it() -> None:
