@@ -154,7 +154,8 @@ def _check_change(cluster: ClusterState, partition: PartitionState, event: Trace
     ]
     changed = f"the controllers changed the ISR to {names(isr)} {event.at}, as a leader had asked for"
     if not fitting:
-        asked = [state for state, made in partition.proposed_in.items() if any(isr <= each.members for each in made)]
+        earlier = ((asked, made) for asked, made in partition.proposed_in.items() if asked < state)
+        asked = [asked for asked, made in earlier if any(isr <= each.members for each in made)]
         if asked:
             leader_epoch, partition_epoch = max(asked)
             partition.report(
