@@ -53,8 +53,8 @@ isr-change-refused-otherwise  a refused change gets the error of the first check
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
-position-of-another-leadership  a leader counts a follower where it has seen it since then; what it saw before another
-                          one may have led does not count
+position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
+                          another one may have led does not count
 leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead (KIP-101)
 logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
                           appends (KAFKA-7164)

@@ -69,6 +69,8 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
         _check_reassignment(change, settings)
     if after.partition_epoch == before.partition_epoch + 1:
         _check_recovery(change, settings)
+        if change.reason == "alter_partition":
+            partition.changes.append((event, before))
         if settings.has_trace and not detail.get("taken_over"):  # else nothing says why it was made
             _check_minimum(change)
 

@@ -63,10 +63,13 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
         partition.meetings.append(Meeting(event, replica, life, cluster.applied.get(event.node, UNKNOWN)))
 
 
-def _check_fetch(cluster: ClusterState, partition: PartitionState, fetch: Meeting) -> None:
+def _check_fetch(
+    cluster: ClusterState, partition: PartitionState, fetch: Meeting, lives: dict[tuple[str, int, int], int]
+) -> None:
+    """`lives` has, by leader, replica and leader epoch, the latest life whose fetch counted before."""
     event, replica = fetch.event, fetch.replica
-    counted = partition.lives.get((event.node, replica, event.leader_epoch), _NO_EPOCH)
-    partition.lives[event.node, replica, event.leader_epoch] = max(fetch.life, counted)
+    counted = lives.get((event.node, replica, event.leader_epoch), _NO_EPOCH)
+    lives[event.node, replica, event.leader_epoch] = max(fetch.life, counted)
     standing = cluster.standing_at(replica, fetch.metadata_end)
     later = max(counted, standing.epoch if standing is not None and standing.active else _NO_EPOCH)
     if fetch.life < later:
@@ -113,29 +116,18 @@ def _check_proposal(cluster: ClusterState, partition: PartitionState, proposal: 
     )
 
 
-def _alter_partition_sent(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+def _alter_partition_sent(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     senders = partition.senders.setdefault((event.leader_epoch, event.partition_epoch), set())
     senders.add((event.node, event.broker_epoch))
-
-
-def changed(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """The controllers change an ISR at a leader's request."""
-    before = partition.decision
-    if (
-        before is not None
-        and event.partition_epoch == before.partition_epoch + 1
-        and event.offset > before.metadata_offset
-        and event.details().get("reason") == "alter_partition"
-    ):
-        partition.changes.append((event, before))
 
 
 def check_requests(cluster: ClusterState, partition: PartitionState) -> None:
     """After the last event, since a change of a broker may be traced late by another controller: every fetch and every
     request about the ISR was of a life that counted."""
+    lives: dict[tuple[str, int, int], int] = {}
     for meeting in partition.meetings:
         if meeting.event.kind == "fetch_accepted":
-            _check_fetch(cluster, partition, meeting)
+            _check_fetch(cluster, partition, meeting, lives)
         else:
             _check_proposal(cluster, partition, meeting)
     for event, before in partition.changes:
@@ -231,9 +223,11 @@ def _mapping(detail: Mapping[str, Any], name: str) -> Mapping[str, int]:
     return value if isinstance(value, dict) else {}
 
 
-HANDLERS: Mapping[str, TraceRowHandler] = {"alter_partition_refused": _refused}
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "alter_partition_sent": _alter_partition_sent,
+    "alter_partition_refused": _refused,
+}
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,
     "isr_proposed": _isr_proposed,
-    "alter_partition_sent": _alter_partition_sent,
 }

@@ -200,8 +200,6 @@ class PartitionState:
     gave_epoch: dict[tuple[str, int, int, int], bool] = field(default_factory=dict)
     """(leader, replica, its broker epoch, leader epoch) → whether its first fetch taken for a position gave its leader
     epoch."""
-    lives: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    """(leader, replica, leader epoch) → the latest broker epoch of a fetch that the leader took for a position."""
     meetings: list[Meeting] = field(default_factory=list)
     changes: list[tuple[TraceRow, PartitionDecision]] = field(default_factory=list)
     """Changes of the ISR at a leader's request, each with the decision before it."""

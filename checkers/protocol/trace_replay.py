@@ -58,8 +58,8 @@ def replay_trace(
                 if not event.topic.startswith("__"):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1
-            for check in _OF_CLUSTER.get(event.kind, ()):
-                check(cluster, partition, event)
+            if event.kind in _OF_CLUSTER:
+                _OF_CLUSTER[event.kind](cluster, partition, event)
             for handler in _HANDLERS.get(event.kind, ()):
                 handler(partition, event, settings)
     controller_promises.check_candidates(cluster, now_ns)
@@ -205,12 +205,12 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
     for kind in sorted({kind for handlers in _IN_ORDER for kind in handlers})
 }
 """Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""
-_OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
-    **{kind: (handler,) for kind, handler in request_promises.CLUSTER_HANDLERS.items()},
-    "log_recovered": (log_promises.check_recovered,),
-    "partition_changed": (controller_promises.check_fenced, request_promises.changed),
+_OF_CLUSTER: Mapping[str, ClusterRowHandler] = {
+    **request_promises.CLUSTER_HANDLERS,
+    "log_recovered": log_promises.check_recovered,
+    "partition_changed": controller_promises.check_fenced,
 }
-"""As `_HANDLERS`, and before those."""
+"""Kind of event → the handler that needs to know of the whole cluster; it comes before those of `_HANDLERS`."""
 _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = {
     "broker_registered": (
         controller_promises.broker_registered,

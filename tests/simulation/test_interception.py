@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
+from harness.simulation.node import SimNode
 from harness.simulation.world import HARNESS, World
 from nemesis.ports import KeepUnsynced, Link, MessageEffect, MessagePart, MessageRule
 from tests.simulation.framed import FramedCaller, serve
@@ -40,6 +42,14 @@ class Scene:
 def scene() -> Iterator[Scene]:
     with World(1) as world:
         yield Scene(world)
+
+
+def intercepted_sender(scene: Scene, send: Callable[[], Coroutine[Any, Any, None]], rule: MessageRule) -> SimNode:
+    """Another node, which sends to the server; the rule is for its messages."""
+    sender = scene.world.add_node("b2")
+    scene.world.network.intercept(1, [Link("b2", "b1")], rule)
+    sender.start(send)
+    return sender
 
 
 def now_s() -> float:
@@ -151,10 +161,7 @@ def test_a_request_on_its_way_outlives_the_machine_that_sent_it_and_nothing_come
         await asyncio.Event().wait()
 
     async def scenario() -> None:
-        sender = scene.world.add_node("b2")
-        rule = MessageRule(FETCH, REQUEST, effect, 2000 if effect is DELAY else 0)
-        scene.world.network.intercept(1, [Link("b2", "b1")], rule)
-        sender.start(send)
+        sender = intercepted_sender(scene, send, MessageRule(FETCH, REQUEST, effect, 2000 if effect is DELAY else 0))
         await asyncio.sleep(0.4 if effect is DELAY else 1)
         assert scene.world.network.intercepted(1) == 1
         sender.power_off(KeepUnsynced.NOTHING, Random(1))
@@ -177,9 +184,7 @@ def test_a_held_request_arrives_before_the_reset_of_a_sender_that_died_with_some
         await asyncio.Event().wait()
 
     async def scenario() -> None:
-        sender = scene.world.add_node("b2")
-        scene.world.network.intercept(1, [Link("b2", "b1")], MessageRule(FETCH, REQUEST, HOLD))
-        sender.start(send)
+        sender = intercepted_sender(scene, send, MessageRule(FETCH, REQUEST, HOLD))
         await asyncio.sleep(1)
         sender.kill()
         await asyncio.sleep(1)
@@ -204,9 +209,7 @@ def test_a_held_request_is_forgotten_with_what_a_cut_link_holds_before_it(scene:
         await asyncio.Event().wait()
 
     async def scenario() -> None:
-        network, sender = scene.world.network, scene.world.add_node("b2")
-        network.intercept(1, [Link("b2", "b1")], MessageRule(FETCH, REQUEST, HOLD))
-        sender.start(send)
+        network, sender = scene.world.network, intercepted_sender(scene, send, MessageRule(FETCH, REQUEST, HOLD))
         await asyncio.sleep(0.05)
         network.cut("b2", "b1")
         await asyncio.sleep(1)
