@@ -35,6 +35,11 @@ class ClusterShape:
         return max(0, min(self.min_insync_replicas - 1, len(self.brokers)))
 
     @property
+    def every_broker_has_replicas(self) -> bool:
+        """Whether the topic has enough replicas for all brokers; they are spread evenly."""
+        return self.partitions * self.replication_factor >= len(self.brokers)
+
+    @property
     def replica_can_be_spared(self) -> bool:
         """Whether a partition may have one replica less for a while."""
         return min(self.replication_factor, len(self.brokers)) > max(1, self.min_insync_replicas)

@@ -133,9 +133,9 @@ def draw(
         if at_s <= end_s:
             duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
             of_slots.append(_to_the_millisecond(at_s, duration_s, fault))
-    if of_slots and not any(each.fault.effective_alone() for each in (*scheduled, *of_slots)):
+    if of_slots and not any(each.fault.effective_alone(cluster) for each in (*scheduled, *of_slots)):
         others = (draw_fault(family, streams, 0, cluster, profile, alone=True) for family in possible)
-        first = next((fault for fault in others if fault.effective_alone()), of_slots[0].fault)
+        first = next((fault for fault in others if fault.effective_alone(cluster)), of_slots[0].fault)
         of_slots[0] = replace(of_slots[0], fault=first)
     earliest_s = _LAST_FAULT_EARLIEST * cluster.patience_s
     if of_slots and of_slots[-1].at_s < earliest_s < end_s:
@@ -154,7 +154,7 @@ def _changed(
 ) -> Iterator[ScheduledFault]:
     """The faults with triggers, limited to channels, and blacked out; the first that has an effect by itself stays as
     it is."""
-    kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone()), 0)
+    kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone(cluster)), 0)
     for number, scheduled in enumerate(of_slots):
         random = streams.of("channel", number)
         if number != kept and EnvironmentCapability.CHANNELS not in cluster.unsupported and random.random() < channels:
@@ -220,7 +220,7 @@ def draw_fault(
             drawn = kind.draw(draws)
             fault = drawn and drawn.adapted(cluster.unsupported, draws.random)
             if fault is not None:
-                if not alone or fault.effective_alone():
+                if not alone or fault.effective_alone(cluster):
                     return fault
                 usable.append(fault)
     return usable[0]

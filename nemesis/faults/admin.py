@@ -125,7 +125,7 @@ class ElectPreferred(Fault):
             "elected" if answer == DONE else "not_needed" if answer == "ELECTION_NOT_NEEDED" else "refused"
         )
 
-    def effective_alone(self) -> bool:
+    def effective_alone(self, cluster: ClusterShape) -> bool:
         """The preferred replica leads already while nothing else goes wrong."""
         return False
 

@@ -49,9 +49,9 @@ class DiskFull(Fault):
         for node in await handle.resolve(self.nodes):
             await handle.fill_disk(node, self.room_bytes)
 
-    def effective_alone(self) -> bool:
-        """A controller may write nothing while nothing else goes wrong."""
-        return not all(node.startswith("c") for node in self.nodes)
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """While nothing else goes wrong, a controller may write nothing, nor does a broker without a replica."""
+        return cluster.every_broker_has_replicas and not all(node.startswith("c") for node in self.nodes)
 
     def describe(self) -> str:
         """Targets, and the room left."""

@@ -86,7 +86,7 @@ class Fault:
         """Whether the evidence shows that the fault did something."""
         return any(evidence.get(name, 0) != 0 for name in self.proof)
 
-    def effective_alone(self) -> bool:
+    def effective_alone(self, cluster: ClusterShape) -> bool:
         """Whether it has an effect where nothing else goes wrong, as the only fault of a run must."""
         return True
 

@@ -274,7 +274,7 @@ class LateMessage(Fault):
 
     # ---- the declaration ---------------------------------------------------------------------------------------------
 
-    def effective_alone(self) -> bool:
+    def effective_alone(self, cluster: ClusterShape) -> bool:
         """Only if such a message is sent at all."""
         return is_sent_anyway(self.api, self.nodes, self.against)
 

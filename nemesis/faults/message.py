@@ -145,7 +145,7 @@ class MessageFault(Fault):
         rule = MessageRule(API_KEYS[self.api], self.part, self.effect, self.delay_ms, self.count)
         await handle.intercept(one_way(nodes, against), rule)
 
-    def effective_alone(self) -> bool:
+    def effective_alone(self, cluster: ClusterShape) -> bool:
         """Only if such a message is sent at all."""
         return is_sent_anyway(self.api, self.nodes, self.against)
 

@@ -164,10 +164,14 @@ class NetworkPartition(Fault):
             cut = links(self.shape, nodes, brokers, controllers, against)
         await handle.cut(on_channel(cut, self.channel), reset=self.flavour is ConnectionFate.RESET)
 
-    def effective_alone(self) -> bool:
+    def effective_alone(self, cluster: ClusterShape) -> bool:
         """Two nodes may have nothing to say to each other: two brokers share no leader, or a controller is not the
         active one; and a connection of one name may have nothing to carry."""
-        return self.channel is None and not self.against and self.shape is not PartitionShape.BRIDGE
+        if self.channel is not None or self.against:
+            return False
+        if self.shape is PartitionShape.LEADER_ONLY:
+            return cluster.replication_factor > 1
+        return self.shape not in (PartitionShape.BRIDGE, PartitionShape.RING)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Connections that can be told apart, if it is limited to some."""

@@ -75,7 +75,7 @@ class Packets(Fault):
             LinkQuality(delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, loss=self.loss),
         )
 
-    def effective_alone(self) -> bool:
+    def effective_alone(self, cluster: ClusterShape) -> bool:
         """A leader may be the very broker that it is to be cut from, and two brokers may share no partition; a
         connection of one name may have nothing to carry."""
         return self.against == ("all",) and self.channel is None

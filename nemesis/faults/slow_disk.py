@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
@@ -46,9 +47,9 @@ class SlowDisk(Fault):
         for node in await handle.resolve(self.nodes):
             await handle.slow_disk(node, self.delay_ms)
 
-    def effective_alone(self) -> bool:
-        """A controller may write nothing while nothing else goes wrong."""
-        return not all(node.startswith("c") for node in self.nodes)
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """While nothing else goes wrong, a controller may write nothing, nor does a broker without a replica."""
+        return cluster.every_broker_has_replicas and not all(node.startswith("c") for node in self.nodes)
 
     def describe(self) -> str:
         """Targets, and the delay."""

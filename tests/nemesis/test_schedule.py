@@ -20,6 +20,7 @@ from harness.environments.sim import SimDeployment
 from harness.simulation.world import World
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk import PowerLoss
+from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.leader import StaleBrokerEpoch, UncleanReturn
@@ -178,7 +179,7 @@ def test_the_only_fault_of_a_run_is_one_that_bites_alone(family: str) -> None:
     broker cut from a controller that was not the active one."""
     alone = [schedule for seed in range(400) if len(schedule := draw(Random(seed), CLUSTER, 60.0, [family])) == 1]
     assert len(alone) > 20
-    assert all(scheduled.fault.effective_alone() for schedule in alone for scheduled in schedule)
+    assert all(scheduled.fault.effective_alone(CLUSTER) for schedule in alone for scheduled in schedule)
 
 
 @pytest.mark.parametrize(
@@ -186,11 +187,20 @@ def test_the_only_fault_of_a_run_is_one_that_bites_alone(family: str) -> None:
     [
         NetworkPartition(shape=PartitionShape.ONE_WAY, nodes=("b3",), against=("c1",)),
         NetworkPartition(shape=PartitionShape.BRIDGE, nodes=("b1",)),
+        NetworkPartition(shape=PartitionShape.RING, nodes=("b1", "b2", "b3")),
     ],
 )
 def test_a_partition_of_two_nodes_may_cut_nothing(partition: NetworkPartition) -> None:
-    assert not partition.effective_alone()
-    assert NetworkPartition(shape=PartitionShape.ONE_WAY, nodes=("b3",)).effective_alone()
+    assert not partition.effective_alone(CLUSTER)
+    assert NetworkPartition(shape=PartitionShape.ONE_WAY, nodes=("b3",)).effective_alone(CLUSTER)
+
+
+def test_where_replicas_are_few_a_leader_may_be_cut_from_nobody_and_a_disk_be_idle() -> None:
+    """Seeds 3000100 and 3000239 of runs of 20 s had such a fault alone."""
+    cut, full = NetworkPartition(shape=PartitionShape.LEADER_ONLY, nodes=("leader/0",)), DiskFull(nodes=("b3",))
+    for fault in (cut, full):
+        assert fault.effective_alone(CLUSTER)
+        assert not fault.effective_alone(replace(CLUSTER, partitions=1, replication_factor=1))
 
 
 def test_the_last_fault_of_a_run_waits_until_clients_have_written() -> None:
@@ -268,9 +278,9 @@ def test_some_fault_of_a_run_may_have_an_effect_by_itself_also_where_no_broker_m
     controllers_alone = 0
     for seed in range(300):
         schedule = draw(Random(seed), cluster, 30.0, ["partition", "disk-full"])
-        assert not len(schedule) or any(scheduled.fault.effective_alone() for scheduled in schedule), seed
+        assert not len(schedule) or any(scheduled.fault.effective_alone(CLUSTER) for scheduled in schedule), seed
         controllers_alone += not any(
-            scheduled.fault.effective_alone() for scheduled in draw(Random(seed), cluster, 30.0, ["disk-full"])
+            scheduled.fault.effective_alone(CLUSTER) for scheduled in draw(Random(seed), cluster, 30.0, ["disk-full"])
         )
     assert controllers_alone == 300, "full disks of controllers alone prove nothing"
 

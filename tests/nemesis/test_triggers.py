@@ -47,7 +47,7 @@ def test_something_always_happens_by_the_clock() -> None:
     for seed in range(300):
         schedule = draw(Random(seed), CLUSTER, 60.0, triggers=1.0)
         if any(each.when is not None for each in schedule):
-            assert any(each.when is None and each.fault.effective_alone() for each in schedule)
+            assert any(each.when is None and each.fault.effective_alone(CLUSTER) for each in schedule)
 
 
 def test_a_triggered_schedule_names_what_exists_keeps_the_loss_budget_and_reads_back_the_same() -> None:

@@ -113,7 +113,7 @@ def test_channels_are_drawn_as_often_as_asked_for_and_change_no_other_draw() -> 
             else:
                 assert after == before
         assert Schedule(tuple(some)).to_script() == parse({"faults": some.to_script() or "none"}).script.to_script()
-        assert any(each.fault.effective_alone() for each in some)
+        assert any(each.fault.effective_alone(CLUSTER) for each in some)
     assert limited > 8
 
 

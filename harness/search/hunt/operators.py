@@ -104,7 +104,7 @@ def is_legal(spec: Spec, base: Spec) -> bool:
     """Whether a spec is one that the hunt may run: see the module's docstring."""
     if not base.families:  # faults that a user wrote down may go beyond the loss budget
         return len(spec.script) <= FAULTS_MOST
-    timed = any(each.when is None and each.fault.effective_alone() for each in spec.script)
+    timed = any(each.when is None and each.fault.effective_alone(_cluster(spec)) for each in spec.script)
     return timed and len(spec.script) <= FAULTS_MOST and is_fair(spec.script, _cluster(spec))
 
 

@@ -47,7 +47,7 @@ def test_an_operator_yields_legal_specs_that_read_back_as_they_are(operator: str
         assert loads(child.to_yaml()) == child
         cluster = child.cluster_shape(child.broker_names, child.controller_names)
         assert is_fair(child.script, cluster)
-        assert any(each.when is None and each.fault.effective_alone() for each in child.script)
+        assert any(each.when is None and each.fault.effective_alone(cluster) for each in child.script)
         assert all(each.at_s + each.for_s <= child.time_limit_s + 0.002 for each in child.script)
 
 
