@@ -5,6 +5,8 @@ the offset up to which the active controller regarded the log as committed. Then
 
 two-controllers-one-epoch   no two controllers lead in one controller epoch
 voted-twice                 no controller votes for two candidates in one epoch
+vote-for-older-log          no controller votes for another one whose log, as it says, is behind its own: by the epoch
+                            of the last record, then by the end
 vote-forgotten              a controller that restarts knows its epoch and the candidate it voted for
 controller-incomplete       a new leader holds everything committed in earlier epochs (Leader Completeness)
 commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment, and the
@@ -158,6 +160,25 @@ class _RaftState:
             )
         if event.leader_epoch >= epoch:
             self.votes[event.node] = (event.leader_epoch, event.broker)
+        self._check_ends(event)
+
+    def _check_ends(self, event: TraceRow) -> None:
+        """A vote for itself has no ends, nor has one of a version that did not trace them. Where the last record is not
+        known, as behind a snapshot, the voter's own word is taken."""
+        detail = event.details()
+        if "candidate" not in detail:
+            return
+        log, candidate = self.logs.setdefault(event.node, _MetadataLog()), tuple(detail["candidate"])
+        last = log.at(log.end - 1) if log.end > 0 else 0
+        own = tuple(detail["own"]) if last == _UNKNOWN else (last, log.end)
+        if candidate < own:
+            self.report(
+                event,
+                "vote-for-older-log",
+                f"{event.node} voted for {event.broker} in controller epoch {event.leader_epoch} {event.at}, whose log "
+                f"ends at {candidate[1]}, after a record of epoch {candidate[0]}",
+                f"its own ended at {own[1]}, after a record of epoch {own[0]}",
+            )
 
     def leads(self, event: TraceRow) -> None:
         other = self.leaders.setdefault(event.leader_epoch, event.node)

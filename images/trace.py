@@ -102,7 +102,8 @@ metadata_loaded           any         a broker has loaded a snapshot that ends a
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its
                                       log; left_over, start_checkpoint, bytes_behind, as of log_recovered
-quorum_voted              controller  leader_epoch, broker=candidate; itself included
+quorum_voted              controller  leader_epoch, broker=candidate; itself included; detail, of another one: candidate
+                                      and own=[last epoch, log end]
 quorum_vote_refused       controller  leader_epoch, leader it knows then, broker=candidate, refused though not for its
                                       epoch; detail: pre_vote, candidate and own=[last epoch, log end], voted=its vote
                                       in this epoch, role, leader_answered its fetches

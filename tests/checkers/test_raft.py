@@ -26,6 +26,12 @@ def voted(time_s: float, node: str, epoch: int, candidate: int) -> Event:
     return small_evidence.event(time_s, node, "quorum_voted", leader_epoch=epoch, broker=candidate)
 
 
+def voted_by_ends(candidate: tuple[int, int], own: tuple[int, int]) -> Event:
+    """c2 votes for c3, these being the last epochs and the ends of their logs."""
+    ends = {"candidate": list(candidate), "own": list(own)}
+    return small_evidence.event(6, "c2", "quorum_voted", ends, leader_epoch=9, broker=103)
+
+
 def leads(time_s: float, node: str, epoch: int) -> Event:
     return small_evidence.event(time_s, node, "quorum_leader", leader_epoch=epoch)
 
@@ -90,6 +96,8 @@ ELECTED = [*BORN, voted(1, "c1", 1, 101), voted(1, "c2", 1, 101), leads(1.1, "c1
 COPIED = [*ELECTED, appended(1.2, "c2", 0, 1, 1)]
 COMMITTED = [*COPIED, committed(1.3, "c1", 1, 0, 1)]
 UNCOMMITTED = [*COMMITTED, appended(2, "c1", 1, 3, 1, crc=8)]
+TWO_RECORDS = [*UNCOMMITTED, appended(3, "c2", 1, 3, 1, crc=8)]
+RESTORED = small_evidence.event(5, "c2", "metadata_restored", leader_epoch=2, offset=9)
 
 
 def verdict(*events: Event, faults: Sequence[Any] = (), comparable_clocks: bool = True) -> Verdict:
@@ -148,6 +156,22 @@ KEPT = {
         appended(3, "c3", 0, 1, 1),
         leads(4, "c3", 2),
     ],
+    "a vote for a log as up to date as the own": [*COMMITTED, voted_by_ends((1, 1), (1, 1))],
+    "a vote for a longer log": [*COMMITTED, voted_by_ends((1, 2), (1, 1))],
+    "a vote for a shorter log with a later record": [*TWO_RECORDS, voted_by_ends((2, 1), (1, 3))],
+    "a vote for a log as long as the own once the own was cut": [
+        *TWO_RECORDS,
+        cut(4, "c2", 1, 3, known=1),
+        voted_by_ends((1, 1), (1, 1)),
+    ],
+    "a vote for a log as long as the own once the own was restarted": [
+        *TWO_RECORDS,
+        cut(4, "c2", 1, 3, known=1),
+        started(5, "c2", epoch=1, voted=101, end=1, epochs=[(1, 0)]),
+        voted_by_ends((1, 1), (1, 1)),
+    ],
+    "a vote for an empty log by one with an empty log": [*BORN, voted_by_ends((0, 0), (0, 0))],
+    "a vote of a controller whose log is a snapshot": [*COMMITTED, RESTORED, voted_by_ends((2, 9), (2, 9))],
     "a vote in a later epoch": [*COMMITTED, voted(3, "c2", 2, 103)],
     "a broker applies committed metadata, and late metadata below a snapshot": [
         *COMMITTED,
@@ -174,6 +198,7 @@ KEPT = {
 BROKEN = {
     "two-controllers-one-epoch": [*COMMITTED, leads(2, "c2", 1)],
     "voted-twice": [*ELECTED, voted(2, "c2", 1, 103)],
+    "vote-for-older-log": [*TWO_RECORDS, voted_by_ends((1, 2), (1, 3))],
     "vote-forgotten": [*ELECTED, started(2, "c2", epoch=1, voted=-1)],
     "controller-incomplete": [*COMMITTED, leads(2, "c3", 2)],
     "commit-without-majority": [*ELECTED, committed(2, "c1", 1, 0, 1)],
@@ -201,6 +226,20 @@ def test_every_promise_holds_in_a_correct_trace(events: list[Event]) -> None:
 def test_each_broken_promise_is_found(kind: str) -> None:
     assert verdict(*BROKEN[kind]).validity is Validity.INVALID
     assert kinds(*BROKEN[kind]) == [kind]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*TWO_RECORDS, appended(4, "c2", 3, 4, 2), voted_by_ends((1, 9), (2, 4))],
+        [*TWO_RECORDS, voted_by_ends((1, 2), (0, 0))],
+        [*COMMITTED, RESTORED, voted_by_ends((2, 8), (2, 9))],
+        [*COMMITTED, RESTORED, voted_by_ends((1, 12), (2, 9))],
+    ],
+    ids=["an older epoch, though longer", "a voter that misreads its log", "behind a snapshot", "its epoch"],
+)
+def test_a_log_is_older_by_its_last_epoch_and_then_by_its_end(events: list[Event]) -> None:
+    assert kinds(*events) == ["vote-for-older-log"]
 
 
 def test_a_committed_metadata_record_never_changes() -> None:

@@ -12,6 +12,7 @@ from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec
+from nemesis.schedule import parse_faults
 
 SEEDS = range(6)
 """Among them at least one run must break the promise."""
@@ -30,6 +31,11 @@ class _Promise:
 SMALL_FETCHES = {"replica.fetch.max.bytes": "200", "replica.fetch.response.max.bytes": "400"}
 """A follower that was away catches up in many fetches, below its leader's high watermark."""
 BALANCED = {"families": ("kill",), "settings": {"unclean.recovery.strategy": "balanced"}}
+LAGGARD = {
+    "families": (),
+    "script": parse_faults([{"at": 2, "for": 8, "fault": "lagging-controller"}])[1],
+    "partitions": 1,
+}
 PROMISES = (
     _Promise(
         "follower_high_watermark_within_log",
@@ -45,6 +51,7 @@ PROMISES = (
     _Promise("min_isr_gates_append", "appended-below-minimum", {"families": ("kill", "pause")}),
     _Promise("registration_waits_for_fencing", "registered-in-session", {"families": ("kill",)}),
     _Promise("recovery_keeps_last_known_elr", "last-known-elr-forgotten", BALANCED),
+    _Promise("vote_needs_up_to_date_log", "vote-for-older-log", LAGGARD),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
     _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
     _Promise("reassignment_waits_for_isr", "reassignment-completed-early", {"families": ("admin",)}),

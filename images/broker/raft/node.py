@@ -172,7 +172,7 @@ class RaftNode:
         if vote is None or error is not ErrorCode.none:
             return messages.vote_error(error)
         state, answer = self.state.on_vote_request(vote, self.log.last_entry, self._now())
-        self._transition(state)
+        self._transition(state, vote=vote)
         if answer.error is ErrorCode.none and not answer.granted:
             self._trace_refusal(vote)
         return messages.vote_response(answer)
@@ -224,8 +224,14 @@ class RaftNode:
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
-    def _transition(self, state: QuorumState, outgoing: tuple[OutgoingMessage, ...] = ()) -> None:
-        """Change to `state`: the only place that assigns it."""
+    def _transition(
+        self,
+        state: QuorumState,
+        outgoing: tuple[OutgoingMessage, ...] = (),
+        *,
+        vote: values.VoteRequest | None = None,
+    ) -> None:
+        """Change to `state`, upon a request for a vote if there is one: the only place that assigns it."""
         before = self.state
         if state is before and not outgoing:
             return
@@ -233,7 +239,7 @@ class RaftNode:
             self.log.write_election_state(state.election_state)
             self._election_state = state.election_state  # only now: what the disk refused is not stored
         self.state = state
-        self._trace_transition(before, state)
+        self._trace_transition(before, state, vote)
         if state.role is RaftRole.LEADER and before.role is not RaftRole.LEADER:
             self.high_watermark_at_election = before.high_watermark
             change = [LeaderChange(state.node_id, state.epoch)]
@@ -458,20 +464,23 @@ class RaftNode:
         self._node_ports.trace(TraceEvent(kind, **fields))
 
     def _trace_refusal(self, vote: values.VoteRequest) -> None:
-        state, end = self.state, self.log.last_entry
+        state = self.state
         detail = {
             "pre_vote": vote.pre_vote,
-            "candidate": [vote.end.epoch, vote.end.offset],
-            "own": [end.epoch, end.offset],
+            **self._log_ends(vote),
             "voted": state.voted_for,
             "role": str(state.role),
             "leader_answered": state.leader_answered,
         }
         self._trace("quorum_vote_refused", leader=state.leader, broker=vote.candidate, detail=detail)
 
-    def _trace_transition(self, before: QuorumState, state: QuorumState) -> None:
+    def _log_ends(self, vote: values.VoteRequest) -> dict[str, object]:
+        return {"candidate": list(vote.end), "own": list(self.log.last_entry)}
+
+    def _trace_transition(self, before: QuorumState, state: QuorumState, vote: values.VoteRequest | None) -> None:
         if state.voted_for != NO_NODE and (state.voted_for, state.epoch) != (before.voted_for, before.epoch):
-            self._trace("quorum_voted", broker=state.voted_for)
+            ends = {} if vote is None else self._log_ends(vote)
+            self._trace("quorum_voted", broker=state.voted_for, detail=ends)
         if state.role in _TRACED_ROLES and (state.role, state.epoch, state.leader) != (
             before.role,
             before.epoch,
