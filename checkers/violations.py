@@ -48,6 +48,7 @@ INEXCUSABLE = frozenset(
         "log-start-unfounded",
         "log-start-ahead",
         "deleted-log-came-back",
+        "log-beginning-missing",
         "log-shortened",
         "log-end-not-on-disk",
         "clean-shutdown-lost-records",

@@ -13,7 +13,8 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence};
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
-                                      that its file has behind the last batch, if any
+                                      that its file has behind the last batch, if any; first_segment=[base offset, the
+                                      one in the log-start checkpoint or -1] of the first segment, if not at 0
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, bytes_behind, as above; high_watermark with which it takes over,
@@ -21,7 +22,10 @@ became_leader             broker      leader_epoch, partition_epoch, offset=LESO
                                       leadership
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 resigned                  broker      the partition has no leader or is no longer hosted here
-replica_deleted           broker      the log of a replica that is no longer hosted here has been deleted
+stray_found               broker      at a start, before it is deleted: a log with records whose replica is not hosted
+                                      here, or was of an earlier topic of that name; offset=base of its first segment
+replica_deleted           broker      the log of a replica that is no longer hosted here has been deleted, a stray, too;
+                                      a power loss from now on does not bring it back
 appended                  broker      leader_epoch of the batch, partition_epoch in which it is appended, offset=base,
                                       log_end after; detail: producer_id, sequence, crc (of the batch's header; it
                                       covers neither offset nor leader epoch), producer_epoch, where it is above 0;
@@ -162,6 +166,7 @@ KINDS: Final = frozenset(
         "became_leader",
         "became_follower",
         "resigned",
+        "stray_found",
         "replica_deleted",
         "appended",
         "truncated",

@@ -43,7 +43,9 @@ high-watermark-above-log-end  a high watermark lies within the node's own log, o
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
-deleted-log-came-back     the log of a replica that was deleted is never opened again
+deleted-log-came-back     the log of a replica that was deleted never stands on the disk again: no start opens it, nor
+                          finds it there as that of no replica
+log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says
 isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
                           leader epoch's start (LESO)
 isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen

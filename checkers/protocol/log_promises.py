@@ -8,7 +8,14 @@ from collections.abc import Collection, Iterable, Mapping
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, AppendedBatch, ClusterState, PartitionState, TraceRowHandler
+from checkers.protocol.state import (
+    UNKNOWN,
+    AppendedBatch,
+    ClusterState,
+    PartitionState,
+    TraceRowHandler,
+    integers,
+)
 from checkers.tables import TraceRow
 
 _SETTLED = frozenset({"appended", "became_leader", "converged", "follower_high_watermark"})
@@ -76,17 +83,35 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         elif _is_settled(partition, node) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
-    if node in partition.deleted and node not in cluster.lied_to and event.log_end > max(event.offset, 0):
+    if event.log_end > max(event.offset, 0):
+        opened = f"{node} opened a log with the offsets {event.offset} to {event.log_end - 1} {event.at}"
+        _check_deleted(cluster, partition, event, opened)
+    first, checkpointed = integers(event.details(), "first_segment") or (0, 0)
+    if first != checkpointed and node not in cluster.lied_to:
+        said = f"names {checkpointed}" if checkpointed >= 0 else "is missing"
         partition.report(
             event,
-            "deleted-log-came-back",
-            event.offset,
-            f"{node} opened a log with the offsets {event.offset} to {event.log_end - 1} {event.at}",
-            f"it had deleted the log of this replica at {partition.deleted[node] / 1e9:.6f} s",
+            "log-beginning-missing",
+            0,
+            f"{node} opened a log whose first segment begins at {first} {event.at}",
+            f"its log-start checkpoint, which says where a log begins above offset 0, {said}",
         )
     partition.deleted.pop(node, None)
     partition.opened[node] = event.time_ns
     partition.removed.discard(node)
+
+
+def check_stray(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """What a start finds of a log on the disk, although nobody asks for it any more, had not been deleted before."""
+    found = f"{event.node} found a log with records on its disk, the first segment at {event.offset}, {event.at}"
+    _check_deleted(cluster, partition, event, found)
+
+
+def _check_deleted(cluster: ClusterState, partition: PartitionState, event: TraceRow, back: str) -> None:
+    node = event.node
+    if node in partition.deleted and node not in cluster.lied_to:
+        deleted = f"it had deleted the log of this replica at {partition.deleted[node] / 1e9:.6f} s"
+        partition.report(event, "deleted-log-came-back", event.offset, back, deleted)
 
 
 def _is_settled(partition: PartitionState, node: str) -> bool:

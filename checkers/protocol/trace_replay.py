@@ -208,6 +208,7 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
 _OF_CLUSTER: Mapping[str, ClusterRowHandler] = {
     **request_promises.CLUSTER_HANDLERS,
     "log_recovered": log_promises.check_recovered,
+    "stray_found": log_promises.check_stray,
     "partition_changed": controller_promises.check_fenced,
 }
 """Kind of event → the handler that needs to know of the whole cluster; it comes before those of `_HANDLERS`."""

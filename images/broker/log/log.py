@@ -47,7 +47,7 @@ from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT, read_epoch_chec
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_config import LogConfig
 from images.broker.log.log_recovery import LeftOver, LogRecovery, delete_left_over, drop_segments
-from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
+from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT, LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.producer_state import ProducerTable, record, without_expired
@@ -58,8 +58,6 @@ from images.broker.log.time_index import first_not_older, largest
 from images.broker.ports import Files
 from images.broker.runtime.files import TEMPORARY_SUFFIX
 from images.wire.batch import Header, check, parse
-
-LOG_START_CHECKPOINT = "log-start-checkpoint"
 
 
 class OffsetOutOfRange(Exception):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from images.broker.log.log_start_checkpoint import LogStart
-from images.broker.log.segment import Segment, segment_name
+from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT, LogStart, read_log_start
+from images.broker.log.segment import Segment, base_offset_of, segment_name
 from images.broker.ports import Files
 
 
@@ -53,6 +53,21 @@ def delete_left_over(
     for base in below:
         files.delete(f"{directory}/{segment_name(base)}")
     return LeftOver(below[0], last.end, start)
+
+
+def first_segment(files: Files, directory: str) -> int:
+    """The base offset of the first segment of a log, -1 without any."""
+    return min((base for name in files.list(directory) if (base := base_offset_of(name)) is not None), default=-1)
+
+
+def late_beginning(files: Files, directory: str) -> dict[str, object]:
+    """For the trace: the first segment of a log where it is not that of offset 0, and the one that the log-start
+    checkpoint names, -1 without a checkpoint. Raises OSError."""
+    first = first_segment(files, directory)
+    if first <= 0:
+        return {}
+    checkpoint = read_log_start(files, f"{directory}/{LOG_START_CHECKPOINT}")
+    return {"first_segment": [first, -1 if checkpoint is None else checkpoint.base]}
 
 
 def drop_segments(files: Files, directory: str, bases: Sequence[int], first: int) -> LogRecovery:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from images.broker.ports import Files
 from images.broker.runtime.files import read_whole, write_durably
 
+LOG_START_CHECKPOINT = "log-start-checkpoint"
+
 
 class LogStart(NamedTuple):
     """A log starts at `offset`, which is in the segment with base offset `base`, or is that base offset."""

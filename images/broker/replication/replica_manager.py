@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import Endpoint, NodeConfig, TopicConfig
 from images.broker.log.log import Log
 from images.broker.log.log_config import LogConfig
+from images.broker.log.log_recovery import first_segment, late_beginning
 from images.broker.log.retention import Retention
 from images.broker.log.segment import holds_records
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -156,7 +157,7 @@ class ReplicaManager:
         directory = f"{topic.name}-{partition.index}"
         settings = self._config.topic(topic.config)
         if _read_topic_id(self._node_ports.files, directory) != topic.id:
-            self._delete(directory)
+            self._delete_stray(directory)
             self._high_watermarks.pop((topic.name, partition.index), None)
             _write_topic_id(self._node_ports.files, directory, topic.id)
         log = Log.open(
@@ -180,6 +181,7 @@ class ReplicaManager:
                     "cut_bytes": log.recovery.cut_bytes,
                     "cut_reason": log.recovery.cut_reason,
                     **left_over,
+                    **late_beginning(self._node_ports.files, directory),
                     **log_detail(log),
                 },
             )
@@ -228,7 +230,18 @@ class ReplicaManager:
                     self._node_ports.files.delete(name)
                 elif name not in known and self._node_ports.files.exists(f"{name}/{PARTITION_METADATA}"):
                     self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
-                    self._delete(name)
+                    self._delete_stray(name)
+
+    def _delete_stray(self, directory: str) -> None:
+        """Delete the log that a start finds on the disk and that is of no replica here, and trace both."""
+        files, (topic, _, index) = self._node_ports.files, directory.rpartition("-")
+        found = index.isdecimal() and holds_records(files, directory)
+        if found:
+            offset = first_segment(files, directory)
+            self._node_ports.trace(TraceEvent("stray_found", topic, int(index), offset=offset))
+        self._delete(directory)
+        if found:
+            self._node_ports.trace(TraceEvent("replica_deleted", topic, int(index)))
 
     def _delete(self, directory: str) -> None:
         """Delete the directory of a replica. A power loss leaves it whole, or under a name of no replica."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from images.broker.log import segment as segment_module
 from images.broker.log.clean_shutdown import CLEAN_SHUTDOWN
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import LOG_START_CHECKPOINT, OffsetOutOfRange, OutOfPlace
+from images.broker.log.log import OffsetOutOfRange, OutOfPlace
 from images.broker.log.log_config import LogConfig
+from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT
 from images.broker.log.producer_state import Duplicate, check_sequence
 from images.broker.rules import Rules
 from images.wire.batch import CorruptBatch, iterate, parse

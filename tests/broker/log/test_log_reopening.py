@@ -11,6 +11,7 @@ from images.broker.log import segment as segment_module
 from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT
 from images.broker.log.log import Log
 from images.broker.log.log_config import LogConfig
+from images.broker.log.log_recovery import late_beginning
 from images.broker.rules import Rules
 from images.broker.runtime.files import RealFiles, read_whole
 from images.wire.batch import assign, build, parse
@@ -213,3 +214,14 @@ def test_without_the_checkpoint_rule_the_rest_of_a_log_is_taken_for_a_log() -> N
     disk.delete(f"topic-0/{segments[0]}")
     log = open_log(disk, config=LogConfig(segment_bytes=400, rules=Rules().without(["delete_replica_durably"])))
     assert log.start == int(segments[1][:20])
+    assert late_beginning(disk, "topic-0") == {"first_segment": [log.start, -1]}
+
+
+def test_where_a_log_begins_late_its_checkpoint_says_so() -> None:
+    disk = DiskModel()
+    log = filled(disk, 30)
+    assert late_beginning(disk, "topic-0") == {}
+    log.advance_start(12)
+    first = min(int(name[:20]) for name in disk.list("topic-0") if name.endswith(".log"))
+    assert first > 0
+    assert late_beginning(disk, "topic-0") == {"first_segment": [first, first]}

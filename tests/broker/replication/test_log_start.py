@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.log import LOG_START_CHECKPOINT, Log, OffsetOutOfRange
+from images.broker.log.log import Log, OffsetOutOfRange
 from images.broker.log.log_config import LogConfig
+from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT
 from images.broker.log.producer_state import Accept, Duplicate, check_sequence
 from images.broker.log.retention import Expiry, LogStartReason, Retention, expiry
 from images.broker.rules import Rules

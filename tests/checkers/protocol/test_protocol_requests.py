@@ -67,9 +67,15 @@ UNFENCED = [*REGISTERED, of_broker(3.4, "broker_unfenced", 3, 12, 114), applied(
 SHRUNK = [*UNFENCED, decided(3.8, 1, 1, 1, (1, 2), reason="fenced")]
 ALONE = [*COPIED, decided(3, 1, 1, 1, (1,), reason="fenced")]
 DELETED = [*COPIED, event(4, "b3", "resigned"), event(4, "b3", "replica_deleted")]
+STRAY = event(5, "b3", "stray_found", offset=0)
 RECOVERABLE = [*COPIED, decided(3, 1, -1, 2, (), last_known_elr=[2, 3])]
 BALANCED = CheckSettings(unclean_recovery="balanced")
 IN_PLACE = {"leader": 1, "partition_epoch": 1}
+
+
+def began(first: int, checkpointed: int) -> Event:
+    """b3 opens its log, whose first segment begins at `first`; its checkpoint names another one, or there is none."""
+    return event(5, "b3", "log_recovered", {"first_segment": [first, checkpointed]}, offset=0, log_end=5)
 
 
 def recovery(**detail: object) -> Event:
@@ -122,6 +128,9 @@ KEPT = {
     ],
     "a damaged batch of a leader": [*COPIED, event(4, "b2", "records_refused", offset=-1, log_end=5)],
     "a replica that begins anew after its deletion": [*DELETED, opened(5, "b3")],
+    "a stray that was never deleted, and its deletion": [*COPIED, STRAY, event(5, "b3", "replica_deleted")],
+    "a stray of a log begun after the deletion": [*DELETED, opened(4.5, "b3"), STRAY],
+    "a log that begins where its checkpoint says": [*COPIED, began(5, 5)],
 }
 
 BROKEN = {
@@ -154,6 +163,7 @@ BROKEN = {
     "last-known-elr-forgotten": [*RECOVERABLE, recovery(told={"2": [1, 5], "3": [1, 4]})],
     "partition-epoch-stood": [*COPIED, decided(3, 1, 1, 1, (1, 2), reason="fenced", min_isr=3)],
     "deleted-log-came-back": [*DELETED, opened(5, "b3", 5)],
+    "log-beginning-missing": [*COPIED, began(5, -1)],
 }
 
 
@@ -178,7 +188,14 @@ def test_a_fetch_that_is_no_more_held_to_its_leader_epoch_is_found() -> None:
 
 def test_a_deleted_log_may_come_back_on_a_disk_that_lied() -> None:
     lying = small_evidence.faults(fault("fsync-lies", ["b3"], 0.5, 6, {"lost_bytes": 10}))
-    assert kinds(BROKEN["deleted-log-came-back"], settings=BALANCED, faults=lying) == []
+    for events in (BROKEN["deleted-log-came-back"], BROKEN["log-beginning-missing"], [*DELETED, STRAY]):
+        assert kinds(events, settings=BALANCED, faults=lying) == []
+
+
+def test_a_deleted_log_that_a_start_finds_as_a_stray_came_back_each_time() -> None:
+    assert found([*DELETED, STRAY]) == {"deleted-log-came-back"}
+    again = [event(6, "b3", "replica_deleted"), event(7, "b3", "stray_found", offset=2)]
+    assert found([*COPIED, STRAY, *again]) == {"deleted-log-came-back"}
 
 
 def test_a_topic_that_is_created_again_is_another_one_also_for_those_who_have_not_read_of_it() -> None:
