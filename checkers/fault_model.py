@@ -110,7 +110,7 @@ class ReplicaLoss:
 
 
 def node_failures(faults: pa.Table) -> list[NodeFailure]:
-    """Every (fault, node) with what was measured on that node, from the time at which its process had been ended.
+    """Every (fault, node) with what was measured on that node, from the time when its process first ended.
 
     A node of which nothing was measured lost nothing. The sum over nodes says nothing of any of them: where a run of an
     earlier version recorded no more than that, and a fault with several targets lost data, it is unknown on each.

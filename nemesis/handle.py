@@ -101,7 +101,7 @@ class FaultHandle:
         self.random = random
         self.evidence: dict[str, float] = {}
         self.evidence_of_node: dict[str, dict[str, float]] = {}
-        """By node, the same names; and `down_ns`, the time at which its process had been ended."""
+        """By node, the same names; and `down_ns`, the time at which its process had first been ended."""
         self.target_nodes: list[str] = []
         self.resolved: dict[str, list[str]] = {}
         self.notes: list[str] = []
@@ -483,7 +483,7 @@ class FaultHandle:
             raise
         finally:
             if is_down and node is not None:
-                self.evidence_of_node.setdefault(node, {})["down_ns"] = self.cluster.now_ns()
+                self.evidence_of_node.setdefault(node, {}).setdefault("down_ns", self.cluster.now_ns())
         self._add_evidence(evidence, node)
         return evidence
 

@@ -13,6 +13,7 @@ from nemesis.faults.admin import RaiseMinIsr
 from nemesis.faults.disk import PowerLoss, WipeDisk
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.leader import StaleBrokerEpoch
+from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
 from nemesis.registry import FAULTS
@@ -108,6 +109,22 @@ def test_an_effect_that_was_not_read_back_is_unknown_and_not_none() -> None:
     assert record.evidence["nodes"]["b2"]["unknown_lost_bytes"] == 1.0
     assert record.evidence["nodes"]["b2"]["down_ns"] == SECOND
     assert "b2: no answer" in record.note
+
+
+def test_a_node_that_a_fault_ends_twice_counts_as_ended_from_the_first_time_on() -> None:
+    """Else what its first power loss took would have been lost without a fault."""
+    handle = FaultHandle(FakeCluster(), ActiveEffects(), Random(1))
+
+    async def scenario() -> None:
+        handle.cluster.now_ns()
+        for _ in range(2):
+            await asyncio.sleep(1)
+            start = await handle.power_off("b1", KeepUnsynced.NOTHING)
+            await start()
+
+    run(scenario())
+    assert handle.evidence_of_node["b1"]["lost_bytes"] == 120.0
+    assert handle.evidence_of_node["b1"]["down_ns"] == SECOND
 
 
 def test_what_could_not_be_healed_is_known_by_name() -> None:
