@@ -70,7 +70,7 @@ from harness.environments.mistakes import mistakes
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
-from nemesis.cluster_shape import ClusterShape
+from nemesis.cluster_shape import ClusterShape, logs_roll
 from nemesis.fields import FieldError, read
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
@@ -338,6 +338,7 @@ class Spec:
             # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
             unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
             synced_appends=self.settings.get("log.flush.interval.messages", self.settings.get("flush.messages")) == "1",
+            logs_roll=logs_roll(self.settings),
         )
 
     def check_settings(self) -> CheckSettings:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from nemesis.ports import EnvironmentCapability
+
+_SEGMENT_SIZES: Final = ("log.segment.bytes", "segment.bytes")
+_SEGMENT_TIMES: Final = ("log.roll.ms", "segment.ms")
+_SMALL_BYTES, _SHORT_MS = 1 << 16, 10_000
+"""A segment of such a size, or such an age, is full within a run."""
+
+
+def logs_roll(settings: Mapping[str, str]) -> bool:
+    """Whether logs come to have several segments within a run of a system with these settings."""
+    sizes = [int(settings[name]) for name in _SEGMENT_SIZES if name in settings]
+    times_ms = [int(settings[name]) for name in _SEGMENT_TIMES if name in settings]
+    return any(size <= _SMALL_BYTES for size in sizes) or any(time_ms <= _SHORT_MS for time_ms in times_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,8 @@ class ClusterShape:
 
     synced_appends: bool = False
     """Whether brokers sync every append before they answer."""
+    logs_roll: bool = True
+    """Whether logs come to have several segments within a run."""
 
     @property
     def loss_budget(self) -> int:

@@ -42,6 +42,7 @@ as long as that. A slot in the last such moment of a run stays empty.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -208,12 +209,13 @@ def draw_fault(
     *,
     alone: bool = False,
 ) -> Fault:
-    """One fault of a family that is possible in the cluster: the first in a random order that the cluster allows. With
-    `alone` one that has an effect by itself, if a few attempts find any."""
+    """One fault of a family that is possible in the cluster: the first in a random order, by their weights, that the
+    cluster allows. With `alone` one that has an effect by itself, if a few attempts find any."""
     usable: list[Fault] = []
     for attempt in range(_ATTEMPTS if alone else 1):
         order = {
-            kind: streams.of("order", slot, family.number, kind.number, attempt).random() for kind in faults_of(family)
+            kind: -math.log(1 - streams.of("order", slot, family.number, kind.number, attempt).random()) / kind.weight
+            for kind in faults_of(family)
         }
         for kind in sorted(order, key=lambda kind: order[kind]):
             draws = Draws(streams.of("fault", slot, family.number, kind.number, attempt), cluster, profile)

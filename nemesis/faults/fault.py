@@ -67,6 +67,8 @@ class Fault:
     family: ClassVar[Family]
     proof: ClassVar[tuple[str, ...]]
     """Names of evidence; the fault took effect when any of them is not zero."""
+    weight: ClassVar[float] = 1.0
+    """How often it is drawn where it is possible, relative to the other faults of its family."""
     ends_by_itself: ClassVar[bool] = False
     """Whether the fault heals as soon as its injection returns: for sequences of steps."""
     in_steps: ClassVar[bool] = False

@@ -83,6 +83,7 @@ def test_the_numbers_of_the_draw_never_change() -> None:
         "stale-broker-epoch",
         "zombie-controller",
         "lagging-controller",
+        "half-deleted-replica",
     ]
 
 

@@ -18,6 +18,7 @@ from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import Machine
 from harness.environments.sim import SimDeployment
 from harness.simulation.world import World
+from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.disk_full import DiskFull
@@ -26,7 +27,7 @@ from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.leader import StaleBrokerEpoch, UncleanReturn
 from nemesis.fields import FieldError
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
-from nemesis.registry import FAIR_FAMILIES, FAMILIES
+from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
 from nemesis.schedule import Schedule, parse_script
 from nemesis.strategies import schedules
 from nemesis.swarm import draw
@@ -325,3 +326,35 @@ def test_a_replica_is_removed_and_added_again_only_where_one_can_be_spared(
     faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
     assert len(faults) > 3
     assert ("removed-and-back" in faults) is drawn
+
+
+def test_a_fault_of_twice_the_weight_is_drawn_about_twice_as_often() -> None:
+    cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1)
+    runs = (draw(Random(seed), cluster, 60.0, ["scripted"]) for seed in range(150))
+    drawn = Counter(each.fault.name for run in runs for each in run)
+    others = [count for name, count in drawn.items() if FAULTS[name].weight == 1]
+    assert FAULTS["half-deleted-replica"].weight == 2
+    assert 1.7 < drawn["half-deleted-replica"] / (sum(others) / len(others)) < 2.3
+
+
+@pytest.mark.parametrize(
+    ("brokers", "replication_factor", "min_isr", "settings", "drawn"),
+    [
+        (3, 3, 2, {"segment.bytes": "1024"}, True),
+        (3, 3, 2, {"segment.ms": "1000"}, True),
+        (3, 3, 2, {}, False),
+        (3, 3, 2, {"log.segment.bytes": str(1 << 30)}, False),
+        (4, 3, 3, {"segment.bytes": "1024"}, True),
+        (3, 3, 3, {"segment.bytes": "1024"}, False),
+        (3, 3, 1, {"segment.bytes": "1024"}, False),
+    ],
+)
+def test_a_replica_is_half_deleted_only_where_it_may_move_lose_data_and_has_several_segments(
+    brokers: int, replication_factor: int, min_isr: int, settings: dict[str, str], drawn: bool
+) -> None:
+    values = {"brokers": brokers, "replication_factor": replication_factor, "faults": ["scripted"]}
+    spec = parse({**values, "settings": {"min.insync.replicas": min_isr, **settings}})
+    cluster = spec.cluster_shape(spec.broker_names, spec.controller_names)
+    faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    assert len(faults) > 3
+    assert ("half-deleted-replica" in faults) is drawn

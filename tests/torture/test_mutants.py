@@ -37,6 +37,7 @@ NEIGHBOURS = 12
 """How many seeds are tried when a spec is replaced."""
 
 NAMED = {
+    "delete_replica_durably": "deleted-log-came-back",
     "latest_confirmed_by_isr": "latest-unconfirmed",
     "leso_gates_isr_join": "isr-proposal-behind",
     "metadata_needs_majority": "uncommitted-metadata-applied",
@@ -121,6 +122,7 @@ def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stan
         {"fault": "removed-and-back"},
         {"fault": "zombie-controller"},
         {"fault": "lagging-controller"},
+        {"fault": "half-deleted-replica", "victim": "b1"},
     ],
     ids=lambda fault: fault["fault"],
 )
@@ -130,7 +132,14 @@ def test_every_scripted_fault_takes_effect_and_the_full_protocol_withstands_it(f
     assert outcome.effective_families == ("scripted",)
 
 
+WORLDS: dict[str, dict[str, Any]] = {
+    "removed-and-back": {"rate": 3},
+    "half-deleted-replica": {"settings": {"segment.bytes": 1024}},
+}
+"""What scripted faults need of their world."""
+
+
 def _alone(fault: dict[str, Any]) -> Outcome:
-    few_appends = {"rate": 3} if fault["fault"] == "removed-and-back" else {}
     faults = [{"at": "2s", "for": "27s", **fault}]
-    return run_in_simulation(parse({"seed": 1, "partitions": 1, "time_limit": "30s", "faults": faults, **few_appends}))
+    world = WORLDS.get(fault["fault"], {})
+    return run_in_simulation(parse({"seed": 1, "partitions": 1, "time_limit": "30s", "faults": faults, **world}))

@@ -85,13 +85,15 @@ class ScriptedLeaderFault(ScriptedFault):
         return leader, others[0], others[1]
 
 
-async def until_seen(handle: FaultHandle, look: Callable[[], Awaitable[T | None]], limit_s: float) -> T | None:
+async def until_seen(
+    handle: FaultHandle, look: Callable[[], Awaitable[T | None]], limit_s: float, every_s: float = _LOOK_S
+) -> T | None:
     """The first result of `look` within `limit_s` that is not None, else None."""
-    for _ in range(round(limit_s / _LOOK_S)):
+    for _ in range(round(limit_s / every_s)):
         seen = await look()
         if seen is not None:
             return seen
-        await asyncio.sleep(_LOOK_S)  # a look is no step
+        await asyncio.sleep(every_s)  # a look is no step
     return None
 
 
