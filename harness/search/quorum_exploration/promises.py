@@ -1,7 +1,8 @@
 """The promises of docs/quorum.md that every state of the controllers must keep.
 
 Each function returns the broken promise in words, None if it is kept. Those about one event of one controller are in
-`voter_steps`: one vote in an epoch, and a high watermark that never falls within a leadership.
+`voter_steps`: one vote in an epoch, and for no older log; no position from a fetch of another epoch; and a high
+watermark that never falls within a leadership.
 """
 
 from __future__ import annotations

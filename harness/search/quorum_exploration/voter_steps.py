@@ -49,6 +49,7 @@ from images.broker.raft.values import (
     RaftRole,
     SendBeginQuorumEpoch,
     SendVote,
+    VoteRequest,
     VoteResponse,
     VoterProgress,
 )
@@ -67,6 +68,10 @@ class VoterOutcome(NamedTuple):
     answer: QuorumMessage | None = None
     broken: str | None = None
     """The promise that this breaks."""
+
+    def or_broken(self, promise: str | None) -> VoterOutcome:
+        """The outcome, where no other promise is broken with this one."""
+        return self if self.broken is not None or promise is None else self._replace(broken=promise)
 
 
 class VoterSteps:
@@ -128,10 +133,11 @@ class VoterSteps:
         body = self._requests[message._replace(awaited=True)]
         if isinstance(message.request, SendVote):
             vote, request = messages.parse_vote_response(finished(node.vote(_request(Api.VOTE, body)))), message.request
-            given = None
+            given = older = None
             if vote is not None and vote.granted and not request.request.pre_vote:
                 given = GivenVote(request.request.epoch, request.request.candidate)
-            return self.read_out(node, voter, vote and message._replace(answer=vote), given)
+                older = _older(voter, request.request)
+            return self.read_out(node, voter, vote and message._replace(answer=vote), given).or_broken(older)
         if isinstance(message.request, SendBeginQuorumEpoch):
             response = finished(node.begin_epoch(_request(Api.BEGIN_QUORUM_EPOCH, body)))
         else:
@@ -167,7 +173,8 @@ class VoterSteps:
                 for header, _ in batches.iterate(partition.records or b"")
             ),
         )
-        return self.read_out(node, voter, message._replace(answer=answer))
+        outcome = self.read_out(node, voter, message._replace(answer=answer))
+        return outcome.or_broken(_counts_another_epoch(voter, outcome.voter, fetch))
 
     def _fetched(self, voter: VoterState, fetch: MetadataFetch, leader: int, answer: FetchAnswer) -> VoterOutcome:
         """The follower ignores an answer once it follows another leader, or has another log."""
@@ -309,6 +316,28 @@ def _falls(before: VoterState, after: VoterState) -> str | None:
     if leads and new.high_watermark < old.high_watermark:
         return f"the high watermark of leader {new.node_id} falls from {old.high_watermark} to {new.high_watermark}"
     return None
+
+
+def _older(voter: VoterState, request: VoteRequest) -> str | None:
+    """A controller votes for no candidate whose log is behind its own."""
+    own = _end_of(voter)
+    if request.end >= own:
+        return None
+    return (
+        f"in epoch {request.epoch} controller {voter.quorum.node_id} votes for {request.candidate}, whose log ends at "
+        f"{request.end.offset} with epoch {request.end.epoch}: its own ends at {own.offset} with epoch {own.epoch}"
+    )
+
+
+def _counts_another_epoch(before: VoterState, after: VoterState, fetch: MetadataFetch) -> str | None:
+    """A leader takes no position from a fetch of another epoch."""
+    old, new = before.quorum, after.quorum
+    if fetch.epoch == new.epoch or old.progress == new.progress:
+        return None
+    return (
+        f"leader {new.node_id} of epoch {new.epoch} takes {fetch.offset} as the position of controller "
+        f"{fetch.replica}, from a fetch of epoch {fetch.epoch}"
+    )
 
 
 def _request(api: Api, body: Any) -> Request[Any]:

@@ -42,7 +42,8 @@ def test_the_shipped_controllers_keep_every_promise_in_every_state(scope: Quorum
     [
         ("vote_once_per_epoch", TWO_AT_A_TIME, "controller 1 votes for 2 in epoch 1, where it has voted for 1"),
         ("vote_is_synced", RESTART, "controller 2 votes for 2 in epoch 1, where it has voted for 1"),
-        ("vote_needs_up_to_date_log", replace(ONE_EPOCH, epochs=2), "Leader Completeness"),
+        ("vote_needs_up_to_date_log", AT_ONCE, "whose log ends at 0 with epoch 0: its own ends at 1 with epoch 1"),
+        ("metadata_fetch_fenced", AT_ONCE, "takes 0 as the position of controller 2, from a fetch of epoch 1"),
         ("metadata_needs_majority", ONE_EPOCH, "1 of 3 controllers have the committed records [1]"),
         ("metadata_is_synced", RESTART, "1 of 3 controllers have the committed records [1]"),
         ("metadata_cut_on_divergence", AT_ONCE, "1 of 3 controllers have the committed records [2]"),
