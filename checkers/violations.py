@@ -58,6 +58,7 @@ INEXCUSABLE = frozenset(
         "fetch-of-another-epoch",
         "fetch-of-an-earlier-life",
         "isr-proposal-of-absent",
+        "isr-proposal-without-fetch",
         "isr-change-outdated",
         "isr-change-of-an-earlier-life",
         "isr-change-refused-otherwise",

@@ -42,8 +42,9 @@ high_watermark            leader      high_watermark after, offset=before, membe
 follower_high_watermark   follower    high_watermark after, offset=before
 isr_proposed              leader      members=proposed ISR, partition_epoch it was proposed from, offset=LESO, log_end,
                                       high_watermark at that moment; detail: reason, positions {replica that joins: LEO
-                                      the leader held for it, -1 before its first fetch}, epochs {member: broker
-                                      epoch}, lag_ms {member that leaves: time since it was caught up}, lag_max_ms
+                                      the leader held for it, -1 before its first fetch}, fetch_of=follower upon whose
+                                      fetch it is proposed, -1 for none, epochs {member: broker epoch}, lag_ms {member
+                                      that leaves: time since it was caught up}, lag_max_ms
 alter_partition_sent      leader      a proposal leaves for the controllers, each time: leader_epoch, partition_epoch,
                                       members of the proposal, broker_epoch
 isr_committed             leader      members=ISR, partition_epoch

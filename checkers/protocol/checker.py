@@ -49,6 +49,7 @@ log-beginning-missing     a log that is opened begins at offset 0, or where its 
 isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
                           leader epoch's start (LESO)
 isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen
+isr-proposal-without-fetch  … and upon a fetch of that follower: the log of an earlier one may be gone (RC §6.5.4)
 isr-change-outdated       the controllers change an ISR as the leader has proposed in the state before the change
 isr-change-of-an-earlier-life  the leader that asked, and each member that joins, are in the life registered then
 isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md)

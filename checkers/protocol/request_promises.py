@@ -87,7 +87,8 @@ def _check_fetch(
 
 
 def _isr_proposed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """A leader proposes for the ISR whom it knows as unfenced, in the life whose fetch has reached it."""
+    """A leader proposes for the ISR whom it knows as unfenced, in the life whose fetch has reached it, and upon that
+    fetch; older traces do not say upon which."""
     detail = event.details()
     epochs = {int(member): epoch for member, epoch in _mapping(detail, "epochs").items()}
     joining = sorted(int(member) for member in _mapping(detail, "positions"))
@@ -98,6 +99,15 @@ def _isr_proposed(cluster: ClusterState, partition: PartitionState, event: Trace
         if member in epochs:
             known_to = cluster.applied.get(event.node, UNKNOWN)
             partition.meetings.append(Meeting(event, member, epochs[member], known_to))
+        if detail.get("fetch_of", member) != member:
+            fetch = f"a fetch of b{detail['fetch_of']}" if detail["fetch_of"] >= 0 else "no fetch"
+            partition.report(
+                event,
+                "isr-proposal-without-fetch",
+                UNKNOWN,
+                f"{event.node} proposed b{member} for the ISR {names(frozenset(event.members))} {event.at}",
+                f"it did so upon {fetch}: the log that b{member} had at its own last one may be gone",
+            )
 
 
 def _check_proposal(cluster: ClusterState, partition: PartitionState, proposal: Meeting) -> None:

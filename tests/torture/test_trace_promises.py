@@ -46,6 +46,7 @@ PROMISES = (
     _Promise("latest_confirmed_by_isr", "latest-unconfirmed"),
     _Promise("fence_every_session_fetch", "fetch-of-another-epoch"),
     _Promise("fenced_stay_out_of_isr", "isr-proposal-of-absent", {"families": ("kill", "pause")}),
+    _Promise("current_epoch_fetch_gates_isr_join", "isr-proposal-without-fetch", {"families": ("kill", "pause")}),
     _Promise("enter_leader_epoch_start", "leader-epoch-not-entered"),
     _Promise("truncate_in_every_leader_epoch", "logs-not-compared", {"families": ("admin",)}),
     _Promise("min_isr_gates_append", "appended-below-minimum", {"families": ("kill", "pause")}),

@@ -97,8 +97,6 @@ class Replica:
         """Notified of every change but of the high watermark alone: the waiting fetch of a follower is read again."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
-        self._fetched_in: dict[int, tuple[int, int, int]] = {}
-        """Follower → leader epoch in which its last fetch was accepted, and the epochs that it gave, for the trace."""
         self.fetched_epoch = NO_EPOCH
         """The leader epoch in which a fetch of this follower was answered last."""
         self._latest_reads = 0
@@ -212,12 +210,9 @@ class Replica:
             # The answer was sent on the connection on which this fetch followed, so the follower has received it.
             fetch = fetch._replace(read_index=last_answer[1])
         answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
-        accepted = answer.error is ErrorCode.none and answer.diverging is None
-        fetched_in = self.state.leader_epoch, fetch.leader_epoch, fetch.broker_epoch
-        if accepted and self._fetched_in.get(fetch.replica) != fetched_in:
-            self._fetched_in[fetch.replica] = fetched_in
+        if answer.error is ErrorCode.none and answer.diverging is None:
             self._trace.fetch_accepted(self.state, fetch)
-        self._apply(answer.step)
+        self._apply(answer.step, fetch.replica)
         if self._latest_reads or self._deletions:
             self.changed.notify_all()
         if answer.error is not ErrorCode.none:
@@ -438,11 +433,12 @@ class Replica:
 
     # --- applying decisions -------------------------------------------------------------------------------------------
 
-    def _apply(self, step: PartitionStep) -> None:
+    def _apply(self, step: PartitionStep, fetch_of: int = -1) -> None:
+        """Apply the decisions upon a fetch of the follower `fetch_of`, or with -1 upon anything else."""
         before, self.state = self.state, step.partition
         if step.decisions:
             for decision in step.decisions:
-                self._apply_decision(decision, before)
+                self._apply_decision(decision, before, fetch_of)
                 if not isinstance(decision, HighWatermarkMoved):
                     self.changed_for_followers.notify_all()
             self.changed.notify_all()
@@ -451,7 +447,7 @@ class Replica:
         self.changed.notify_all()
         self.changed_for_followers.notify_all()
 
-    def _apply_decision(self, decision: Decision, before_step: Partition) -> None:
+    def _apply_decision(self, decision: Decision, before_step: Partition, fetch_of: int) -> None:
         state = self.state
         if isinstance(decision, HighWatermarkMoved):
             self._trace.high_watermark(state, decision)
@@ -482,7 +478,8 @@ class Replica:
         elif isinstance(decision, Resigned):
             self._trace.event(state, "resigned", log_end=state.log_end)
         elif isinstance(decision, ProposeIsr):
-            self._trace.isr_proposed(state, decision, before_step.high_watermark, self._now_ms(), self.limits)
+            watermark = before_step.high_watermark
+            self._trace.isr_proposed(state, decision, watermark, fetch_of, self._now_ms(), self.limits)
             self._propose(self, decision)
         else:
             self._trace.isr_resolved(state, decision)

@@ -32,6 +32,8 @@ class ReplicaTrace:
         self._topic = topic
         self._index = index
         self._trace = trace
+        self._fetched_in: dict[int, tuple[int, int, int]] = {}
+        """Follower → leader epoch in which its last fetch was accepted, and the epochs that it gave."""
 
     def event(
         self,
@@ -105,7 +107,12 @@ class ReplicaTrace:
         )
 
     def fetch_accepted(self, state: Partition, fetch: ReplicaFetch) -> None:
-        """A fetch is accepted as a position: a follower's first in a leadership, or of another leader epoch or life."""
+        """A fetch is accepted as a position: traced if it is a follower's first one in a leadership, or is of another
+        leader epoch or life than the one before."""
+        fetched_in = state.leader_epoch, fetch.leader_epoch, fetch.broker_epoch
+        if self._fetched_in.get(fetch.replica) == fetched_in:
+            return
+        self._fetched_in[fetch.replica] = fetched_in
         detail = {
             "replica": fetch.replica,
             "requested": fetch.leader_epoch,
@@ -198,9 +205,10 @@ class ReplicaTrace:
         self.event(state, "records_refused", offset=-1 if header is None else header.base_offset, log_end=log.end)
 
     def isr_proposed(
-        self, state: Partition, proposal: ProposeIsr, high_watermark: int, now_ms: int, limits: Limits
+        self, state: Partition, proposal: ProposeIsr, high_watermark: int, fetch_of: int, now_ms: int, limits: Limits
     ) -> None:
-        """An ISR change is proposed by a leader whose high watermark is `high_watermark` at that moment."""
+        """An ISR change is proposed by a leader whose high watermark is `high_watermark` at that moment; upon a fetch
+        of the follower `fetch_of`, or with -1 upon anything else."""
         leadership = state.leader_state
         positions = {
             str(follower.id): -1 if follower.log_end is None else follower.log_end
@@ -217,6 +225,7 @@ class ReplicaTrace:
             detail={
                 "reason": proposal.reason,
                 "positions": positions,
+                "fetch_of": fetch_of,
                 "epochs": {
                     str(member): epoch for member, epoch in zip(proposal.members, proposal.broker_epochs, strict=True)
                 },

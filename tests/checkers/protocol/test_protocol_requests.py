@@ -35,10 +35,18 @@ def fetched(time_s: float, replica: int, *, requested: int = 1, life: int = 12, 
     return event(time_s, "b1", "fetch_accepted", detail, offset=5, log_end=5, leader_epoch=epoch)
 
 
-def proposed(time_s: float, isr: tuple[int, ...], joining: int, life: int, partition_epoch: int = 1) -> Event:
-    detail = {"reason": "expand", "positions": {str(joining): 5}, "epochs": dict.fromkeys(map(str, isr), 11)}
-    detail["epochs"][str(joining)] = life
+def proposed(
+    time_s: float, isr: tuple[int, ...], joining: int, life: int, partition_epoch: int = 1, **facts: object
+) -> Event:
+    detail = {"reason": "expand", "positions": {str(joining): 5}, "epochs": dict.fromkeys(map(str, isr), 11), **facts}
+    detail["epochs"] |= {str(joining): life}
     state = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch}
+    return event(time_s, "b1", "isr_proposed", detail, offset=0, high_watermark=5, members=list(isr), **state)
+
+
+def shrinks(time_s: float, reason: str, isr: tuple[int, ...]) -> Event:
+    detail = {"reason": reason, "positions": {}, "epochs": dict.fromkeys(map(str, isr), 11), "fetch_of": -1}
+    state = {"leader": 1, "leader_epoch": 1, "partition_epoch": 1}
     return event(time_s, "b1", "isr_proposed", detail, offset=0, high_watermark=5, members=list(isr), **state)
 
 
@@ -97,6 +105,12 @@ KEPT = {
         sent(4.1, (1, 2, 3), 11),
         decided(4.5, 2, 1, 1, (1, 2, 3), reason="alter_partition"),
     ],
+    "a follower is proposed upon its fetch": [*SHRUNK, proposed(4, (1, 2, 3), 3, 12, fetch_of=3)],
+    "a member leaves, and a change is settled, upon no fetch": [
+        *COPIED,
+        shrinks(4, "shrink", (1, 2)),
+        shrinks(5, "settle", (1, 2, 3)),
+    ],
     "a proposal is refused for what is wrong with it": [
         *SHRUNK,
         refused("fenced_leader_epoch", 2, 0, 0),
@@ -137,6 +151,7 @@ BROKEN = {
     "fetch-of-another-epoch": [*COPIED, fetched(4, 2, requested=0)],
     "fetch-of-an-earlier-life": [*UNFENCED, fetched(4, 3, life=4)],
     "isr-proposal-of-absent": [*REGISTERED, proposed(4, (1, 2, 3), 3, 12)],
+    "isr-proposal-without-fetch": [*SHRUNK, proposed(4, (1, 2, 3), 3, 12, fetch_of=-1)],
     "isr-change-outdated": [
         *SHRUNK,
         proposed(4, (1, 2, 3), 3, 12, partition_epoch=0),
@@ -184,6 +199,10 @@ def test_each_broken_promise_is_found(kind: str) -> None:
 
 def test_a_fetch_that_is_no_more_held_to_its_leader_epoch_is_found() -> None:
     assert found([*COPIED, fetched(4, 2), fetched(5, 2, requested=-1)]) == {"fetch-of-another-epoch"}
+
+
+def test_a_follower_that_is_proposed_upon_the_fetch_of_another_one_is_found() -> None:
+    assert found([*SHRUNK, proposed(4, (1, 2, 3), 3, 12, fetch_of=2)]) == {"isr-proposal-without-fetch"}
 
 
 def test_a_deleted_log_may_come_back_on_a_disk_that_lied() -> None:
