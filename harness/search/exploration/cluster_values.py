@@ -62,6 +62,8 @@ class Exchange(NamedTuple):
     leader: int
     request: FollowerRequest
     answer: LeaderAnswer | None = None
+    shared: bool = False
+    """Whether its fetcher has other partitions of that leader, and so stays when this one gets another leader."""
 
 
 class SentProposal(NamedTuple):

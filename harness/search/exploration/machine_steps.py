@@ -120,7 +120,7 @@ class MachineSteps:
         if self._scope.fetches_in_flight:
             after += [
                 (Action(kind, state.node, (broker.exchange.leader if broker.exchange else state.leader)), it)
-                for kind, it in replica_steps.exchanged(broker, self._limits)
+                for kind, it in replica_steps.exchanged(broker, self._limits, shared=self._scope.fetchers_shared)
             ]
         moves = (Move(action, self.brokers.number(it), promises.broken_by_step(broker, it)) for action, it in after)
         return [move for move in moves if move.broker != number]

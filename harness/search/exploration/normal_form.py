@@ -49,7 +49,7 @@ def without_exchange(broker: BrokerState) -> BrokerState:
 def normalised(broker: BrokerState) -> BrokerState:
     """The same broker without the differences that decide nothing."""
     state = broker.partition
-    if broker.exchange is not None and broker.exchange.leader != state.leader:
+    if broker.exchange is not None and broker.exchange.leader != state.leader and not broker.exchange.shared:
         broker = without_exchange(broker)  # its fetcher is closed
     news = _news(broker)
     epochs = [*accumulate((it.changes_partition for it in news), initial=-sum(it.changes_partition for it in news))]

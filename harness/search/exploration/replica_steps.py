@@ -234,14 +234,15 @@ def receive(broker: BrokerState, request: FollowerRequest, answer: LeaderAnswer,
     return opened.closed()
 
 
-def exchanged(broker: BrokerState, limits: Limits) -> list[tuple[str, BrokerState]]:
-    """The steps of a follower's exchange with its leader, by name: a request is sent; its answer is received; the
-    connection is lost, and the request perhaps with it."""
+def exchanged(broker: BrokerState, limits: Limits, *, shared: bool) -> list[tuple[str, BrokerState]]:
+    """The steps of a follower's exchange with its leader, by name: a request is sent, by a fetcher that other
+    partitions may share; its answer is received; the connection is lost, and the request perhaps with it."""
     exchange, state = broker.exchange, broker.partition
     if exchange is None:
         if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
             return []
-        return [("send", broker._replace(exchange=Exchange(state.leader, request_of(broker, limits))))]
+        exchange = Exchange(state.leader, request_of(broker, limits), shared=shared)
+        return [("send", broker._replace(exchange=exchange))]
     left = without_exchange(broker)
     lost = receive(left, exchange.request, LeaderAnswer(), limits)
     if exchange.answer is None:

@@ -29,6 +29,9 @@ class Scope:
     """Whether other steps come between a leader's AlterPartition and its answer. Otherwise it is answered at once."""
     fetches_in_flight: bool = False
     """Whether other steps come between a request of a follower, its arrival and its answer; else they are one step."""
+    fetchers_shared: bool = False
+    """Whether the fetcher of a follower has other partitions of the same leader. Then a request and its answer outlive
+    the leadership that they are of."""
     restarts: int = 0
     """Crashes of brokers, each of which comes back as a new incarnation, at most."""
     losses: int = 0

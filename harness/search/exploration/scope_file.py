@@ -25,7 +25,8 @@ _BOUNDS: Final = {
 """The numbers of a scope, with the least and the largest of each: no machine could explore more."""
 _BROKERS_MAX: Final = 5
 _IN_FLIGHT: Final = {"at once": False, "in flight": True}
-_FIELDS: Final = (*_BOUNDS, "brokers", "protocol", "without", "alter_partition", "fetch", "symmetry")
+_SHARED: Final = {"own": False, "shared": True}
+_FIELDS: Final = (*_BOUNDS, "brokers", "protocol", "without", "alter_partition", "fetch", "fetchers", "symmetry")
 
 
 def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ()) -> tuple[str, Scope]:
@@ -63,11 +64,14 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         spare_brokers=brokers - numbers["replicas"],
         protocol=TruncationProtocol(protocol),
         without=without,
-        isr_changes_in_flight=_in_flight(fields, "alter_partition"),
-        fetches_in_flight=_in_flight(fields, "fetch"),
+        isr_changes_in_flight=_one_of(_IN_FLIGHT, fields, "alter_partition"),
+        fetches_in_flight=_one_of(_IN_FLIGHT, fields, "fetch"),
+        fetchers_shared=_one_of(_SHARED, fields, "fetchers"),
         symmetry=symmetry,
         as_in_a_run=default.as_in_a_run,
     )
+    if scope.fetchers_shared and not scope.fetches_in_flight:
+        raise SpecError("fetchers: shared makes a difference only with fetch: in flight")
     if scope.losses and not scope.losses_at_a_time:
         raise SpecError("losses: with replicas or min.insync.replicas 1 a record may be on one broker only")
     return scope
@@ -77,11 +81,12 @@ def _attribute(field: str) -> str:
     return "min_insync_replicas" if field == "min.insync.replicas" else field
 
 
-def _in_flight(fields: Mapping[str, Any], field: str) -> bool:
-    value = fields.get(field, "at once")
-    if value not in _IN_FLIGHT:
-        raise SpecError(f"{field}: {value!r} is not one of {', '.join(_IN_FLIGHT)}")
-    return _IN_FLIGHT[value]
+def _one_of(values: Mapping[str, bool], fields: Mapping[str, Any], field: str) -> bool:
+    """What the value of a field stands for, the first one where it is left out. Raises SpecError."""
+    value = fields.get(field, next(iter(values)))
+    if value not in values:
+        raise SpecError(f"{field}: {value!r} is not one of {', '.join(values)}")
+    return values[value]
 
 
 def number_of(fields: Mapping[str, Any], field: str, default: int, bounds: tuple[int, int]) -> int:

@@ -118,6 +118,8 @@ class _Translation:
 
     def script(self) -> ScriptedSchedule:
         """All of it."""
+        if self.scope.fetchers_shared:
+            raise Untranslatable("a script has one partition, and a fetcher of another leader is closed")
         waiting = session_within_a_session(self.steps)
         if waiting is not None:
             raise Untranslatable(f"{waiting.line}: another broker, which is down, must not be fenced meanwhile")

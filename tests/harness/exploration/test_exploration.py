@@ -14,6 +14,7 @@ import pytest
 from harness.cli.main import main
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel
+from harness.search.exploration.machine_steps import Action
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.scope_file import SHIPPED, load
 from harness.search.quorum_exploration import scope_file as quorum_scope_file
@@ -94,6 +95,32 @@ def test_a_request_of_a_lost_connection_may_still_arrive() -> None:
     assert {"send", "serve", "receive", "lose"} <= kinds
 
 
+_TO_A_LATE_ANSWER = (
+    "read 1, append 1, elect 2, read 1, send 1 2, read 2, serve 2 1, elect 1, read 2, read 1, "
+    "send 2 1, serve 1 2, receive 2 1, send 2 1, serve 1 2, receive 2 1, send 2 1, serve 1 2, elect 2, read 1"
+)
+"""Broker 1 asks for the end of an epoch, leads and commits a record, and follows again when it has no answer yet."""
+
+
+@pytest.mark.parametrize(
+    ("shared", "off", "loses"),
+    [(True, (), [False]), (True, ("ignore_stale_epoch_answer",), [True]), (False, ("ignore_stale_epoch_answer",), [])],
+)
+def test_an_answer_of_an_earlier_leadership_arrives_where_partitions_share_a_fetcher(
+    shared: bool, off: tuple[str, ...], loses: list[bool]
+) -> None:
+    _, scope = load("answers-of-earlier-leaders")
+    model = ClusterModel(replace(scope, without=off, fetchers_shared=shared))
+    state = model.initial()
+    for words in _TO_A_LATE_ANSWER.split(", "):
+        kind, *numbers = words.split()
+        steps = [step for step in model.steps(state) if step.action.kind == kind]
+        state = [step for step in steps if [*map(str, step.action[1:])][: len(numbers)] == numbers][-1].state
+        assert model.broken(state) is None
+    received = [step.state for step in model.steps(state) if step.action == Action("receive", 1, 2)]
+    assert [model.broken(after) is not None for after in received] == loses
+
+
 def test_the_schedule_names_every_step_and_the_brokers_that_it_changes() -> None:
     result = explored(replace(TWO_REPLICAS, without=("consumer_reads_below_high_watermark",)))
     assert result.violation is not None
@@ -172,6 +199,7 @@ def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureF
         ("without: [gravity]", "{path}:1: without: 'gravity' is not a rule"),
         ("alter_partition: never", "{path}:1: alter_partition: 'never' is not one of at once, in flight"),
         ("fetch: no", "{path}:1: fetch: False is not one of at once, in flight"),
+        ("fetchers: shared", "{path}:1: fetchers: shared makes a difference only with fetch: in flight"),
         ("nodes: 3", "{path}:1: nodes: unknown field; one of: replicas, records"),
         ("brokers: 2", "{path}:1: brokers: 2 is not a number from 3 to 5"),
         (
@@ -195,7 +223,7 @@ def test_a_bad_scope_is_one_line(text: str, line: str, tmp_path: Path, capsys: p
     [
         (
             ["nowhere"],
-            "faultline explore: nowhere: there is no such file, and shipped are only: fetches-in-flight, isr-changes",
+            "faultline explore: nowhere: there is no such file, and shipped are only: answers-of-earlier-leaders, ",
         ),
         (["truncation", "--protocol", "kip1"], "faultline explore: protocol: 'kip1' is not one of"),
         (["truncation", "--without", "gravity"], "faultline explore: without: 'gravity' is not a rule"),
