@@ -27,6 +27,8 @@ RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS})
 
 _NO_SPACE: Final = re.compile(r"failed: \[Errno 28\]")
 """Not the last line of a traceback, which names the exception before the number."""
+_FILLING: Final = ("disk-full", "failing-sync")
+"""Faults after which a disk has no room."""
 _KAFKA_ENTRY: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+ (?=[A-Z]+ )", re.MULTILINE)
 """Where an entry of Kafka's log begins, whose lines are those of a trace, too."""
 _KAFKA_NO_SPACE: Final = "No space left on device"
@@ -65,7 +67,7 @@ def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:
     if not lines or not (_NO_SPACE.search(lines[-1]) or _kafka_had_no_space(crash["error"])):
         return False
     return any(
-        row["fault"] == "disk-full"
+        row["fault"] in _FILLING
         and crash["node"] in row["nodes"]
         and row["started_ns"] - _INJECTION_NS_MAX <= crash["time_ns"]
         for row in evidence.faults.select(["fault", "nodes", "started_ns"]).to_pylist()

@@ -52,6 +52,7 @@ INEXCUSABLE = frozenset(
         "log-shortened",
         "log-end-not-on-disk",
         "clean-shutdown-lost-records",
+        "clean-claim-unsynced",
         "appended-batches-differ",
         "high-watermark-above-log-end",
         "isr-proposal-behind",

@@ -21,6 +21,9 @@ became_leader             broker      leader_epoch, partition_epoch, offset=LESO
                                       before it counts; positions {replica: LEO} that it keeps of an earlier
                                       leadership
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
+log_closed                broker      a clean stop has closed the log: log_end, offset=below it every record is known to
+                                      be on disk, broker_epoch of the life that ends; detail: synced=whether the last
+                                      sync of it succeeded
 resigned                  broker      the partition has no leader or is no longer hosted here
 stray_found               broker      at a start, before it is deleted: a log with records whose replica is not hosted
                                       here, or was of an earlier topic of that name; offset=base of its first segment
@@ -166,6 +169,7 @@ KINDS: Final = frozenset(
         "registered",
         "became_leader",
         "became_follower",
+        "log_closed",
         "resigned",
         "stray_found",
         "replica_deleted",

@@ -69,13 +69,9 @@ def _release(effects: dict[Any, int], key: Any) -> bool:
 
 UNKNOWN_PREFIX: Final = "unknown_"
 """Begins the name of evidence that could not be read back; the rest is the name of what was to be measured."""
-
 _PEAKS: Final = ("offset_ms", "asked_below")
 """Evidence whose largest reading counts; all other evidence is summed."""
-
-_CUT: Final = ("held", "refused", "reset")
-_DEGRADED: Final = ("delayed", "lost")
-_INTERCEPTED: Final = ("intercepted",)
+_CUT, _DEGRADED, _INTERCEPTED = ("held", "refused", "reset"), ("delayed", "lost"), ("intercepted",)
 _STOPPED, _KILLED, _LOST = ("stopped",), ("killed",), ("killed", "lost_bytes")
 
 
@@ -292,6 +288,10 @@ class FaultHandle:
         if stopping_s is not None:  # its logs may have grown since it was told to stop
             self.situation.wholeness.went_down(node)
         return start
+
+    async def stop_unsynced(self, node: str, failing_syncs: int, keep: KeepUnsynced) -> Heal:
+        """As `power_off`, after a clean stop in which so many syncs fail."""
+        return await self._end(node, lambda: self.cluster.stop_unsynced(node, failing_syncs, keep), _LOST)
 
     async def wipe(self, node: str) -> Heal:
         """As `kill`, and the node loses everything on its disk."""

@@ -146,6 +146,8 @@ class EnvironmentCapability(StrEnum):
     """A second reassignment that takes the place of the first: without, the first is cancelled before."""
     EMPTY_DISKS = "empty-disks"
     """Brokers that may lose their whole disk: no broker is a voter of the controllers' quorum."""
+    FAILING_SYNCS = "failing-syncs"
+    """Syncs that fail: `ClusterUnderTest.stop_unsynced`."""
     LIVE_TRACE = "live-trace"
     """The protocol trace while the run goes on: conditions that no metadata shows."""
 
@@ -277,6 +279,10 @@ class ClusterUnderTest(Protocol):
         """Kill the node and drop unsynced writes. With `stopping_s` it has been told to stop cleanly so long before, or
         less. Evidence: `killed`, `unsynced_bytes`, `lost_bytes`, `lost_names` (creations, renames and deletions
         undone), and of a clean stop `interrupted` (1 if it was not over)."""
+
+    async def stop_unsynced(self, node: str, failing_syncs: int, keep: KeepUnsynced) -> Evidence:
+        """Stop the process cleanly while so many syncs of its disk fail, the first ones, with ENOSPC; wait for its end
+        and cut the power. Evidence: `failed_syncs`, that of `stop` and that of `power_off`."""
 
     async def wipe(self, node: str) -> Evidence:
         """Kill the node and leave it an empty disk. Evidence: `killed`, `lost_bytes` (of all its files)."""

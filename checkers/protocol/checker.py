@@ -43,6 +43,8 @@ high-watermark-above-log-end  a high watermark lies within the node's own log, o
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
+clean-claim-unsynced      a broker presents its last life as cleanly shut down only if that synced all of its logs when
+                          it closed them
 deleted-log-came-back     the log of a replica that was deleted never stands on the disk again: no start opens it, nor
                           finds it there as that of no replica
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says

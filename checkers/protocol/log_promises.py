@@ -175,4 +175,26 @@ def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> No
     partition.deleted[event.node] = event.time_ns
 
 
-HANDLERS: Mapping[str, TraceRowHandler] = {"appended": _appended, "replica_deleted": _deleted}
+def _closed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.details().get("synced") is False and event.offset < event.log_end:
+        partition.unsynced[event.node] = event
+
+
+def check_claim(cluster: ClusterState, event: TraceRow) -> None:
+    """A process that starts presents the end of the life before as clean only if that had synced all of its logs."""
+    for partition in cluster.partitions.values():
+        closed = partition.unsynced.pop(event.node, None)
+        if closed is not None and 0 <= event.broker_epoch == closed.broker_epoch:
+            presents = f"{event.node} starts {event.at} and presents the end of its life {event.broker_epoch} as clean"
+            unsynced = (
+                f"a sync had failed when that life closed the log {closed.at}: it ended at {closed.log_end}, and only "
+                f"what is below {closed.offset} was known to be on disk"
+            )
+            partition.report(event, "clean-claim-unsynced", closed.offset, presents, unsynced)
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "appended": _appended,
+    "log_closed": _closed,
+    "replica_deleted": _deleted,
+}

@@ -46,6 +46,7 @@ def replay_trace(
             cluster.awaiting_registration[event.node] = event.time_ns
             cluster.clean_lives.pop(event.node, None)
             cluster.applied.pop(event.node, None)
+            log_promises.check_claim(cluster, event)
         elif event.kind == "metadata_applied":
             cluster.applied[event.node] = event.log_end
         elif event.kind in _OF_BROKERS:

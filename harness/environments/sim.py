@@ -340,6 +340,17 @@ class SimDeployment:
             await machine.while_stopping(self._crash_points, stopping_s, lose)
         return evidence
 
+    async def stop_unsynced(self, node: str, failing_syncs: int, keep: KeepUnsynced) -> Evidence:
+        """Stop the process while so many syncs fail, the first ones; then drop what is not synced."""
+        disk = self._machine(node).node.disk
+        failed_before, disk.failing_syncs = disk.counters.failed_syncs, failing_syncs
+        try:
+            stopped = await self.stop(node)
+        finally:
+            disk.failing_syncs = 0
+        failed = disk.counters.failed_syncs - failed_before
+        return {**stopped, **await self.power_off(node, keep), "failed_syncs": failed}
+
     async def wipe(self, node: str) -> Evidence:
         """End the process and empty its disk."""
         machine = self._machine(node)

@@ -169,6 +169,7 @@ NO_SPACE = "b2 failed: [Errno 28] No space left on device"
         (NO_SPACE, "disk-full", ["b2"], Validity.VALID),
         (f"listening\n{NO_SPACE}: '/var/lib/faultline/data/t-0/0.log'", "disk-full", ["b1", "b2"], Validity.VALID),
         (NO_SPACE, "disk-full", ["b1"], Validity.INVALID),
+        (NO_SPACE, "failing-sync", ["b2"], Validity.VALID),
         (NO_SPACE, "slow-disk", ["b2"], Validity.INVALID),
         ("Traceback …\nOSError: [Errno 28] No space left on device", "disk-full", ["b2"], Validity.INVALID),
         ("b2 failed: [Errno 5] Input/output error", "disk-full", ["b2"], Validity.INVALID),

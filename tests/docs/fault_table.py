@@ -20,12 +20,18 @@ _REASONS: Final[Mapping[EnvironmentCapability, str]] = {
     EnvironmentCapability.DELAY: "slow links only where the kernel has netem",
     EnvironmentCapability.MESSAGES: "packet filters cannot tell messages apart",
     EnvironmentCapability.CHANNELS: "connections to one port cannot be told apart",
+    EnvironmentCapability.FAILING_SYNCS: "the file system fails no syncs",
     EnvironmentCapability.CLOCKS: "its clock cannot be changed",
     EnvironmentCapability.FROZEN_CLOCKS: "no clock stands still: waits of a Java machine would not end",
     EnvironmentCapability.RESIGNATION: "its controller does not resign when asked",
     EnvironmentCapability.EMPTY_DISKS: "a broker that votes would forget its vote",
 }
-_MACHINES: Final = (EnvironmentCapability.DELAY, EnvironmentCapability.MESSAGES, EnvironmentCapability.CHANNELS)
+_MACHINES: Final = (
+    EnvironmentCapability.DELAY,
+    EnvironmentCapability.MESSAGES,
+    EnvironmentCapability.CHANNELS,
+    EnvironmentCapability.FAILING_SYNCS,
+)
 
 Rows = list[tuple[str, ...]]
 HEAD: Final = ("fault", "family", "prototype, simulation", "prototype, machines", "Kafka", "Kafka, `controllers: 0`")

@@ -7,10 +7,14 @@ from random import Random
 
 import pytest
 
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.disk_full import DiskFull
+from nemesis.faults.failing_sync import FailingSync
 from nemesis.faults.process import Kill
 from nemesis.faults.slow_disk import SlowDisk
 from nemesis.nemesis import Injection, Nemesis
+from nemesis.ports import KeepUnsynced
 from nemesis.schedule import Schedule, ScheduledFault
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.nemesis.test_nemesis import run
@@ -74,6 +78,26 @@ def test_a_disk_filled_by_two_faults_has_room_again_after_the_last() -> None:
     assert last.evidence["nodes"] == {"b2": {"refused_writes": 1.0, "killed": 1.0}}
 
 
+def test_a_broker_is_stopped_while_syncs_fail_and_loses_its_power_then() -> None:
+    cluster = FakeCluster()
+    (record,) = healed(cluster, ScheduledFault(1, 5, FailingSync(("b2",), 2, KeepUnsynced.PREFIX)))
+    assert cluster.calls == ["stop b2", "kill b2", "start b2"]
+    assert record.took_effect
+    assert record.evidence["nodes"]["b2"]["failed_syncs"] == 2
+
+
+def test_a_stop_in_which_no_sync_failed_is_no_effect() -> None:
+    assert not FailingSync(("b2",)).took_effect({"failed_syncs": 0.0, "lost_bytes": 60.0})
+
+
+def test_only_victims_are_stopped_while_syncs_fail() -> None:
+    cluster = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=1)
+    for victims in (("b2",), ()):
+        profile = RunProfile(victims, leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
+        drawn = [FailingSync.draw(Draws(Random(seed), cluster, profile)) for seed in range(20)]
+        assert {fault and fault.at_risk(cluster) for fault in drawn} == {victims or None}
+
+
 def test_of_two_delays_of_a_disk_the_one_that_is_left_holds() -> None:
     cluster = FakeCluster()
     seen: list[dict[str, float]] = []
@@ -92,6 +116,11 @@ def test_of_two_delays_of_a_disk_the_one_that_is_left_holds() -> None:
     run(scenario())
     assert seen == [{"b1": 50.0}, {"b1": 5.0}]
     assert cluster.pristine
+
+
+def test_a_fault_in_which_no_sync_fails_is_refused() -> None:
+    with pytest.raises(ValueError, match="failing_syncs: 0 is less than 1"):
+        FailingSync(("b1",), 0)
 
 
 @pytest.mark.parametrize(("fault", "line"), [(DiskFull, "room_bytes: -1"), (SlowDisk, "delay_ms: -1")])

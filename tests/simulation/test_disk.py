@@ -349,6 +349,23 @@ def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     files.open("other").append(b"1234567890")
 
 
+def test_a_sync_that_fails_keeps_nothing_and_a_later_one_may_succeed() -> None:
+    disk = SimDisk(failing_syncs=2)
+    files = SimFiles(disk)
+    file = files.open("x")
+    file.append(b"ab")
+    for sync in (file.fsync, lambda: files.sync_directory("")):
+        with pytest.raises(OSError, match="No space left") as error:
+            sync()
+        assert error.value.errno == errno.ENOSPC
+    assert disk.unsynced_bytes() == 2
+    assert disk.counters.failed_syncs == 2
+    file.fsync()
+    files.sync_directory("")
+    disk.lose_power(KeepUnsynced.NOTHING, Random(1))
+    assert list(disk.files()) == [("x", b"ab")]
+
+
 def test_a_lying_disk_counts_its_lies_and_keeps_nothing() -> None:
     disk = SimDisk(lying=True)
     files = SimFiles(disk)

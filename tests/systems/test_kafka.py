@@ -173,6 +173,7 @@ def test_faults_that_kafka_cannot_carry_are_known_before_anything_runs() -> None
         EnvironmentCapability.LIVE_TRACE,
         EnvironmentCapability.MESSAGES,
         EnvironmentCapability.CHANNELS,
+        EnvironmentCapability.FAILING_SYNCS,
     }
     of_kafka = {
         EnvironmentCapability.FROZEN_CLOCKS,

@@ -51,6 +51,7 @@ PROMISES = (
     _Promise("truncate_in_every_leader_epoch", "logs-not-compared", {"families": ("admin",)}),
     _Promise("min_isr_gates_append", "appended-below-minimum", {"families": ("kill", "pause")}),
     _Promise("registration_waits_for_fencing", "registered-in-session", {"families": ("kill",)}),
+    _Promise("clean_claim_after_flush", "clean-claim-unsynced", {"families": ("disk-full",)}),
     _Promise("recovery_keeps_last_known_elr", "last-known-elr-forgotten", BALANCED),
     _Promise("vote_needs_up_to_date_log", "vote-for-older-log", LAGGARD),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),

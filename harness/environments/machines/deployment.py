@@ -308,6 +308,10 @@ class MachineDeployment:
         seed = self._losses.getrandbits(32)
         return {**await self._end(node, "power-off", "--keep", str(keep), "--seed", str(seed)), **stop}
 
+    async def stop_unsynced(self, node: str, failing_syncs: int, keep: KeepUnsynced) -> Evidence:
+        """Raises MachineError: see `unsupported`."""
+        raise MachineError(self._unsupported[EnvironmentCapability.FAILING_SYNCS])
+
     async def wipe(self, node: str) -> Evidence:
         """SIGKILL, and all below the data directory is deleted."""
         return await self._end(node, "wipe", self._handle(node).service.data)

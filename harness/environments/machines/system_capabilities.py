@@ -17,6 +17,7 @@ MACHINES_LACK: Final[Mapping[EnvironmentCapability, str]] = {
     EnvironmentCapability.LIVE_TRACE: "the nodes' traces are collected when the run ends",
     EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
     EnvironmentCapability.CHANNELS: "all connections to a node lead to one port there",
+    EnvironmentCapability.FAILING_SYNCS: "the file system there fails writes, and no syncs",
 }
 
 

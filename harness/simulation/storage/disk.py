@@ -9,12 +9,14 @@ of directory changes (create, rename, delete). A power loss keeps, as `nemesis.p
 - of the journal a prefix: a file whose creation was lost has vanished with its contents, a rename left either the
   old or the new, whole, and deleting a directory may have got halfway.
 
-`fsync` makes a file's contents durable but not its name. `sync_directory` makes durable the changes in that
-directory, what they depend on (earlier changes of the directories they touch) and the directory's own creation, as
-journaling file systems do. A lying disk acknowledges both and does neither. Dirty pages are never written back by
-themselves: what was not synced is at risk for ever. Calls return at once. A real process is blocked for as long as a
-call takes and does nothing else meanwhile; so where a disk is slow, the process stalls for that long as soon as the
-callback that made the calls has ended (`SimNode`). Its messages leave before the stall, not after.
+`fsync` makes a file's contents durable but not its name. `sync_directory` makes durable the changes in that directory,
+what they depend on (earlier changes of the directories they touch) and the directory's own creation, as journaling file
+systems do. A lying disk acknowledges both and does neither. Dirty pages are never written back by themselves: what was
+not synced is at risk for ever. A sync may fail, as that of a disk which took a write and finds no room when it is to
+keep it: then nothing of what it was for has become durable, and a later one may succeed. Calls return at once. A real
+process is blocked for as long as a call takes and does nothing else meanwhile; so where a disk is slow, the process
+stalls for that long as soon as the callback that made the calls has ended (`SimNode`). Its messages leave before the
+stall, not after.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ class DiskCounters:
     """Syncs acknowledged and not kept."""
     refused_writes: int = 0
     """Writes that failed for want of room."""
+    failed_syncs: int = 0
+    """Syncs that failed for want of room."""
     delayed_operations: int = 0
     delayed_ns: int = 0
 
@@ -78,6 +82,8 @@ class SimDisk:
     on_delay: Callable[[int], None] | None = None
     """Called with every such delay: the process that asked waits for so long."""
     lying: bool = False
+    failing_syncs: int = 0
+    """How many of the next syncs fail."""
     counters: DiskCounters = field(default_factory=DiskCounters)
     _root: SimDirectory = field(default_factory=lambda: SimDirectory(None, ""))
     _journal: list[DirectoryChange] = field(default_factory=list)
@@ -205,6 +211,7 @@ class SimDisk:
         self._delay()
         self.counters.fsyncs += 1
         self._record(file.serial, "fsync", b"")
+        self._refuse_sync()
         if self.lying:
             self.counters.lies += 1
         else:
@@ -214,6 +221,7 @@ class SimDisk:
         self._delay()
         self.counters.fsyncs += 1
         self._record(0, "sync", path.encode())
+        self._refuse_sync()
         if self.lying:
             self.counters.lies += 1
             return
@@ -236,6 +244,12 @@ class SimDisk:
 
     def release(self, file: Inode) -> None:
         self._used_bytes -= len(file.data)
+
+    def _refuse_sync(self) -> None:
+        if self.failing_syncs:
+            self.failing_syncs -= 1
+            self.counters.failed_syncs += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     def _delay(self) -> None:
         if self.delay_ns and self.on_delay is not None:

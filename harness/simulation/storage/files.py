@@ -46,7 +46,7 @@ class SimFile:
             self._files.disk.truncate(self._file, size)
 
     def fsync(self) -> None:
-        """Make the contents durable."""
+        """Make the contents durable. Raises OSError ENOSPC while syncs fail."""
         self._check()
         if self._files.takes_effect():
             self._files.disk.fsync(self._file)
@@ -155,7 +155,7 @@ class SimFiles:
             self.disk.delete(path, self.disk.directory(parents, path, create=False), name)
 
     def sync_directory(self, directory: str) -> None:
-        """Make the changes in a directory durable."""
+        """Make the changes in a directory durable. Raises OSError ENOSPC while syncs fail."""
         if not self._mounted:
             return
         place = self.disk.directory(names_of(directory), directory, create=False)

@@ -139,9 +139,24 @@ class ReplicaManager:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
-        failures = [replica.log.close(clean=True) for replica in self]
+        failures = [self._close(replica) for replica in self]
         self.checkpoint_high_watermarks()
         return next((failure for failure in failures if failure is not None), None)
+
+    def _close(self, replica: Replica) -> OSError | None:
+        failure = replica.log.close(clean=True)
+        self._node_ports.trace(
+            TraceEvent(
+                "log_closed",
+                replica.topic,
+                replica.index,
+                broker_epoch=self._broker_epoch(),
+                offset=replica.log.recovery_point,
+                log_end=replica.log.end,
+                detail={"synced": failure is None},
+            )
+        )
+        return failure
 
     def _configure(self, replica: Replica, topic: TopicImage) -> None:
         """Apply a topic's configuration to a replica, before the metadata that was decided by it."""

@@ -64,8 +64,13 @@ def log_start(time_s: float, node: str, to: int, reason: str, leader: int = 1) -
     return event(time_s, node, "log_start", {"before": 0, "reason": reason}, offset=to, leader=leader)
 
 
-def started(time_s: float, node: str) -> Event:
-    return event(time_s, node, "node_started")
+def started(time_s: float, node: str, previous_epoch: int = -1) -> Event:
+    return event(time_s, node, "node_started", broker_epoch=previous_epoch)
+
+
+def closed(time_s: float, node: str, epoch: int, end: int, on_disk: int) -> Event:
+    detail = {"synced": on_disk == end}
+    return event(time_s, node, "log_closed", detail, broker_epoch=epoch, offset=on_disk, log_end=end)
 
 
 def registered(time_s: float, broker: int, clean: bool) -> Event:
@@ -122,6 +127,28 @@ KEPT = {
         decided(4, 2, 1, 2, (1, 3), (1, 3, 2), "reassignment", adding=[2]),
         opened(5, "b2", 0),
     ],
+    "a broker presents as clean the end of a life that synced its log": [
+        *COPIED,
+        closed(3, "b2", 8, 5, on_disk=5),
+        started(4, "b2", 8),
+    ],
+    "a broker that could not sync its log presents no clean end": [
+        *COPIED,
+        closed(3, "b2", 8, 5, on_disk=3),
+        started(4, "b2"),
+    ],
+    "a broker presents the end of a life after that which could not sync its log": [
+        *COPIED,
+        closed(3, "b2", 8, 5, on_disk=3),
+        started(4, "b2"),
+        closed(5, "b2", 9, 5, on_disk=5),
+        started(6, "b2", 9),
+    ],
+    "a sync of a log fails that has no record which is not on disk": [
+        *BORN,
+        event(3, "b2", "log_closed", {"synced": False}, broker_epoch=8, offset=0, log_end=0),
+        started(4, "b2", 8),
+    ],
     "a reassignment grows, catches up and shrinks": [
         *ADDING,
         proposed(4.5, "b1", {"4": 5}, 5, 0) | {"members": [1, 2, 3, 4], "leader_epoch": 1, "partition_epoch": 1},
@@ -151,6 +178,7 @@ BROKEN = {
     "log-start-ahead": [*RETAINED, log_start(4.5, "b1", 3, "leader"), log_start(5, "b3", 4, "leader", leader=2)],
     "log-shortened": [*RESTARTED, registered(5, 2, False), opened(6, "b2", 4)],
     "clean-shutdown-lost-records": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 4)],
+    "clean-claim-unsynced": [*COPIED, closed(3, "b2", 8, 5, on_disk=3), started(4, "b2", 8)],
     "partition-epoch-stood": [*COPIED, decided(3, 0, 1, 1, (1, 2)) | {"offset": 200}],
     "leader-epoch-stood": [*COPIED, decided(3, 1, 2, 1, (2, 3))],
     "reassignment-joins-isr": [*COPIED, decided(4, 1, 1, 1, (1, 2, 3, 4), (1, 2, 3, 4), "reassignment", adding=[4])],
