@@ -9,12 +9,14 @@ from nemesis.ports import (
     UNANSWERED,
     AdminResult,
     ClockChange,
+    ClusterView,
     EnvironmentCapability,
     Evidence,
     KeepUnsynced,
     Link,
     LinkQuality,
     MessageRule,
+    PartitionView,
 )
 
 
@@ -67,6 +69,13 @@ class FakeCluster:
     @property
     def admin(self) -> FakeCluster:
         return self
+
+    async def describe(self, topic: str) -> ClusterView:
+        """In the ISR is every broker that runs and that others can reach."""
+        unreached = {link.target for link in self.cuts}
+        isr = tuple(broker for broker in self.brokers if broker not in self.down | unreached)
+        partitions = {index: PartitionView(leader, isr, ()) for (_, index), leader in self.leading.items()}
+        return ClusterView(tuple(broker for broker in self.brokers if broker not in self.down), partitions)
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         return self.placed

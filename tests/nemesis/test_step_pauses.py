@@ -19,7 +19,7 @@ from nemesis.swarm import draw
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
-IMPATIENT = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2, patience_s=0.5)
+IMPATIENT = ClusterShape(("b1", "b2", "b3", "b4"), ("c1", "c2", "c3"), partitions=2, patience_s=0.5)
 STEPS = {"cut", "heal_links", "pause", "resume", "kill", "stop", "start"}
 """Calls that an environment carries out by a command; requests to the cluster need none."""
 SCRIPTED = [fault for fault in FAULTS.values() if fault.family.name == "scripted" or fault.name == "rolling-restart"]
@@ -49,13 +49,12 @@ class _Electing(FakeCluster):
 
 def _pauses_ms(fault: Fault, seed: int, step_s: float) -> list[int]:
     """The times between the steps of a fault that has the run to itself, without those that come at once."""
-    cluster, calls = _Electing(controllers=3), _Calls()
-    cluster.calls = calls
+    cluster, calls = _Electing(brokers=4, controllers=3), _Calls()
+    cluster.calls, cluster.placed = calls, cluster.brokers[:3]
 
     async def scenario() -> None:
-        nemesis = Nemesis(
-            cluster, Schedule((ScheduledFault(1, 50, fault),)), Random(seed), lambda _: None, "t", step_s=step_s
-        )
+        schedule = Schedule((ScheduledFault(1, 50, fault),))
+        nemesis = Nemesis(cluster, schedule, Random(seed), lambda _: None, "t", min_isr=2, step_s=step_s)
         await nemesis.run(asyncio.get_running_loop().time() + 60)
 
     run(scenario())

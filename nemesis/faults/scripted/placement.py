@@ -110,6 +110,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
         await until_occurred(handle, lambda event: event == resigned, since, limit_s)
         start = await handle.power_off(victim, self.keep)
         await recorded(answers, admin.reassign(handle.topic, partition, with_victim))
+        await handle.sleep(handle.random.uniform(0.0, 0.2) * patience_s)
         await start()
 
         async def in_sync() -> bool | None:
