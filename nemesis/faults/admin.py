@@ -28,9 +28,6 @@ _ALL_BROKERS_SHARE = 0.25
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
-STILL_MOVING = "a reassignment of an earlier fault is under way"
-"""Why a fault leaves the replicas of a partition alone: those that it found would not be those to restore."""
-
 
 _FAMILY = Family(number=8, name="admin", colour="#5b5ea6")
 
@@ -334,13 +331,8 @@ class MoveController(Fault):
 async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> tuple[str, ...]:
     """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. The
     answers to this and to later requests about the partition go into `answers`."""
-    admin = handle.cluster.admin
-    if not handle.claim_placement(partition):
-        handle.notes.append("another fault is moving it")
-        return ()
-    before = await admin.replicas(handle.topic, partition)
-    if handle.is_moving(before):
-        handle.notes.append(STILL_MOVING)
+    admin, before = handle.cluster.admin, await claimed(handle, partition)
+    if not before:
         return ()
     outside = [broker for broker in handle.cluster.brokers if broker not in before]
     if len(before) < 2 or (not outside and len(before) <= handle.min_isr):
@@ -358,6 +350,19 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
         handle.notes.append(f"not reassigned: {answer}")
         return ()
     return before
+
+
+async def claimed(handle: FaultHandle, partition: int) -> tuple[str, ...]:
+    """The replicas of a partition, which no other fault moves until this one heals; none, with a note, where one does,
+    or where those found would not be those to restore."""
+    if not handle.claim_placement(partition):
+        handle.notes.append("another fault is moving it")
+        return ()
+    replicas = await handle.cluster.admin.replicas(handle.topic, partition)
+    if handle.is_moving(replicas):
+        handle.notes.append("a reassignment of an earlier fault is under way")
+        return ()
+    return replicas
 
 
 async def put_back(handle: FaultHandle, partition: int, before: Sequence[str], undone: Sequence[AdminResult]) -> None:

@@ -328,6 +328,20 @@ def test_a_replica_is_removed_and_added_again_only_where_one_can_be_spared(
     assert ("removed-and-back" in faults) is drawn
 
 
+@pytest.mark.parametrize(
+    ("brokers", "replication_factor", "min_isr", "drawn"),
+    [(4, 3, 2, True), (3, 2, 2, True), (5, 3, 3, True), (3, 3, 2, False), (4, 3, 1, False)],
+)
+def test_a_reassignment_is_cancelled_in_doubt_only_where_it_may_bring_another_broker_in(
+    brokers: int, replication_factor: int, min_isr: int, drawn: bool
+) -> None:
+    names = tuple(f"b{number}" for number in range(1, brokers + 1))
+    cluster = ClusterShape(names, ("c1", "c2", "c3"), 1, min_isr, replication_factor=replication_factor)
+    faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    assert len(faults) > 3
+    assert ("cancelled-in-doubt" in faults) is drawn
+
+
 def test_a_fault_of_twice_the_weight_is_drawn_about_twice_as_often() -> None:
     cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1)
     runs = (draw(Random(seed), cluster, 60.0, ["scripted"]) for seed in range(150))

@@ -37,6 +37,7 @@ NEIGHBOURS = 12
 """How many seeds are tried when a spec is replaced."""
 
 NAMED = {
+    "cancel_needs_min_isr": "reassignment-shrinks-isr",
     "delete_replica_durably": "deleted-log-came-back",
     "latest_confirmed_by_isr": "latest-unconfirmed",
     "leso_gates_isr_join": "isr-proposal-behind",
@@ -123,6 +124,7 @@ def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stan
         {"fault": "zombie-controller"},
         {"fault": "lagging-controller"},
         {"fault": "half-deleted-replica", "victim": "b1"},
+        {"fault": "cancelled-in-doubt"},
     ],
     ids=lambda fault: fault["fault"],
 )
@@ -135,6 +137,7 @@ def test_every_scripted_fault_takes_effect_and_the_full_protocol_withstands_it(f
 WORLDS: dict[str, dict[str, Any]] = {
     "removed-and-back": {"rate": 3},
     "half-deleted-replica": {"settings": {"segment.bytes": 1024}},
+    "cancelled-in-doubt": {"brokers": 4},
 }
 """What scripted faults need of their world."""
 

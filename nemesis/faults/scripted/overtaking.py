@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from nemesis.drawing import Draws
-from nemesis.faults.admin import STILL_MOVING, put_back, recorded
+from nemesis.faults.admin import claimed, put_back, recorded
 from nemesis.faults.scripted.script import ScriptedLeaderFault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
@@ -80,13 +80,9 @@ class RemovedAndBack(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
         patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
-        if not handle.claim_placement(self.partition):
-            handle.notes.append("another fault is moving it")
-            return
-        (leader,) = await handle.resolve((f"leader/{self.partition}",))
-        before = await admin.replicas(handle.topic, self.partition)
-        if handle.is_moving(before):
-            handle.notes.append(STILL_MOVING)
+        (leader,) = await handle.resolve(self.targets())
+        before = await claimed(handle, self.partition)
+        if not before:
             return
         followers = [replica for replica in before if replica != leader]
         if leader not in before or len(before) <= handle.min_isr or not followers:

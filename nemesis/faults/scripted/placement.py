@@ -6,23 +6,24 @@ A reassignment changes on which brokers committed records rest, and deletes logs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.admin import put_back, recorded
+from nemesis.faults.admin import claimed, put_back, recorded
 from nemesis.faults.fault import Fault
-from nemesis.faults.scripted.script import ScriptedPowerLoss, until_occurred, until_seen
+from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_occurred, until_seen
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, AdminResult, Evidence, KeepUnsynced
+from nemesis.ports import DONE, AdminResult, Evidence, KeepUnsynced, both_ways
 from nemesis.situation import Event, Occurrence
 
 _ROUNDS: Final = 3
 """How often a replica is taken off and put back: a power loss often keeps all of a deletion, or nothing of it."""
-_LOOK: Final = 0.1
-"""Polling interval of what an administrator sees, in multiples of the cluster's patience."""
+_LOOK, _ISR_LIMIT = 0.1, 6.0
+"""Polling interval of what brokers report, and the longest wait for a change of the ISR, in multiples of the cluster's
+patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +113,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
         await recorded(answers, admin.reassign(handle.topic, partition, with_victim))
         await handle.sleep(handle.random.uniform(0.0, 0.2) * patience_s)
         await start()
-
-        async def in_sync() -> bool | None:
-            view = await admin.describe(handle.topic)
-            return (view is not None and victim in view.partitions[partition].isr) or None
-
-        if await until_seen(handle, in_sync, 3 * patience_s, every_s=_LOOK * patience_s) is None:
+        if not await _until_isr(handle, partition, lambda isr: victim in isr, patience_s):
             handle.notes.append(f"{victim} did not come back into the ISR")
             return False
         await admin.elect_preferred(handle.topic, partition)
@@ -135,3 +131,77 @@ class HalfDeletedReplica(ScriptedPowerLoss):
     def targets(self) -> tuple[str, ...]:
         """The victim."""
         return (self.victim,)
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledInDoubt(ScriptedLeaderFault):
+    """A reassignment is cancelled while committed records rest on the replica that it has added, since original ones
+    have left the ISR: it must be refused (Kafka Replication Correctness §6.5.4).
+
+    L leads.
+
+    1. L no longer reaches so many of the other replicas that the rest of the ISR is smaller than min.insync.replicas.
+    2. The partition is to move from L to another broker. That catches up and joins the ISR, and with it L commits; but
+       too few of the replicas that are to stay are in sync for the move to be complete.
+    3. The move is cancelled.
+    """
+
+    name: ClassVar[str] = "cancelled-in-doubt"
+    number: ClassVar[int] = 12
+    proof: ClassVar[tuple[str, ...]] = ("cancelled", "cancel_refused")
+    weight: ClassVar[float] = 2.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition; None where every broker has a replica, or where a leader commits alone."""
+        cluster = draws.cluster
+        if not 2 <= cluster.min_insync_replicas <= cluster.replication_factor < len(cluster.brokers):
+            return None
+        return cls(draws.partition(), draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held at the end comes back then, and the replicas of before with it."""
+        patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
+        (leader,) = await handle.resolve(self.targets())
+        before = await claimed(handle, self.partition)
+        if not before:
+            return
+        outside = [broker for broker in handle.cluster.brokers if broker not in before]
+        rest = [replica for replica in before if replica != leader]
+        if leader not in before or not outside or not 2 <= handle.min_isr <= len(before):
+            handle.notes.append("the original replicas cannot be too few")
+            return
+        new = handle.random.choice(outside)
+        handle.random.shuffle(rest)
+        apart = rest[handle.min_isr - 2 :]
+        handle.add_targets((*apart, new))
+        answers: list[AdminResult] = []
+        handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
+        await handle.cut(both_ways([leader], apart))
+        if not await _until_isr(handle, self.partition, lambda isr: not set(isr) & set(apart), patience_s):
+            handle.notes.append("the other replicas stayed in the ISR")
+            return
+        await recorded(answers, admin.reassign(handle.topic, self.partition, (new, *rest)))
+        if not await _until_isr(handle, self.partition, lambda isr: new in isr, patience_s):
+            handle.notes.append(f"{new} did not join the ISR")
+            return
+        await handle.sleep(handle.random.uniform(0.0, 0.5) * patience_s)
+        outcome = (await recorded(answers, admin.reassign(handle.topic, self.partition, None))).outcome
+        evidence = {DONE: "cancelled", "INVALID_REPLICA_ASSIGNMENT": "cancel_refused"}.get(outcome)
+        if evidence is None:
+            handle.notes.append(f"not cancelled: {outcome}")
+        else:
+            handle.count_evidence(evidence)
+        await handle.sleep(handle.random.uniform(0.1, 0.5) * patience_s)
+
+
+async def _until_isr(
+    handle: FaultHandle, partition: int, holds: Callable[[Collection[str]], bool], patience_s: float
+) -> bool:
+    """Wait until this holds of the ISR, as brokers report it; False when it does not in time."""
+
+    async def look() -> bool | None:
+        view = await handle.cluster.admin.describe(handle.topic)
+        return (view is not None and holds(view.partitions[partition].isr)) or None
+
+    return await until_seen(handle, look, _ISR_LIMIT * patience_s, every_s=_LOOK * patience_s) is not None
