@@ -69,6 +69,7 @@ INEXCUSABLE = frozenset(
         "appended-below-minimum",
         "records-out-of-place",
         "recovery-early",
+        "recovery-outdated",
         "last-known-elr-forgotten",
         "partition-epoch-stood",
         "leader-epoch-stood",

@@ -144,7 +144,8 @@ heartbeat_refused         controller  broker=id, broker_epoch that it gave; deta
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,
                                       last_known_leader, …; snapshot: the state in one), unclean;
-                                      of an unclean recovery told {replica: [last leader epoch, LEO]}
+                                      of an unclean recovery told {replica: [last leader epoch, LEO]}, told_in
+                                      {replica: [broker epoch, leader epoch of the partition] in which it told so}
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
 alter_partition_refused   controller  broker=sender, members=proposed ISR, leader_epoch, partition_epoch of the
                                       proposal; detail: error, known=[leader, leader epoch, partition epoch] of the

@@ -71,6 +71,8 @@ reassignment-joins-isr    no change adds a replica and puts it into the ISR at o
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
 reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
 recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
+recovery-outdated         … in the life that is registered and the leader epoch in which there is no leader; so does the
+                          one that any recovery elects
 last-known-elr-forgotten  … and the other members stay in it
 epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader; and an
                           entry of a `leader-epoch-checkpoint`, where the system keeps these up to date

@@ -11,6 +11,7 @@ import pyarrow as pa
 from checkers.evidence import CheckSettings
 from checkers.protocol.state import (
     UNKNOWN,
+    ClusterState,
     PartitionDecision,
     PartitionState,
     ProtocolViolation,
@@ -129,6 +130,30 @@ def _check_recovery(change: _Change, settings: CheckSettings) -> None:
             "last-known-elr-forgotten",
             f"{names(forgotten)} are not in the LastKnownELR any more, and nothing was committed without them yet",
         )
+    change.partition.recoveries.append((change.event, before))
+
+
+def check_recoveries(cluster: ClusterState, partition: PartitionState, settings: CheckSettings) -> None:
+    """After the last event, since a registration may be traced late: each log end that a recovery needed was told by
+    the life that was registered then, in the leader epoch in which the partition had no leader. Older traces say
+    nothing of either."""
+    for event, before in partition.recoveries:
+        needed = frozenset({event.leader})
+        if settings.unclean_recovery == "balanced":
+            needed |= before.last_known_elr or before.replicas
+        for replica, (broker_epoch, leader_epoch) in sorted((event.details().get("told_in") or {}).items()):
+            standing = cluster.standing_at(int(replica), event.offset)
+            if int(replica) not in needed or standing is None:
+                continue
+            if broker_epoch < standing.epoch or leader_epoch < before.leader_epoch:
+                partition.report(
+                    event,
+                    "recovery-outdated",
+                    UNKNOWN,
+                    f"b{event.leader} was elected {event.at} by what {names(needed)} had told of their logs",
+                    f"b{replica} had told so in broker epoch {broker_epoch} and leader epoch {leader_epoch}; it was "
+                    f"registered in {standing.epoch}, and the partition without a leader in {before.leader_epoch}",
+                )
 
 
 def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa.Table) -> None:

@@ -183,6 +183,8 @@ class PartitionState:
     """Nodes that may have deleted their log since they opened it."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which it had deleted its log, which it has not opened anew since."""
+    recoveries: list[tuple[TraceRow, PartitionDecision]] = field(default_factory=list)
+    """Every unclean recovery, with the state before it."""
     unsynced: dict[str, TraceRow] = field(default_factory=dict)
     """Node → the close of its log in a clean stop, if not every record was known to be on disk then; until its process
     starts again."""

@@ -66,6 +66,7 @@ def replay_trace(
     controller_promises.check_candidates(cluster, now_ns)
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
+        metadata_promises.check_recoveries(cluster, partition, settings)
         request_promises.check_requests(cluster, partition)
         read_promises.check_reads(partition)
     return cluster

@@ -110,7 +110,7 @@ def test_a_second_recovery_elects_an_emptied_replica_exactly_without_the_rule(of
 def test_a_log_that_is_gone_counts_in_a_recovery_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """One of two replicas answers that its log is whole, and restarts with an empty disk before the other answers."""
 
-    async def scenario(scene: Scene) -> int:
+    async def scenario(scene: Scene) -> tuple[int, set[str]]:
         third, gone, slow = scene.replicas
         since = len(scene.trace)
         await scene.kill(third)
@@ -131,10 +131,11 @@ def test_a_log_that_is_gone_counts_in_a_recovery_exactly_without_the_rule(off: t
         await scene.deployment.start(gone)
         await scene.happens("broker_unfenced", broker=gone, since=restarted)
         await scene.deployment.resume(slow)
-        return (await scene.until("became_leader", since=since)).offset
+        start = (await scene.until("became_leader", since=since)).offset
+        return start, broken_promises(scene.trace) & {"recovery-outdated"}
 
     settings = {"unclean.recovery.strategy": "balanced", "broker.session.timeout.ms": "20000"}
-    assert played(scenario, *off, settings=settings) == (0 if off else RECORDS)
+    assert played(scenario, *off, settings=settings) == ((0, {"recovery-outdated"}) if off else (RECORDS, set()))
 
 
 # --- reassignments ----------------------------------------------------------------------------------------------------

@@ -296,7 +296,9 @@ class MetadataChange:
     ) -> None:
         detail = {**partition_detail(topic, partition), "reason": reason, "unclean": unclean}
         if log_ends is not None:
-            detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in sorted(log_ends.items())}
+            reports = sorted(log_ends.items())
+            detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in reports}
+            detail["told_in"] = {str(replica): [log.broker_epoch, log.leader_epoch] for replica, log in reports}
         self.trace.append(
             TraceEvent(
                 "partition_changed",

@@ -77,6 +77,12 @@ ALONE = [*COPIED, decided(3, 1, 1, 1, (1,), reason="fenced")]
 DELETED = [*COPIED, event(4, "b3", "resigned"), event(4, "b3", "replica_deleted")]
 STRAY = event(5, "b3", "stray_found", offset=0)
 RECOVERABLE = [*COPIED, decided(3, 1, -1, 2, (), last_known_elr=[2, 3])]
+TOLD = {"2": [1, 5], "3": [1, 4]}
+BACK = [
+    of_broker(3.2 + place / 10, f"broker_{kind}", broker, 9 + broker, 92 + place)
+    for place, (kind, broker) in enumerate((kind, broker) for kind in ("registered", "unfenced") for broker in (2, 3))
+]
+"""Brokers 2 and 3 are back before the recovery."""
 BALANCED = CheckSettings(unclean_recovery="balanced")
 IN_PLACE = {"leader": 1, "partition_epoch": 1}
 
@@ -140,6 +146,17 @@ KEPT = {
         *RECOVERABLE,
         recovery(told={"2": [1, 5], "3": [1, 4]}, last_known_elr=[3]),
     ],
+    "a recovery by log ends of registered lives": [
+        *RECOVERABLE,
+        *BACK,
+        recovery(told=TOLD, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3]),
+    ],
+    "a recovery before a replica registers again": [
+        *RECOVERABLE,
+        *BACK,
+        recovery(told=TOLD, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3]),
+        of_broker(5, "broker_registered", 3, 13, 140),
+    ],
     "a damaged batch of a leader": [*COPIED, event(4, "b2", "records_refused", offset=-1, log_end=5)],
     "a replica that begins anew after its deletion": [*DELETED, opened(5, "b3")],
     "a stray that was never deleted, and its deletion": [*COPIED, STRAY, event(5, "b3", "replica_deleted")],
@@ -175,6 +192,11 @@ BROKEN = {
     "leader-epoch-not-entered": [*COPIED, led(4, [[1, 0]], 2)],
     "position-of-another-leadership": [*COPIED, fetched(2.5, 2), led(4, [[1, 0], [3, 5]], 3, {"2": 5})],
     "recovery-early": [*RECOVERABLE, recovery(told={"2": [1, 5]}, last_known_elr=[3])],
+    "recovery-outdated": [
+        *RECOVERABLE,
+        *BACK,
+        recovery(told=TOLD, told_in={"2": [11, 2], "3": [5, 2]}, last_known_elr=[3]),
+    ],
     "last-known-elr-forgotten": [*RECOVERABLE, recovery(told={"2": [1, 5], "3": [1, 4]})],
     "partition-epoch-stood": [*COPIED, decided(3, 1, 1, 1, (1, 2), reason="fenced", min_isr=3)],
     "deleted-log-came-back": [*DELETED, opened(5, "b3", 5)],
@@ -254,3 +276,15 @@ def test_a_follower_that_fetched_in_another_leader_epoch_takes_records_out_of_pl
     batch = appended(4, "b2", 5, 6)
     batch["detail"] = event(0, "b2", "", {"crc": 7, "fetched_in": 0})["detail"]
     assert found([*BORN, *COPIED[len(BORN) :], follows(3, "b2", 1, 1, 0), batch]) == {"records-out-of-place"}
+
+
+def test_a_log_end_of_another_leader_epoch_is_outdated_too_and_one_that_a_recovery_did_not_need_is_not() -> None:
+    def outdated(strategy: str, **told_in: list[int]) -> bool:
+        lives = {replica.removeprefix("b"): told for replica, told in told_in.items()}
+        events = [*RECOVERABLE, *BACK, recovery(told=TOLD, told_in=lives, last_known_elr=[3])]
+        return "recovery-outdated" in kinds(events, settings=CheckSettings(unclean_recovery=strategy))
+
+    assert outdated("balanced", b2=[11, 2], b3=[12, 1])
+    assert not outdated("proactive", b2=[11, 2], b3=[12, 1])
+    assert outdated("proactive", b2=[11, 1], b3=[12, 2])
+    assert not outdated("balanced", b1=[4, 1], b2=[11, 2], b3=[12, 2])
