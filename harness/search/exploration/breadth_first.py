@@ -20,10 +20,11 @@ def explore(
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
     *,
     schedules: bool = False,
+    depth_most: int | None = None,
 ) -> ExplorationResult:
-    """Explore every state of `scope` until a promise is broken or no state is left, as `search`; with `schedules`, find
-    the shortest one to every situation."""
-    return search(partial(_explored, scope), processes, progress, schedules=schedules)
+    """Explore every state of `scope`, or those that are so many steps deep at most, until a promise is broken or no
+    state is left, as `search`; with `schedules`, find the shortest one to every situation."""
+    return search(partial(_explored, scope), processes, progress, schedules=schedules, depth_most=depth_most)
 
 
 def _explored(scope: Scope) -> Explored:

@@ -3,7 +3,8 @@
 A scope that has the same states and steps with a mutant as with the full protocol does not express the flaw: nothing
 that the mutant does differently can happen in it. Where no step of the full protocol reads a rule
 (`images.broker.rules`), that is known of the mutant without it, which is not explored then. A mutant of the quorum is
-explored in scopes of controllers, and any other in scopes of brokers.
+explored in scopes of controllers, and any other in scopes of brokers. The largest of these comes last, and is for rules
+alone: of a generation or a mistake it is not known beforehand that a scope does not express it.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ _BROKER_SCOPES: Final = (
 """Shipped scopes that take seconds; those in which brokers restart, for the mutants that are left, come last."""
 _QUORUM_SCOPES: Final = ("quorum-restarts", "quorum", "quorum-messages", "quorum-four-epochs")
 """Likewise of controllers; they take up to half a minute."""
-DEPTHS: Final[Mapping[str, int]] = {"quorum-four-epochs": 7}
-"""Scopes that are too large to be exhausted, and how many steps deep they are explored: in this one, as deep as Raft's
-figure 8 lies."""
+_RULE_SCOPES: Final = ("reassignment-of-four",)
+"""Likewise of brokers, for the rules that no other scope finds; half a minute each."""
+DEPTHS: Final[Mapping[str, int]] = {"quorum-four-epochs": 7, "reassignment-of-four": 10}
+"""Scopes that are too large to be exhausted, and how many steps deep they are explored: as deep as Raft's figure 8
+lies, and the loss of a record with a reassignment that is cancelled."""
 BUDGET_SHARE: Final = 1 / 3
 """Of a night's budget, at most."""
 _TASKS_PER_SLOT: Final = 2
@@ -51,7 +54,9 @@ class ScopeOfMutant(NamedTuple):
 
 def scopes_of(mutant: Mutant) -> tuple[str, ...]:
     """The scopes in which a mutant is explored, in order, until one of them breaks a promise."""
-    return _QUORUM_SCOPES if mutant.of_quorum else _BROKER_SCOPES
+    if mutant.of_quorum:
+        return _QUORUM_SCOPES
+    return (*_BROKER_SCOPES, *_RULE_SCOPES) if mutant.kind is MutantKind.RULE else _BROKER_SCOPES
 
 
 def explore_missing(spark: SparkSession, night: CampaignNight, on_step: Callable[[int], None]) -> None:
@@ -86,7 +91,7 @@ def explored(task: ScopeOfMutant) -> Exploration:
         else:
             rules_read = set()
             _, scope = scope_file.load(task.scope, task.protocol or None, task.without)
-            result = explore(replace(scope, rules_read=rules_read), 1)
+            result = explore(replace(scope, rules_read=rules_read), 1, depth_most=DEPTHS.get(task.scope))
     broken = result.violation.promise if result.violation is not None else ""
     read = None if rules_read is None else sorted(rules_read)
     return Exploration(result.states, result.steps, result.depth, round(result.cpu_seconds, 3), broken, "", read)
@@ -110,7 +115,7 @@ def _missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> Iterator[Scop
     """Scope by scope, each first without a mutant; no larger scope once a promise was broken. A scope of brokers waits
     with its mutants until it is known which rules are read in it."""
     mutants = list(mutants)
-    for scope in (*_BROKER_SCOPES, *_QUORUM_SCOPES):
+    for scope in (*_BROKER_SCOPES, *_QUORUM_SCOPES, *_RULE_SCOPES):
         left = [
             ScopeOfMutant(each.name, scope, each.protocol, each.without, each.mistakes)
             for each in mutants
@@ -119,7 +124,7 @@ def _missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> Iterator[Scop
             and not _is_broken(record, each.name)
         ]
         full = record.explorations.get(FULL_PROTOCOL, {}).get(scope)
-        is_open = full is None or (full.rules_read is None and scope in _BROKER_SCOPES)
+        is_open = full is None or (full.rules_read is None and scope not in _QUORUM_SCOPES)
         if left and is_open:
             yield ScopeOfMutant(FULL_PROTOCOL, scope)
         if not is_open or scope in _QUORUM_SCOPES:

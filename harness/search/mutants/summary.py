@@ -145,7 +145,7 @@ def _explored(record: CampaignRecord, mutant: Mutant, broken_in: str) -> str:
         and (explorations[scope].states, explorations[scope].steps) != (full[scope].states, full[scope].steps)
     ]
     left = len(scopes_of(mutant)) - len(explored)
-    later = f"; {left} scopes to go" if left else ""
+    later = f"; {left} scope{'s' if left > 1 else ''} to go" if left else ""
     if not changed:
         return f"no scope expresses it{later}"
     return f"every promise kept in {', '.join(map(_scope_words, changed))}{later}"

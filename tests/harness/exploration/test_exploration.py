@@ -177,6 +177,7 @@ def test_every_shipped_scope_can_be_read() -> None:
     scopes = {name: load(name)[1] for name in names if quorum_scope_file.load(name) is None}
     assert scopes["truncation"] == Scope()
     assert scopes["two-replicas"] == TWO_REPLICAS
+    assert scopes["reassignment-of-four"] == Scope(replicas=2, spare_brokers=2, records=1, reassignments=1)
 
 
 def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:

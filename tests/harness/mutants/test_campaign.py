@@ -245,6 +245,21 @@ def test_the_mutants_of_the_quorum_are_the_rules_and_mistakes_of_the_raft_folder
     assert asked[True] & asked[False] == set()
 
 
+def test_the_largest_scope_of_brokers_is_for_rules_alone_and_comes_last() -> None:
+    mutants = all_mutants().values()
+    explored_in_it = [each for each in mutants if "reassignment-of-four" in scopes_of(each)]
+    assert explored_in_it == [each for each in mutants if each.kind is MutantKind.RULE and not each.of_quorum]
+    assert {scopes_of(each)[-1] for each in explored_in_it} == {"reassignment-of-four"}
+
+
+@pytest.mark.parametrize("scope", ["two-replicas", "quorum-restarts"])
+def test_a_scope_that_is_not_exhausted_is_explored_so_many_steps_deep(
+    scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explorations, "DEPTHS", {scope: 2})
+    assert explored(ScopeOfMutant(FULL_PROTOCOL, scope)).depth == 2
+
+
 class LocalContext:
     """Spark, in this process."""
 
