@@ -19,6 +19,7 @@ while the run goes on.
 | `left_isr`, `joined_isr` | a replica leaves the ISR (of a partition), or joins it |
 | `truncated` | a replica cuts its log (trace) |
 | `resigned` | a replica neither leads nor follows any more: no leader, or taken off the broker (trace) |
+| `replica_deleted` | a broker has deleted a replica that was taken off it (trace) |
 | `controller_elected` | a node becomes the active controller |
 | `injected`, `healed` | a fault of the schedule takes hold, has healed; an operation has ended (`healed`) |
 
@@ -194,6 +195,14 @@ class ReplicaResigned(PartitionOccurrence):
     name = Occurrence.RESIGNED.value
     in_trace_alone = True
     """Clients see the change of replicas, not when the broker hears of it."""
+
+
+class ReplicaDeleted(PartitionOccurrence):
+    """A broker has deleted a replica that was taken off it."""
+
+    name = Occurrence.REPLICA_DELETED.value
+    in_trace_alone = True
+    """Clients are not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +438,8 @@ SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
         Elected, Restarted, Registered, Fenced, Unfenced, LeftIsr, JoinedIsr, Truncated, ReplicaResigned,
-        ControllerElected, Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd, Acknowledged,
+        ReplicaDeleted, ControllerElected, Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd,
+        Acknowledged,
     )
 }  # fmt: skip
 """Every condition but the combinations, by its name."""

@@ -38,6 +38,8 @@ class Occurrence(StrEnum):
     JOINED_ISR = "joined_isr"
     RESIGNED = "resigned"
     """A replica neither leads nor follows any more: its partition has no leader, or is no longer on the broker."""
+    REPLICA_DELETED = "replica_deleted"
+    """A broker has deleted the log of a replica that it hosts no more."""
     CONTROLLER_ELECTED = "controller_elected"
     INJECTED = "injected"
     """A fault of the schedule has taken hold; its id stands in `subject`."""

@@ -54,7 +54,7 @@ from nemesis.faults.fault import Family, Fault
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault
-from nemesis.triggers import with_trigger
+from nemesis.triggers import with_end, with_trigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,14 @@ def _changed(
             scheduled = replace(scheduled, fault=scheduled.fault.blacked_out(random, cluster))
         random = streams.of("trigger", number)
         triggered = number != kept and random.random() < triggers
-        yield with_trigger(scheduled, random, cluster) if triggered else scheduled
+        if triggered:
+            deletions = any(each.fault.removes_replicas for each in of_slots[number + 1 :])
+            scheduled = with_trigger(scheduled, random, cluster, deletions=deletions)
+        random = streams.of("end", number)
+        may_end = scheduled.fault.removes_replicas and not scheduled.fault.ends_by_itself
+        if number != kept and may_end and random.random() < triggers:
+            scheduled = with_end(scheduled, random, cluster)
+        yield scheduled
 
 
 class _Streams:

@@ -9,6 +9,9 @@ that left".
   data does so when it leaves the ISR, and no other does.
 - A fault of a leader strikes the node of the occurrence instead (the target `trigger`), as often.
 - A fault of `victim/0` prefers that node by itself, where the loss budget lets it choose (`nemesis.targets`).
+- While a fault of the schedule may still take replicas off brokers, some of the others wait for the deletion of one: of
+  a named broker, for a deletion there. A fault that takes a replica off may itself end, and so put it back, as soon as
+  the replica is deleted, or as soon as a broker is fenced, maybe that one.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from nemesis.conditions import (
     PartitionOccurrence,
     ProposedIsr,
     Registered,
+    ReplicaDeleted,
     Restarted,
     TriggerCondition,
     Truncated,
@@ -57,12 +61,17 @@ OCCURRENCES: Final[Mapping[type[NodeOccurrence], float]] = {
 """The occurrences that are drawn, with how often, relative to each other."""
 _STATE_SHARE: Final = 0.25
 """Of the triggers: a state instead of an occurrence."""
+_DELETION_SHARE: Final = 0.25
+"""Of the triggers, where replicas may still be taken off brokers: a deletion instead of anything else."""
 _LATER_PER_PATIENCE: Final = 10.0
 """How many mean delays after a condition are as long as the cluster's patience."""
 
 
-def with_trigger(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
-    """The fault with a trigger; as it is where the environment would not see the condition."""
+def with_trigger(
+    scheduled: ScheduledFault, random: Random, cluster: ClusterShape, *, deletions: bool = False
+) -> ScheduledFault:
+    """The fault with a trigger, with `deletions` maybe the deletion of a replica; as it is where the environment would
+    not see the condition."""
     fault = scheduled.fault
     if random.random() < _STATE_SHARE:
         condition = _state(random, cluster)
@@ -78,9 +87,21 @@ def with_trigger(scheduled: ScheduledFault, random: Random, cluster: ClusterShap
     then_after_s = 0.0
     if random.random() < 0.5:
         then_after_s = round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
+    if deletions and random.random() < _DELETION_SHARE:
+        nodes = scheduled.fault.nodes_named()
+        condition = ReplicaDeleted(nodes[0] if len(nodes) == 1 and nodes[0] in cluster.brokers else ANY_NODE)
     if condition.rests_on_trace() and EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
         return scheduled
     return replace(scheduled, fault=fault, when=condition, then_after_s=then_after_s)
+
+
+def with_end(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
+    """The fault ended by an occurrence that a replica taken off its broker brings about, if that comes before its time
+    is over; as it is where the environment would not see it."""
+    condition = random.choice((ReplicaDeleted, Fenced))(ANY_NODE)
+    if condition.rests_on_trace() and EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
+        return scheduled
+    return replace(scheduled, until=condition)
 
 
 def _occurrence(kind: type[NodeOccurrence], node: str, random: Random, cluster: ClusterShape) -> TriggerCondition:

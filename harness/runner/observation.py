@@ -36,6 +36,9 @@ class TraceSource:
             "log_recovered": self._log_end,
             "truncated": self._truncated,
             "resigned": lambda node, event: self._situation.occurred(Occurrence.RESIGNED, node, event.partition),
+            "replica_deleted": lambda node, event: self._situation.occurred(
+                Occurrence.REPLICA_DELETED, node, event.partition
+            ),
             "isr_proposed": self._isr_proposed,
             "isr_committed": self._isr_resolved,
             "isr_rejected": self._isr_resolved,

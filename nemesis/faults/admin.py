@@ -45,6 +45,7 @@ class Reassign(Fault):
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("reassigned",)
     in_steps: ClassVar[bool] = True
+    removes_replicas: ClassVar[bool] = True
 
     partition: int = 0
 
@@ -73,6 +74,7 @@ class CancelReassignment(Fault):
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
     in_steps: ClassVar[bool] = True
+    removes_replicas: ClassVar[bool] = True
 
     partition: int = 0
     patience_ms: float = 2_000.0

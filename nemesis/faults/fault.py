@@ -75,6 +75,9 @@ class Fault:
     """Whether its injection is steps, or requests that the cluster may leave unanswered: they are cancelled when the
     fault's time is over, which counts from the first of them."""
 
+    removes_replicas: ClassVar[bool] = False
+    """Whether it takes a replica off a broker, which deletes it then."""
+
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """A random fault of this class; None when the cluster or the run has no target for it."""

@@ -10,10 +10,12 @@ from random import Random
 
 import pytest
 
+from harness.runner.observation import TraceSource
 from harness.runner.run import run
 from harness.spec import loads, parse
+from images.trace import TraceEvent
 from nemesis.cluster_shape import ClusterShape
-from nemesis.conditions import NodeOccurrence, parse_condition
+from nemesis.conditions import NodeOccurrence, ReplicaDeleted, parse_condition
 from nemesis.fields import FieldError
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import EnvironmentCapability
@@ -36,7 +38,8 @@ def test_triggers_move_neither_the_times_nor_the_kinds_of_faults() -> None:
         plain, triggered = draw(Random(seed), CLUSTER, 60.0), draw(Random(seed), CLUSTER, 60.0, triggers=0.5)
         for before, after in zip(plain, triggered, strict=True):
             assert (before.at_s, before.for_s, type(before.fault)) == (after.at_s, after.for_s, type(after.fault))
-            if after.when is None:
+            assert after.until is None or after.fault.removes_replicas
+            if after.when is None and after.until is None:
                 assert after == before
         waiting += sum(each.when is not None for each in triggered)
         faults += len(triggered)
@@ -60,14 +63,48 @@ def test_a_triggered_schedule_names_what_exists_keeps_the_loss_budget_and_reads_
         assert len(hit - {*CLUSTER.controllers, "controller"}) <= CLUSTER.loss_budget
         kinds.update(part.name for each in schedule if each.when for part in each.when.parts())
         kinds.update(target for each in schedule for target in each.fault.targets() if target == TRIGGER)
-    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), "proposed_isr", "isr", "elr", "leader", TRIGGER}
+    states = {"proposed_isr", "isr", "elr", "leader"}
+    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), *states, "replica_deleted", TRIGGER}
     assert kinds["left_isr"] > kinds["fenced"]
+
+
+def test_a_fault_waits_for_a_deletion_only_where_one_that_takes_replicas_off_is_to_come() -> None:
+    waiting = ended = 0
+    for seed in range(300):
+        schedule = [*draw(Random(seed), CLUSTER, 60.0, ["power-loss", "admin"], triggers=0.5)]
+        for number, each in enumerate(schedule):
+            if isinstance(each.when, ReplicaDeleted):
+                waiting += 1
+                assert any(later.fault.removes_replicas for later in schedule[number + 1 :])
+                assert each.when.node in (*each.fault.nodes_named(), "any")
+            if each.until is not None:
+                ended += 1
+                assert each.fault.removes_replicas
+                assert each.until.to_mapping().keys() <= {"replica_deleted", "fenced"}
+    assert waiting > 100
+    assert ended > 100
+    without = (each for seed in range(100) for each in draw(Random(seed), CLUSTER, 60.0, ["power-loss"], triggers=1.0))
+    assert not any(isinstance(each.when, ReplicaDeleted) for each in without)
+
+
+def test_a_deletion_is_seen_in_the_trace_of_the_broker_that_deleted() -> None:
+    situation = Situation()
+    source = TraceSource(situation, {1: "b1", 2: "b2"}, "t")
+    deleted = parse_condition({"replica_deleted": {"node": "any", "partition": 1}}, "when")
+    source.take("b2", TraceEvent("replica_deleted", "t", 0))
+    source.take("b2", TraceEvent("replica_deleted", "another", 1))
+    assert not deleted.holds(situation, 0)
+    source.take("b2", TraceEvent("replica_deleted", "t", 1))
+    assert deleted.happened_to(situation, 0) == ("b2",)
 
 
 def test_where_traces_come_late_no_fault_waits_for_what_they_alone_show() -> None:
     lacking = replace(CLUSTER, unsupported=frozenset({EnvironmentCapability.LIVE_TRACE}))
     conditions = [
-        each.when for seed in range(100) for each in draw(Random(seed), lacking, 60.0, triggers=0.5) if each.when
+        condition
+        for seed in range(100)
+        for each in draw(Random(seed), lacking, 60.0, triggers=0.5)
+        for _, condition in each.conditions()
     ]
     assert len(conditions) > 100
     assert not any(condition.rests_on_trace() for condition in conditions)

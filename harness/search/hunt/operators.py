@@ -208,13 +208,13 @@ def drop_faults(parents: Parents, random: Random) -> Spec | None:
 
 def add_trigger(parents: Parents, random: Random) -> Spec | None:
     """A fault that struck by the clock waits for a condition."""
-    cluster = parents.cluster
-    return _changed(
-        parents,
-        random,
-        lambda each: with_trigger(each, random, cluster),
-        lambda each: each.when is None and not each.id,
-    )
+    cluster, script = parents.cluster, parents.spec.script
+
+    def triggered(each: ScheduledFault) -> ScheduledFault:
+        deletions = any(other.fault.removes_replicas for other in script if other is not each)
+        return with_trigger(each, random, cluster, deletions=deletions)
+
+    return _changed(parents, random, triggered, lambda each: each.when is None and not each.id)
 
 
 def drop_trigger(parents: Parents, random: Random) -> Spec | None:

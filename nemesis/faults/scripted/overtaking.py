@@ -69,6 +69,7 @@ class RemovedAndBack(ScriptedLeaderFault):
     name: ClassVar[str] = "removed-and-back"
     number: ClassVar[int] = 6
     proof: ClassVar[tuple[str, ...]] = ("reassigned",)
+    removes_replicas: ClassVar[bool] = True
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:

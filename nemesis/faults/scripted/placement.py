@@ -44,6 +44,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
     number: ClassVar[int] = 11
     proof: ClassVar[tuple[str, ...]] = ("lost_names",)
     weight: ClassVar[float] = 2.0
+    removes_replicas: ClassVar[bool] = True
 
     partition: int = 0
     """Another one, if the victim has no replica of it."""
