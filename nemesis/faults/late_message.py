@@ -13,6 +13,9 @@ something has happened that makes it untrue, and then lets it arrive:
 3. The message arrives a moment after `arrives_after` has happened, or after some times `patience_ms` if it has not.
 
 A leader that lives on repeats its request for an ISR change: all that it sends are held.
+
+A fetch that is to arrive when its receiver `leads_again` is one of a controller: once it is held its sender stalls, and
+whichever controller is active resigns, until the receiver is active again, in a later epoch.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_tra
 from nemesis.faults.scripted.script import until_occurred, until_seen
 from nemesis.handle import FaultHandle, Heal
 from nemesis.ports import (
+    DONE,
     EnvironmentCapability,
     KeepUnsynced,
     Link,
@@ -54,6 +58,8 @@ class LateMoment(StrEnum):
     """It is back in the ISR of a partition."""
     ELECTED = Occurrence.ELECTED.value
     """Another broker leads, or another controller is active."""
+    LEADS_AGAIN = "leads_again"
+    """The controller that receives it is active again, after others."""
 
 
 _OF_ANOTHER_LIFE: Final = (LateMoment.REGISTERED, LateMoment.UNFENCED, LateMoment.JOINED_ISR)
@@ -63,6 +69,10 @@ _STALLED_SHARE: Final = 0.3
 """Of the faults drawn, but for proposals and registrations: a leader stalls, and no process ends."""
 _MEMBER_SHARE: Final = 0.4
 """Of the proposals for an ISR that a process ends over: a follower's, and not the sender's."""
+_RESIGNATIONS: Final = 4
+"""At most, until the receiver leads again; of three controllers it is elected upon the second one."""
+_LATER_SHARE: Final = 0.25
+"""Of the fetches that arrive when their receiver leads again: not at its election, but a while after it."""
 _LIMIT: Final = 3.0
 """Longest wait for anything, in multiples of the cluster's patience."""
 
@@ -105,6 +115,11 @@ class LateMessage(Fault):
             raise ValueError(f"keep: {self.keep} without a victim that loses power")
         if self.victim is None and self.arrives_after in (LateMoment.RESTARTED, LateMoment.REGISTERED):
             raise ValueError(f"arrives_after: {self.arrives_after} without a victim that starts again")
+        fetches = (self.api, self.part, self.victim) == (NodeRequest.FETCH, MessagePart.REQUEST, None)
+        if self.arrives_after is LateMoment.LEADS_AGAIN and not fetches:
+            raise ValueError(
+                f"arrives_after: {self.arrives_after} is for {NodeRequest.FETCH} requests without a victim"
+            )
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -116,11 +131,14 @@ class LateMessage(Fault):
         part, keep = random.choice(list(MessagePart)), draws.keep() if random.random() < 0.5 else None
         stalls, leader = random.random() < _STALLED_SHARE, (f"leader/{partition}",)
         if traffic.by_controller:
-            message = replace(message, nodes=("controllers",))
+            message, fetches = replace(message, nodes=("controllers",)), traffic.api is NodeRequest.FETCH
+            again = replace(message, arrives_after=LateMoment.LEADS_AGAIN) if fetches else None
             if stalls:
-                return replace(message, part=part)
-            moment = random.choice((LateMoment.RESTARTED, LateMoment.ELECTED))
-            return replace(message, victim=draws.controller(), keep=keep, arrives_after=moment)
+                return again if again and part is MessagePart.REQUEST else replace(message, part=part)
+            moment, victim = random.choice((LateMoment.RESTARTED, LateMoment.ELECTED)), draws.controller()
+            if again and moment is LateMoment.ELECTED:
+                return again
+            return replace(message, victim=victim, keep=keep, arrives_after=moment)
         registers = traffic.api is NodeRequest.BROKER_REGISTRATION
         proposes, replicates = traffic.api is NodeRequest.ALTER_PARTITION, traffic.against == "brokers"
         alone = draws.cluster.replication_factor < 2 and (proposes or replicates)
@@ -139,19 +157,41 @@ class LateMessage(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
-        senders = await handle.resolve(self.nodes)
-        links = one_way(senders, await handle.resolve_peers(self.against))
-        interception = await self._hold(handle, senders[0], links)
+        senders: Sequence[str] = await handle.resolve(self.nodes)
+        again = self.arrives_after is LateMoment.LEADS_AGAIN
+        receivers: Sequence[str]
+        if again:
+            senders, receivers = await self._follower_and_leader(handle, senders)
+        else:
+            receivers = await handle.resolve_peers(self.against)
+        if not senders:
+            return
+        interception = await self._hold(handle, senders[0], one_way(senders, receivers))
         if interception is None:
             handle.notes.append("no such message was sent")
             return
         held_ns = handle.cluster.now_ns()
-        await self._sleep(handle, 0.0, 0.2)
-        await self._overtake(handle, among_controllers=senders[0] in handle.cluster.controllers)
-        await self._sleep(handle, 0.0, 0.3)
+        if again:
+            await handle.pause(senders[0])
+            await self._lead_again(handle, receivers[0])
+        else:
+            await self._sleep(handle, 0.0, 0.2)
+            await self._overtake(handle, among_controllers=senders[0] in handle.cluster.controllers)
+            await self._sleep(handle, 0.0, 0.3)
         await interception.let_pass()
         handle.note_evidence("late_ms", (handle.cluster.now_ns() - held_ns) / 1e6)
         await self._sleep(handle, 0.2, 1.0)
+
+    async def _follower_and_leader(self, handle: FaultHandle, senders: Sequence[str]) -> tuple[list[str], list[str]]:
+        """A sender that is not the active controller, and this; nobody where there is none."""
+        active = await handle.active_controller()
+        others = [sender for sender in senders if sender != active]
+        if not others:
+            handle.notes.append(f"{active} is active, and fetches from nobody")
+            return [], []
+        follower = handle.random.choice(others)
+        handle.add_targets((follower, active))
+        return [follower], [active]
 
     # ---- the message -------------------------------------------------------------------------------------------------
 
@@ -260,6 +300,29 @@ class LateMessage(Fault):
         if handle.random.random() < 0.5:
             await undo()
 
+    async def _lead_again(self, handle: FaultHandle, controller: str) -> None:
+        """Have the active controller resign, again and again, until this one is elected. Mostly the message arrives
+        then, before anything is committed in the new epoch."""
+        events = handle.situation.events
+
+        async def resigned() -> bool | None:
+            return (await handle.cluster.admin.move_controller()).outcome == DONE or None
+
+        def elected(event: Event) -> bool:
+            return event.kind is Occurrence.CONTROLLER_ELECTED
+
+        for _ in range(_RESIGNATIONS):
+            since = len(events)
+            if await until_seen(handle, resigned, self._limit_s) is None:
+                break
+            if not await until_occurred(handle, elected, since, self._limit_s):
+                break
+            if [event.subject for event in events[since:] if elected(event)][-1] == controller:
+                if handle.random.random() < _LATER_SHARE:
+                    await self._sleep(handle, 0.0, 0.3)
+                return
+        handle.notes.append(f"not in time: {self.arrives_after}")
+
     async def _end(self, handle: FaultHandle, target: str) -> Heal:
         (node,) = await handle.resolve((target,))
         return await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
@@ -279,8 +342,9 @@ class LateMessage(Fault):
         return is_sent_anyway(self.api, self.nodes, self.against)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
-        """Messages that can be told apart."""
-        return frozenset({EnvironmentCapability.MESSAGES})
+        """Messages that can be told apart, and perhaps controllers that resign when they are asked to."""
+        again = {EnvironmentCapability.RESIGNATION} if self.arrives_after is LateMoment.LEADS_AGAIN else set()
+        return frozenset({EnvironmentCapability.MESSAGES, *again})
 
     def targets(self) -> tuple[str, ...]:
         """Both ends of the message, and the victim."""
@@ -298,5 +362,6 @@ class LateMessage(Fault):
         """The message, what overtakes it, and when it arrives."""
         message = f"late {self.api} {self.part} {' '.join(self.nodes)} → {' '.join(self.against)}"
         ends = f"kill {self.victim}" if self.keep is None else f"power loss {self.victim} (keeps {self.keep})"
-        overtaking = "its leader stalls" if self.victim is None else ends
+        stalls = "its sender stalls" if self.arrives_after is LateMoment.LEADS_AGAIN else "its leader stalls"
+        overtaking = stalls if self.victim is None else ends
         return f"{message}; {overtaking}; {self.arrives_after.replace('_', ' ')}"

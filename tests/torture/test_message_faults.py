@@ -115,6 +115,25 @@ def test_a_message_whose_leader_stalls_arrives_once_another_leads() -> None:
     assert "not in time" not in injection.note
 
 
+def test_a_fetch_of_a_controller_arrives_once_its_receiver_leads_again_in_a_later_epoch() -> None:
+    fault = {"fault": "late-message", "nodes": ["controllers"], "against": ["controllers"]}
+    outcome = outcome_of({"at": 1, **fault, "arrives_after": "leads_again"})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.took_effect
+    assert injection.evidence["missed"] > 0, "its sender stood still"
+    assert "not in time" not in injection.note
+    raft = next(verdict for verdict in outcome.verdicts if verdict.checker == "raft")
+    assert raft.figures["elections"] >= 3
+
+
+def test_the_active_controller_sends_no_fetch_that_could_be_late() -> None:
+    fault = {"fault": "late-message", "nodes": ["controller"], "arrives_after": "leads_again"}
+    (injection,) = outcome_of({"at": 1, **fault}).injections
+    assert not injection.took_effect
+    assert "is active, and fetches from nobody" in injection.note
+
+
 def test_a_late_message_that_nobody_sends_is_waited_for_in_vain_and_not_for_ever() -> None:
     fault = {"fault": "late-message", "nodes": ["b2"], "against": ["brokers"], "api": "Vote", "patience_ms": 500}
     outcome = outcome_of({"at": 1, **fault})
@@ -153,6 +172,10 @@ def test_a_message_fault_that_makes_no_sense_is_one_line(fields: dict[str, Any],
     [
         ({"keep": "torn"}, "keep: torn without a victim that loses power"),
         ({"arrives_after": "registered"}, "arrives_after: registered without a victim that starts again"),
+        (
+            {"arrives_after": "leads_again", "api": "Vote"},
+            "arrives_after: leads_again is for Fetch requests without a victim",
+        ),
     ],
 )
 def test_a_late_message_that_makes_no_sense_is_one_line(fields: dict[str, Any], line: str) -> None:

@@ -36,6 +36,8 @@ LAGGARD = {
     "script": parse_faults([{"at": 2, "for": 8, "fault": "lagging-controller"}])[1],
     "partitions": 1,
 }
+LATE_FETCH = {"fault": "late-message", "nodes": ["controllers"], "against": ["controllers"], "at": 1}
+LEADS_AGAIN = {"families": (), "script": parse_faults([LATE_FETCH | {"arrives_after": "leads_again"}])[1]}
 PROMISES = (
     _Promise(
         "follower_high_watermark_within_log",
@@ -54,6 +56,7 @@ PROMISES = (
     _Promise("clean_claim_after_flush", "clean-claim-unsynced", {"families": ("disk-full",)}),
     _Promise("recovery_keeps_last_known_elr", "last-known-elr-forgotten", BALANCED),
     _Promise("vote_needs_up_to_date_log", "vote-for-older-log", LAGGARD),
+    _Promise("metadata_fetch_fenced", "position-of-another-epoch", LEADS_AGAIN),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
     _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
     _Promise("reassignment_waits_for_isr", "reassignment-completed-early", {"families": ("admin",)}),
