@@ -147,9 +147,10 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}, told_in
                                       {replica: [broker epoch, leader epoch of the partition] in which it told so}
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
-alter_partition_refused   controller  broker=sender, members=proposed ISR, leader_epoch, partition_epoch of the
-                                      proposal; detail: error, known=[leader, leader epoch, partition epoch] of the
-                                      controller, epochs {member: broker epoch}
+alter_partition_refused   controller  broker=sender, broker_epoch that it gave, members=proposed ISR, leader_epoch,
+                                      partition_epoch of the proposal; detail: error, known=[leader, leader epoch,
+                                      partition epoch] of the controller, registered=broker epoch in which it has the
+                                      sender, -1 for none, epochs {member: broker epoch}
 
 The offset of a broker_, producer_ids_ or partition_changed event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out

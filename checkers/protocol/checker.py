@@ -54,7 +54,8 @@ isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfence
 isr-proposal-without-fetch  … and upon a fetch of that follower: the log of an earlier one may be gone (RC §6.5.4)
 isr-change-outdated       the controllers change an ISR as the leader has proposed in the state before the change
 isr-change-of-an-earlier-life  the leader that asked, and each member that joins, are in the life registered then
-isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md)
+isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md); one
+                          that an earlier life of its sender sent is refused for that, whatever it proposes
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows

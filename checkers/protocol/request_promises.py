@@ -26,6 +26,7 @@ from checkers.protocol.state import (
 from checkers.tables import TraceRow
 
 _NO_EPOCH = -1
+_STALE = "stale_broker_epoch"
 
 
 def broker_stands(cluster: ClusterState, event: TraceRow) -> None:
@@ -199,10 +200,23 @@ def _is_of_these_lives(cluster: ClusterState, proposal: TracedProposal, offset: 
 
 
 def _refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """The error tells the leader what was wrong, so that it does not go on as one whose view is merely old."""
+    """The error tells the leader what was wrong, so that it does not go on as one whose view is merely old. In which
+    broker epoch a controller had the sender older traces do not say."""
     detail = event.details()
     known, error = detail.get("known"), detail.get("error")
-    if not isinstance(known, list) or error == "stale_broker_epoch":
+    registered = detail.get("registered", event.broker_epoch)
+    if registered != event.broker_epoch and error != _STALE:
+        now = f"registered in {registered}" if registered != _NO_EPOCH else "registered no more"
+        partition.report(
+            event,
+            "isr-change-refused-otherwise",
+            UNKNOWN,
+            f"the controllers refused the ISR {names(frozenset(event.members))} of b{event.broker} {event.at}: {error}",
+            f"b{event.broker} had sent it in broker epoch {event.broker_epoch}, and was {now}: {_STALE} is due, "
+            "whatever is proposed",
+        )
+        return
+    if not isinstance(known, list) or error == _STALE:
         return
     expected = _expected_error(event, *known)
     if expected is not None and error != expected:

@@ -96,6 +96,16 @@ def _session_ended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 def _alter_partition_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """The checks of a proposal, in their order, against the leader and the epochs that the controller had."""
     detail = event.details()
+    registered = detail.get("registered", event.broker_epoch)
+    if registered != event.broker_epoch and detail["error"] != "stale_broker_epoch":
+        yield _step(
+            StepKind.ISR_CHANGE_REFUSED_WRONGLY,
+            event,
+            f"refused the ISR {brokers(frozenset(event.members))} of b{event.broker} with {detail['error']}, and not "
+            f"for its earlier life: it was sent in broker epoch {event.broker_epoch}, and the controller had it in "
+            f"{registered if registered >= 0 else 'none'}",
+        )
+        return
     if detail.get("known") is None or detail["error"] == "stale_broker_epoch":
         return
     leader, leader_epoch, partition_epoch = detail["known"]

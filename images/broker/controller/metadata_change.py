@@ -166,6 +166,8 @@ class MetadataChange:
         known = self.image.partition(topic.name, proposal.index) if topic is not None else None
         facts = [known.leader, known.leader_epoch, known.partition_epoch] if known is not None else None
         epochs = {str(member): epoch for member, epoch in proposal.members}
+        sender = self.image.brokers.get(request.id)
+        registered = sender.epoch if sender is not None else -1
         self.trace.append(
             TraceEvent(
                 "alter_partition_refused",
@@ -176,7 +178,7 @@ class MetadataChange:
                 broker=request.id,
                 broker_epoch=request.epoch,
                 members=proposal.isr,
-                detail={"error": error.name, "known": facts, "epochs": epochs},
+                detail={"error": error.name, "known": facts, "registered": registered, "epochs": epochs},
             )
         )
         return IsrResult(proposal, error)

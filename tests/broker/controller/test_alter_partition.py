@@ -76,6 +76,32 @@ def test_a_proposal_is_refused_by_the_first_check_it_fails(
     assert answers == [error]
     (refused,) = driver.events("alter_partition_refused")
     assert (refused.broker, refused.members, refused.detail["error"]) == (sender, proposal.isr, error.name)
+    assert (refused.broker_epoch == refused.detail["registered"]) == (error is not ErrorCode.stale_broker_epoch)
+
+
+@pytest.mark.parametrize(
+    ("off", "error"),
+    [
+        ((), ErrorCode.fenced_leader_epoch),
+        (("sender_leads_in_alter_partition",), ErrorCode.fenced_leader_epoch),
+        (("leader_epoch_checked_in_alter_partition",), ErrorCode.invalid_request),
+        (
+            ("sender_leads_in_alter_partition", "leader_epoch_checked_in_alter_partition"),
+            ErrorCode.invalid_update_version,
+        ),
+    ],
+)
+def test_a_leader_that_was_deposed_is_refused_for_its_leader_epoch_before_it_is_asked_whether_it_leads(
+    off: tuple[str, ...], error: ErrorCode
+) -> None:
+    """A broker proposes in leader epochs in which it leads; so the second check is for one that does not."""
+    driver = Driver(*off)
+    driver.start(1, 2, 3)
+    driver.topic(1, 2, 3)
+    late, deposed = driver.proposal(1, 2), driver.partition.leader
+    driver.fence(deposed)
+    assert driver.partition.leader != deposed
+    assert driver.send(late, sender=deposed) is error
 
 
 def test_an_unregistered_sender_is_stale() -> None:

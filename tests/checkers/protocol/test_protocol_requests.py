@@ -55,9 +55,12 @@ def sent(time_s: float, isr: tuple[int, ...], life: int) -> Event:
     return event(time_s, "b1", "alter_partition_sent", broker_epoch=life, members=list(isr), **state)
 
 
-def refused(error: str, sender: int = 1, leader_epoch: int = 1, partition_epoch: int = 1) -> Event:
-    proposal = {"broker": sender, "leader_epoch": leader_epoch, "partition_epoch": partition_epoch, "members": [1, 2]}
-    return event(5, "c1", "alter_partition_refused", {"error": error, "known": [1, 1, 1]}, **proposal)
+def refused(
+    error: str, sender: int = 1, leader_epoch: int = 1, partition_epoch: int = 1, life: int = 11, **facts: object
+) -> Event:
+    state = {"leader_epoch": leader_epoch, "partition_epoch": partition_epoch}
+    proposal = {"broker": sender, "broker_epoch": life, "members": [1, 2], **state}
+    return event(5, "c1", "alter_partition_refused", {"error": error, "known": [1, 1, 1], **facts}, **proposal)
 
 
 def answered(kind: str, acks: int = -1, **detail: object) -> Event:
@@ -124,6 +127,9 @@ KEPT = {
         refused("invalid_update_version", 1, 1, 0),
         refused("ineligible_replica"),
         refused("not_controller", 1, 1, 2),
+        refused("fenced_leader_epoch", 2, 0, 0, registered=11),
+        refused("stale_broker_epoch", 2, 0, 0, life=7, registered=11),
+        refused("stale_broker_epoch", 2, 0, 0, life=7, registered=-1),
     ],
     "a batch below the minimum without acks=all": [
         *ALONE,
@@ -225,6 +231,14 @@ def test_a_fetch_that_is_no_more_held_to_its_leader_epoch_is_found() -> None:
 
 def test_a_follower_that_is_proposed_upon_the_fetch_of_another_one_is_found() -> None:
     assert found([*SHRUNK, proposed(4, (1, 2, 3), 3, 12, fetch_of=2)]) == {"isr-proposal-without-fetch"}
+
+
+@pytest.mark.parametrize("registered", [11, -1])
+def test_a_proposal_of_an_earlier_life_that_is_refused_for_what_it_proposes_is_found(registered: int) -> None:
+    late = refused("fenced_leader_epoch", 2, 0, 0, life=7, registered=registered)
+    assert found([*SHRUNK, late]) == {"isr-change-refused-otherwise"}
+    of_no_partition = refused("unknown_topic_or_partition", 2, 0, 0, life=7, registered=registered, known=None)
+    assert found([*SHRUNK, of_no_partition]) == {"isr-change-refused-otherwise"}
 
 
 def test_a_deleted_log_may_come_back_on_a_disk_that_lied() -> None:

@@ -250,6 +250,16 @@ def test_a_stale_partition_epoch_is_told_with_what_the_decision_changed() -> Non
     assert "→ 3): it did not take that decision over" in step.text
 
 
+@pytest.mark.parametrize(("registered", "known"), [(9, "in 9"), (-1, "in none"), (2, "")])
+def test_an_isr_of_an_earlier_life_that_is_refused_for_what_it_proposes_is_told(registered: int, known: str) -> None:
+    refused = refused_isr("invalid_update_version", 2, [1, 0, 3], {"1": 1, "2": 2}) | {"broker_epoch": 2}
+    refused["detail"] = json.dumps(json.loads(refused["detail"]) | {"registered": registered})
+    steps = broken_steps(trace_rows(small_evidence.trace(*BORN, refused)))
+    assert [step.text.endswith(f"sent in broker epoch 2, and the controller had it {known}") for step in steps] == (
+        [True] if known else []
+    )
+
+
 def test_a_diverging_fetch_with_another_epoch_than_that_of_the_last_record_is_told_once() -> None:
     events = [row if row["kind"] != "diverging" else {**row, "detail": row["detail"].replace("[0, 7]", "[3, 7]")}
               for row in diverges(4, 5, 6)]  # fmt: skip
