@@ -54,7 +54,7 @@ from nemesis.faults.fault import Family, Fault
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault
-from nemesis.triggers import with_end, with_trigger
+from nemesis.triggers import with_deletion, with_end, with_trigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,11 @@ def _changed(
             scheduled = replace(scheduled, fault=scheduled.fault.blacked_out(random, cluster))
         random = streams.of("trigger", number)
         triggered = number != kept and random.random() < triggers
+        deletions = any(each.fault.removes_replicas for each in of_slots[number + 1 :])
         if triggered:
-            deletions = any(each.fault.removes_replicas for each in of_slots[number + 1 :])
             scheduled = with_trigger(scheduled, random, cluster, deletions=deletions)
+        if number != kept and triggers and deletions:
+            scheduled = with_deletion(scheduled, streams.of("deletion", number), cluster)
         random = streams.of("end", number)
         may_end = scheduled.fault.removes_replicas and not scheduled.fault.ends_by_itself
         if number != kept and may_end and random.random() < triggers:

@@ -9,9 +9,9 @@ that left".
   data does so when it leaves the ISR, and no other does.
 - A fault of a leader strikes the node of the occurrence instead (the target `trigger`), as often.
 - A fault of `victim/0` prefers that node by itself, where the loss budget lets it choose (`nemesis.targets`).
-- While a fault of the schedule may still take replicas off brokers, some of the others wait for the deletion of one: of
-  a named broker, for a deletion there. A fault that takes a replica off may itself end, and so put it back, as soon as
-  the replica is deleted, or as soon as a broker is fenced, maybe that one.
+- While a fault of the schedule is still to take replicas off brokers, some of the others wait for the deletion of
+  one, those that lose data more often: of a named broker, for a deletion there. A fault that takes a replica off may
+  itself end, and so put it back, as soon as the replica is deleted, or as soon as a broker is fenced, maybe that one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from nemesis.conditions import (
     Truncated,
     Unfenced,
 )
+from nemesis.faults.fault import Fault
 from nemesis.ports import EnvironmentCapability
 from nemesis.schedule import ScheduledFault
 from nemesis.targets import TRIGGER
@@ -63,6 +64,8 @@ _STATE_SHARE: Final = 0.25
 """Of the triggers: a state instead of an occurrence."""
 _DELETION_SHARE: Final = 0.25
 """Of the triggers, where replicas may still be taken off brokers: a deletion instead of anything else."""
+_LOST_DELETION_SHARE: Final = 0.5
+"""Of the faults by which brokers lose data, there and in runs with triggers: a deletion instead of all else."""
 _LATER_PER_PATIENCE: Final = 10.0
 """How many mean delays after a condition are as long as the cluster's patience."""
 
@@ -88,11 +91,25 @@ def with_trigger(
     if random.random() < 0.5:
         then_after_s = round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
     if deletions and random.random() < _DELETION_SHARE:
-        nodes = scheduled.fault.nodes_named()
-        condition = ReplicaDeleted(nodes[0] if len(nodes) == 1 and nodes[0] in cluster.brokers else ANY_NODE)
+        condition = _deletion(fault, cluster)
     if condition.rests_on_trace() and EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
         return scheduled
     return replace(scheduled, fault=fault, when=condition, then_after_s=then_after_s)
+
+
+def with_deletion(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
+    """The fault, where brokers lose data by it, in a share of the draws with the deletion of a replica as its trigger,
+    and at once: a deletion is at risk until the disk has it. As it is where the environment would not see that."""
+    at_risk = {*scheduled.fault.at_risk(cluster)} - {"controller", *cluster.controllers}
+    is_drawn = random.random() < _LOST_DELETION_SHARE
+    if not at_risk or not is_drawn or EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
+        return scheduled
+    return replace(scheduled, when=_deletion(scheduled.fault, cluster), then_after_s=0.0)
+
+
+def _deletion(fault: Fault, cluster: ClusterShape) -> ReplicaDeleted:
+    nodes = fault.nodes_named()
+    return ReplicaDeleted(nodes[0] if len(nodes) == 1 and nodes[0] in cluster.brokers else ANY_NODE)
 
 
 def with_end(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:

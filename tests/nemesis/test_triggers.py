@@ -69,20 +69,25 @@ def test_a_triggered_schedule_names_what_exists_keeps_the_loss_budget_and_reads_
 
 
 def test_a_fault_waits_for_a_deletion_only_where_one_that_takes_replicas_off_is_to_come() -> None:
-    waiting = ended = 0
+    waiting = ended = losses = waiting_losses = 0
     for seed in range(300):
         schedule = [*draw(Random(seed), CLUSTER, 60.0, ["power-loss", "admin"], triggers=0.5)]
         for number, each in enumerate(schedule):
+            to_come = any(later.fault.removes_replicas for later in schedule[number + 1 :])
+            loses = to_come and bool({*each.fault.at_risk(CLUSTER)} & {*CLUSTER.brokers, "victim/0"})
+            losses += loses
             if isinstance(each.when, ReplicaDeleted):
                 waiting += 1
-                assert any(later.fault.removes_replicas for later in schedule[number + 1 :])
+                waiting_losses += loses
+                assert to_come
                 assert each.when.node in (*each.fault.nodes_named(), "any")
             if each.until is not None:
                 ended += 1
                 assert each.fault.removes_replicas
                 assert each.until.to_mapping().keys() <= {"replica_deleted", "fenced"}
-    assert waiting > 100
+    assert waiting - waiting_losses > 100
     assert ended > 100
+    assert 0.4 < waiting_losses / losses < 0.7
     without = (each for seed in range(100) for each in draw(Random(seed), CLUSTER, 60.0, ["power-loss"], triggers=1.0))
     assert not any(isinstance(each.when, ReplicaDeleted) for each in without)
 
