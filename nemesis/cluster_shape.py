@@ -21,6 +21,15 @@ def logs_roll(settings: Mapping[str, str]) -> bool:
     return any(size <= _SMALL_BYTES for size in sizes) or any(time_ms <= _SHORT_MS for time_ms in times_ms)
 
 
+_WITH_EPOCH_QUERIES: Final = frozenset({"kip101", "kip279", "kip320_first_try", "kip320"})
+"""Truncation protocols (`faultline.protocol`)."""
+
+
+def queries_epochs(settings: Mapping[str, str]) -> bool:
+    """Whether followers ask their leader where an epoch ends before they fetch."""
+    return settings.get("faultline.protocol") in _WITH_EPOCH_QUERIES
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
     """Nodes, partitions, time scale and limits of the cluster that faults are drawn for."""
@@ -43,6 +52,8 @@ class ClusterShape:
     """Whether brokers sync every append before they answer."""
     logs_roll: bool = True
     """Whether logs come to have several segments within a run."""
+    queries_epochs: bool = False
+    """Whether followers ask their leader where an epoch ends before they fetch."""
 
     @property
     def loss_budget(self) -> int:

@@ -342,6 +342,28 @@ def test_a_reassignment_is_cancelled_in_doubt_only_where_it_may_bring_another_br
     assert ("cancelled-in-doubt" in faults) is drawn
 
 
+@pytest.mark.parametrize(
+    ("protocol", "replication_factor", "partitions", "drawn"),
+    [
+        ("kip320", 3, 2, True),
+        ("kip101", 3, 2, True),
+        ("truncate_on_fetch", 3, 2, False),
+        ("high_watermark", 3, 2, False),
+        ("kip320", 2, 2, False),
+        ("kip320", 3, 1, False),
+    ],
+)
+def test_an_answer_about_an_epoch_is_late_only_where_followers_ask_for_it_and_stay_connected(
+    protocol: str, replication_factor: int, partitions: int, drawn: bool
+) -> None:
+    values = {"replication_factor": replication_factor, "partitions": partitions, "faults": ["scripted"]}
+    spec = parse({**values, "settings": {"faultline.protocol": protocol}})
+    cluster = spec.cluster_shape(spec.broker_names, spec.controller_names)
+    faults = {each.fault.name for seed in range(30) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    assert len(faults) > 3
+    assert ("late-epoch-answer" in faults) is drawn
+
+
 def test_a_fault_of_twice_the_weight_is_drawn_about_twice_as_often() -> None:
     cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1)
     runs = (draw(Random(seed), cluster, 60.0, ["scripted"]) for seed in range(150))

@@ -125,6 +125,7 @@ def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stan
         {"fault": "lagging-controller"},
         {"fault": "half-deleted-replica", "victim": "b1"},
         {"fault": "cancelled-in-doubt"},
+        {"fault": "late-epoch-answer"},
     ],
     ids=lambda fault: fault["fault"],
 )
@@ -138,6 +139,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "removed-and-back": {"rate": 3},
     "half-deleted-replica": {"settings": {"segment.bytes": 1024}},
     "cancelled-in-doubt": {"brokers": 4},
+    "late-epoch-answer": {"partitions": 2, "settings": {"faultline.protocol": "kip320"}},
 }
 """What scripted faults need of their world."""
 

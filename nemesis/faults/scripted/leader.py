@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from nemesis.drawing import Draws
-from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_seen
+from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_led_by, until_seen
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, KeepUnsynced, Link, LinkQuality, both_ways, one_way
 
@@ -49,11 +49,11 @@ class ZombieFollower(ScriptedLeaderFault):
         await reunite_follower()
         await handle.degrade([Link(follower, successor)], LinkQuality(delay_ms=0.3 * self.patience_ms))
         reunite_leader = await handle.cut(both_ways([leader], controllers))
-        await _until_led_by(handle, self.partition, successor, 2 * patience_s)
+        await until_led_by(handle, self.partition, successor, 2 * patience_s)
         await reunite_leader()
         await handle.sleep(0.05 * patience_s)
         await handle.cut(both_ways([successor], controllers))
-        await _until_led_by(handle, self.partition, leader, 2 * patience_s)
+        await until_led_by(handle, self.partition, leader, 2 * patience_s)
         await handle.sleep(0.05 * patience_s)
         await handle.cut([Link(leader, follower)])
         await release()
@@ -175,7 +175,7 @@ class HiddenCommit(ScriptedLeaderFault):
         await handle.cut(both_ways([leader], handle.cluster.brokers + controllers))
         await handle.degrade([Link(successor, laggard)], slow)
         await reunite()
-        await _until_led_by(handle, self.partition, successor, 2 * patience_s)
+        await until_led_by(handle, self.partition, successor, 2 * patience_s)
         # One delay until the laggard is connected and fetches, another one until it has the answer.
         await handle.sleep(handle.random.uniform(1.1, 1.8) * delay_ms / 1000)
         await handle.pause(successor)
@@ -291,13 +291,3 @@ class QuickSuccession(ScriptedLeaderFault):
         await handle.sleep(handle.random.uniform(0.05, 0.4) * patience_s)
         await handle.cut(both_ways([successor], everyone))
         await handle.sleep(2 * patience_s)
-
-
-async def _until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: float) -> None:
-    """Wait until `node` leads, as far as the cluster reports, or `limit_s` have passed."""
-
-    async def it() -> str | None:
-        return node if await handle.leader(partition) == node else None
-
-    if await until_seen(handle, it, limit_s) is None:
-        handle.notes.append(f"{node} did not come to lead partition {partition}")

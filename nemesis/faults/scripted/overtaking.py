@@ -7,14 +7,28 @@ A leader acts on its view of followers and metadata, and its requests take time 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from itertools import permutations
+from typing import ClassVar, Final, NamedTuple, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import claimed, put_back, recorded
-from nemesis.faults.scripted.script import ScriptedLeaderFault
+from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_led_by, until_seen
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, AdminResult, Link, both_ways, one_way
+from nemesis.ports import (
+    DONE,
+    AdminResult,
+    EnvironmentCapability,
+    Link,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    both_ways,
+    one_way,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +120,137 @@ class RemovedAndBack(ScriptedLeaderFault):
         await handle.cut(one_way(followers, [leader]))
         await hear()
         await handle.sleep(handle.random.uniform(0.6, 1.5) * patience_s)
+
+
+_ROUNDS: Final = 3
+"""How often an answer is late: each time something else may have been committed in time, or nothing."""
+_AWAITED_S: Final = 1.0
+"""Less than a follower waits for an answer."""
+
+
+class _EpochAnswerPlace(NamedTuple):
+    """A partition and brokers by their parts in `LateEpochAnswer`: L, K and F."""
+
+    partition: int
+    leader: str
+    successor: str
+    follower: str
+
+
+@dataclass(frozen=True, slots=True)
+class LateEpochAnswer(ScriptedFault):
+    """A leader's answer about the end of an epoch arrives when its follower has a new leader, and records of it
+    (KIP-320).
+
+    L, K and F hold the partition; L leads another one, which F follows, so that F stays connected to L.
+
+    1. K leads. L is elected, and F asks it where the epoch of its last record ends: the answer is held.
+    2. K is elected again. F asks it the same, and fetches what has been written since.
+    3. The answer of L arrives, and F is elected.
+    """
+
+    name: ClassVar[str] = "late-epoch-answer"
+    number: ClassVar[int] = 13
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    weight: ClassVar[float] = 12.0
+    """It is possible in few worlds."""
+
+    partition: int = 0
+    """Another one, if this has no records, or no such replicas."""
+    patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition; None where followers ask no such thing, or replicas or partitions are too few."""
+        cluster = draws.cluster
+        if not cluster.queries_epochs or cluster.partitions < 2 or cluster.replication_factor < 3:
+            return None
+        return cls(draws.partition(), draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held at the end comes back then, and so does the order of replicas."""
+        patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
+        place = await self._place(handle)
+        before = () if place is None else await claimed(handle, place.partition)
+        if place is None or not before:
+            return
+        partition, *brokers = place
+        handle.add_targets(brokers)
+        answers: list[AdminResult] = []
+        handle.add_undo(lambda: put_back(handle, partition, before, answers))
+
+        async def prefer(broker: str) -> None:
+            order = (broker, *(replica for replica in before if replica != broker))
+            await recorded(answers, admin.reassign(handle.topic, partition, order))
+
+        async def elect(broker: str) -> bool:
+            await prefer(broker)
+            await admin.elect_preferred(handle.topic, partition)
+            return await until_led_by(handle, partition, broker, patience_s)
+
+        for _ in range(_ROUNDS):
+            if not await elect(place.successor):
+                return
+            rule = MessageRule(API_KEYS[NodeRequest.OFFSET_FOR_LEADER_EPOCH], MessagePart.RESPONSE, MessageEffect.HOLD)
+            let_pass, taken = await handle.intercept(one_way([place.follower], [place.leader]), rule)
+            if not await elect(place.leader) or not await self._held(handle, taken):
+                return
+            await elect(place.successor)
+            await self._another_committed(handle, partition)
+            await prefer(place.follower)
+            await let_pass()
+            await admin.elect_preferred(handle.topic, partition)
+            await handle.sleep(handle.random.uniform(0.2, 0.5) * patience_s)
+
+    async def _held(self, handle: FaultHandle, taken: Callable[[], Awaitable[int]]) -> bool:
+        """Wait until an answer is held; False, with a note, when none is in time."""
+
+        async def one() -> bool | None:
+            return await taken() > 0 or None
+
+        if await until_seen(handle, one, 2 * self.patience_ms / 1000) is None:
+            handle.notes.append("nothing was asked")
+            return False
+        return True
+
+    async def _another_committed(self, handle: FaultHandle, partition: int) -> None:
+        """Wait until the new leader has committed something, as far as it tells in time."""
+        first = -1
+
+        async def more() -> bool | None:
+            nonlocal first
+            offsets = await handle.cluster.admin.offsets(handle.topic, partition)
+            end = -1 if offsets is None else offsets[1]
+            first = end if first < 0 else first
+            return end > first or None
+
+        await until_seen(handle, more, _AWAITED_S)
+
+    async def _place(self, handle: FaultHandle) -> _EpochAnswerPlace | None:
+        """A partition with records, if possible `partition`, and three of its replicas: one that leads another
+        partition, one that is to lead, and one that follows the first of them in both. None, with a note, without."""
+        admin, places = handle.cluster.admin, await handle.cluster.leaders()
+        leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
+        replicas = {index: await admin.replicas(handle.topic, index) for index in leaders}
+        for partition in sorted(leaders, key=lambda index: (index != self.partition, index)):
+            offsets = await admin.offsets(handle.topic, partition)
+            if offsets is None or offsets[1] == 0:
+                continue
+            possible = [
+                _EpochAnswerPlace(partition, leader, successor, follower)
+                for index, leader in leaders.items()
+                for successor, follower in permutations([each for each in replicas[partition] if each != leader], 2)
+                if index != partition and leader in replicas[partition] and follower in replicas[index]
+            ]
+            if possible:
+                return handle.random.choice(possible)
+        handle.notes.append("no three replicas of a partition with records are connected by another one")
+        return None
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart."""
+        return frozenset({EnvironmentCapability.MESSAGES})
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """Every broker must hold every partition for the replicas to be connected by another one in any case."""
+        return cluster.replication_factor >= len(cluster.brokers)

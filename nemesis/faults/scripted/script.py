@@ -97,6 +97,18 @@ async def until_seen(
     return None
 
 
+async def until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: float) -> bool:
+    """Wait until `node` leads, as far as the cluster reports; False, with a note, after `limit_s`."""
+
+    async def it() -> str | None:
+        return node if await handle.leader(partition) == node else None
+
+    if await until_seen(handle, it, limit_s) is None:
+        handle.notes.append(f"{node} did not come to lead partition {partition}")
+        return False
+    return True
+
+
 async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], since: int, limit_s: float) -> bool:
     """Wait until something has occurred, from number `since` on, that is met by `met_by`; False after `limit_s`."""
     events = handle.situation.events
