@@ -282,7 +282,8 @@ class ClusterUnderTest(Protocol):
 
     async def stop_unsynced(self, node: str, failing_syncs: int, keep: KeepUnsynced) -> Evidence:
         """Stop the process cleanly while so many syncs of its disk fail, the first ones, with ENOSPC; wait for its end
-        and cut the power. Evidence: `failed_syncs`, that of `stop` and that of `power_off`."""
+        and cut the power. Evidence: `failed_syncs`, and that of `power_off`, but not whether it `stopped`: a process
+        that ends before it opens a log syncs nothing, and what it loses then is a loss like any other."""
 
     async def wipe(self, node: str) -> Evidence:
         """Kill the node and leave it an empty disk. Evidence: `killed`, `lost_bytes` (of all its files)."""

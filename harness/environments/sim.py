@@ -345,11 +345,11 @@ class SimDeployment:
         disk = self._machine(node).node.disk
         failed_before, disk.failing_syncs = disk.counters.failed_syncs, failing_syncs
         try:
-            stopped = await self.stop(node)
+            await self.stop(node)
         finally:
             disk.failing_syncs = 0
         failed = disk.counters.failed_syncs - failed_before
-        return {**stopped, **await self.power_off(node, keep), "failed_syncs": failed}
+        return {**await self.power_off(node, keep), "failed_syncs": failed}
 
     async def wipe(self, node: str) -> Evidence:
         """End the process and empty its disk."""

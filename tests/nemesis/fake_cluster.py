@@ -182,8 +182,8 @@ class FakeCluster:
         return {**evidence, "unsynced_bytes": 100.0, "lost_bytes": 0.0 if keep is KeepUnsynced.EVERYTHING else 60.0}
 
     async def stop_unsynced(self, node: str, failing_syncs: int, keep: KeepUnsynced) -> Evidence:
-        stopped = await self.stop(node)
-        return {**stopped, **await self.power_off(node, keep), "failed_syncs": float(failing_syncs)}
+        await self.stop(node)
+        return {**await self.power_off(node, keep), "failed_syncs": float(failing_syncs)}
 
     async def wipe(self, node: str) -> Evidence:
         self.calls.append(f"wipe {node}")

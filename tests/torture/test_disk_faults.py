@@ -78,3 +78,14 @@ def test_full_and_slow_disks_together_are_withstood(seed: int) -> None:
     faults = ["disk-full", "slow-disk", "pause", "kill"]
     outcome = run_in_simulation(parse({"seed": seed, "time_limit": "30s", "faults": faults}))
     assert outcome.validity is Validity.VALID, outcome.verdicts
+
+
+def test_a_broker_that_loses_its_power_before_it_has_opened_its_logs_again_has_broken_no_promise() -> None:
+    """It syncs nothing in its clean stop, and has kept what the life before had not synced in the page cache alone."""
+    kill = {"at": "4s", "for": "300ms", "fault": "kill", "nodes": ["b1"]}
+    stop = {"at": "4600ms", "for": "1s", "fault": "failing-sync", "nodes": ["b1"]}
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "8s", "faults": [kill, stop]}))
+    assert outcome.injections[1].evidence["lost_bytes"] > 0
+    assert outcome.injections[1].evidence["failed_syncs"] == 0
+    broken = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert broken <= {"fault-missed"}
