@@ -62,8 +62,12 @@ class Exchange(NamedTuple):
     leader: int
     request: FollowerRequest
     answer: LeaderAnswer | None = None
-    shared: bool = False
-    """Whether its fetcher has other partitions of that leader, and so stays when this one gets another leader."""
+
+
+class SharedExchange(Exchange):
+    """That of a fetcher which has other partitions of that leader, and so stays when this one gets another leader."""
+
+    __slots__ = ()
 
 
 class SentProposal(NamedTuple):

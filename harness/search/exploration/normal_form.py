@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from harness.search.exploration.cluster_values import BrokerState, MetadataUpdate, SentProposal
+from harness.search.exploration.cluster_values import BrokerState, MetadataUpdate, SentProposal, SharedExchange
 from images.broker.replication.partition import Follower, PartitionRegistration, ReplicaRole
 
 
@@ -49,7 +49,8 @@ def without_exchange(broker: BrokerState) -> BrokerState:
 def normalised(broker: BrokerState) -> BrokerState:
     """The same broker without the differences that decide nothing."""
     state = broker.partition
-    if broker.exchange is not None and broker.exchange.leader != state.leader and not broker.exchange.shared:
+    exchange = broker.exchange
+    if exchange is not None and exchange.leader != state.leader and not isinstance(exchange, SharedExchange):
         broker = without_exchange(broker)  # its fetcher is closed
     news = _news(broker)
     epochs = [*accumulate((it.changes_partition for it in news), initial=-sum(it.changes_partition for it in news))]

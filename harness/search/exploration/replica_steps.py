@@ -22,6 +22,7 @@ from harness.search.exploration.cluster_values import (
     LeaderAnswer,
     MetadataUpdate,
     SentProposal,
+    SharedExchange,
 )
 from harness.search.exploration.memory_log import MemoryLog, produced
 from harness.search.exploration.normal_form import normalised, without_exchange
@@ -241,8 +242,8 @@ def exchanged(broker: BrokerState, limits: Limits, *, shared: bool) -> list[tupl
     if exchange is None:
         if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
             return []
-        exchange = Exchange(state.leader, request_of(broker, limits), shared=shared)
-        return [("send", broker._replace(exchange=exchange))]
+        kind = SharedExchange if shared else Exchange
+        return [("send", broker._replace(exchange=kind(state.leader, request_of(broker, limits))))]
     left = without_exchange(broker)
     lost = receive(left, exchange.request, LeaderAnswer(), limits)
     if exchange.answer is None:

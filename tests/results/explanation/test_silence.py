@@ -1,4 +1,5 @@
-"""Runs of a sound broker under faults: no event of theirs is a broken step, whichever check might ask for one."""
+"""Runs of a sound broker under faults: no event of theirs is a broken step, whichever check might ask for one. An
+unclean election that the topic's strategy asks for is none, though an explanation names it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from results.explanation.standing_nodes import node_steps, restart_steps
 from results.explanation.standing_steps import standing_steps
 from results.explanation.steps import broken_steps
 from results.explanation.stories import unexcused
-from results.explanation.story import Step
+from results.explanation.story import Step, StepKind
 from results.run import evidence_loader
 
 RUNS: Final[tuple[dict[str, Any], ...]] = (
@@ -60,4 +61,5 @@ def test_a_sound_run_has_no_broken_step(fields: dict[str, Any], tmp_path: Path) 
     assert outcome.directory is not None
     evidence = evidence_loader.load(outcome.directory)
     assert evidence.trace.num_rows > 0
-    assert [step.text for step in every_step(evidence) if not step.is_loss] == []
+    broken = [step for step in every_step(evidence) if not step.is_loss and step.kind is not StepKind.UNCLEAN_ELECTION]
+    assert [step.text for step in broken] == []
