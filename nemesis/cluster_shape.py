@@ -75,6 +75,11 @@ class ClusterShape:
         """Whether one may go to another broker, or be spared."""
         return 1 < self.replication_factor < len(self.brokers) or self.replica_can_be_spared
 
+    def writes_on(self, nodes: Collection[str]) -> bool:
+        """Whether one of the nodes writes while nothing goes wrong: a controller may not, nor a broker without a
+        replica."""
+        return self.every_broker_has_replicas and not all(node.startswith("c") for node in nodes)
+
     def has_loss_budget(self) -> bool:
         """Whether any broker may lose data."""
         return self.loss_budget > 0

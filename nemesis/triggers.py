@@ -92,7 +92,7 @@ def with_trigger(
         then_after_s = round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
     if deletions and random.random() < _DELETION_SHARE:
         condition = _deletion(fault, cluster)
-    if condition.rests_on_trace() and EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
+    if not _is_seen(condition, cluster):
         return scheduled
     return replace(scheduled, fault=fault, when=condition, then_after_s=then_after_s)
 
@@ -101,10 +101,10 @@ def with_deletion(scheduled: ScheduledFault, random: Random, cluster: ClusterSha
     """The fault, where brokers lose data by it, in a share of the draws with the deletion of a replica as its trigger,
     and at once: a deletion is at risk until the disk has it. As it is where the environment would not see that."""
     at_risk = {*scheduled.fault.at_risk(cluster)} - {"controller", *cluster.controllers}
-    is_drawn = random.random() < _LOST_DELETION_SHARE
-    if not at_risk or not is_drawn or EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
+    is_drawn, deletion = random.random() < _LOST_DELETION_SHARE, _deletion(scheduled.fault, cluster)
+    if not at_risk or not is_drawn or not _is_seen(deletion, cluster):
         return scheduled
-    return replace(scheduled, when=_deletion(scheduled.fault, cluster), then_after_s=0.0)
+    return replace(scheduled, when=deletion, then_after_s=0.0)
 
 
 def _deletion(fault: Fault, cluster: ClusterShape) -> ReplicaDeleted:
@@ -116,9 +116,11 @@ def with_end(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -
     """The fault ended by an occurrence that a replica taken off its broker brings about, if that comes before its time
     is over; as it is where the environment would not see it."""
     condition = random.choice((ReplicaDeleted, Fenced))(ANY_NODE)
-    if condition.rests_on_trace() and EnvironmentCapability.LIVE_TRACE in cluster.unsupported:
-        return scheduled
-    return replace(scheduled, until=condition)
+    return replace(scheduled, until=condition) if _is_seen(condition, cluster) else scheduled
+
+
+def _is_seen(condition: TriggerCondition, cluster: ClusterShape) -> bool:
+    return not condition.rests_on_trace() or EnvironmentCapability.LIVE_TRACE not in cluster.unsupported
 
 
 def _occurrence(kind: type[NodeOccurrence], node: str, random: Random, cluster: ClusterShape) -> TriggerCondition:

@@ -35,10 +35,8 @@ class TraceSource:
             "appended": self._log_end,
             "log_recovered": self._log_end,
             "truncated": self._truncated,
-            "resigned": lambda node, event: self._situation.occurred(Occurrence.RESIGNED, node, event.partition),
-            "replica_deleted": lambda node, event: self._situation.occurred(
-                Occurrence.REPLICA_DELETED, node, event.partition
-            ),
+            "resigned": self._replica(Occurrence.RESIGNED),
+            "replica_deleted": self._replica(Occurrence.REPLICA_DELETED),
             "isr_proposed": self._isr_proposed,
             "isr_committed": self._isr_resolved,
             "isr_rejected": self._isr_resolved,
@@ -88,6 +86,9 @@ class TraceSource:
     def _truncated(self, node: str, event: TraceEvent) -> None:
         self._situation.partition(event.partition).log_ends[node] = event.offset
         self._situation.occurred(Occurrence.TRUNCATED, node, event.partition)
+
+    def _replica(self, kind: Occurrence) -> Callable[[str, TraceEvent], None]:
+        return lambda node, event: self._situation.occurred(kind, node, event.partition)
 
     def _broker(self, kind: Occurrence) -> Callable[[str, TraceEvent], None]:
         def occurred(node: str, event: TraceEvent) -> None:

@@ -50,8 +50,8 @@ class DiskFull(Fault):
             await handle.fill_disk(node, self.room_bytes)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
-        """While nothing else goes wrong, a controller may write nothing, nor does a broker without a replica."""
-        return cluster.every_broker_has_replicas and not all(node.startswith("c") for node in self.nodes)
+        """Only where something is written to the disk."""
+        return cluster.writes_on(self.nodes)
 
     def describe(self) -> str:
         """Targets, and the room left."""

@@ -29,7 +29,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_traffic, is_sent_anyway
-from nemesis.faults.scripted.script import until_occurred, until_seen
+from nemesis.faults.scripted.script import until_occurred, until_seen, until_taken
 from nemesis.handle import FaultHandle, Heal
 from nemesis.ports import (
     DONE,
@@ -211,12 +211,7 @@ class LateMessage(Fault):
                 restore = await handle.pause(await handle.active_controller())
         if interception is None:
             return None
-        taken = interception.taken
-
-        async def one() -> bool | None:
-            return await taken() > 0 or None
-
-        held = await until_seen(handle, one, self._limit_s)
+        held = await until_taken(handle, interception.taken, self._limit_s)
         if restore is not None:
             await restore()
         return interception if held else None

@@ -19,7 +19,8 @@ from harness.environments.machines.machine import Machine
 from harness.environments.sim import SimDeployment
 from harness.simulation.world import World
 from harness.spec import parse
-from nemesis.cluster_shape import ClusterShape
+from images.broker.truncation_protocol import TruncationProtocol
+from nemesis.cluster_shape import ClusterShape, queries_epochs
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
@@ -33,6 +34,10 @@ from nemesis.strategies import schedules
 from nemesis.swarm import draw
 
 CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+
+
+def names_drawn(cluster: ClusterShape, family: str, runs: int) -> set[str]:
+    return {each.fault.name for seed in range(runs) for each in draw(Random(seed), cluster, 60.0, [family])}
 
 
 @cache
@@ -312,7 +317,7 @@ def test_a_replica_is_moved_or_taken_away_only_where_one_can_be_spared(
 ) -> None:
     names = tuple(f"b{number}" for number in range(1, brokers + 1))
     cluster = ClusterShape(names, ("c1",), 1, min_isr, replication_factor=replication_factor)
-    drawn = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["admin"])}
+    drawn = names_drawn(cluster, "admin", 60)
     assert (drawn & {"reassign", "cancel-reassignment"} != set()) is moved
     assert {"delete-records", "elect-preferred"} <= drawn
 
@@ -323,7 +328,7 @@ def test_a_replica_is_removed_and_added_again_only_where_one_can_be_spared(
 ) -> None:
     brokers = ("b1", "b2", "b3", "b4")
     cluster = ClusterShape(brokers, ("c1", "c2", "c3"), 1, min_isr, replication_factor=replication_factor)
-    faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    faults = names_drawn(cluster, "scripted", 60)
     assert len(faults) > 3
     assert ("removed-and-back" in faults) is drawn
 
@@ -337,7 +342,7 @@ def test_a_reassignment_is_cancelled_in_doubt_only_where_it_may_bring_another_br
 ) -> None:
     names = tuple(f"b{number}" for number in range(1, brokers + 1))
     cluster = ClusterShape(names, ("c1", "c2", "c3"), 1, min_isr, replication_factor=replication_factor)
-    faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    faults = names_drawn(cluster, "scripted", 60)
     assert len(faults) > 3
     assert ("cancelled-in-doubt" in faults) is drawn
 
@@ -359,7 +364,7 @@ def test_an_answer_about_an_epoch_is_late_only_where_followers_ask_for_it_and_st
     values = {"replication_factor": replication_factor, "partitions": partitions, "faults": ["scripted"]}
     spec = parse({**values, "settings": {"faultline.protocol": protocol}})
     cluster = spec.cluster_shape(spec.broker_names, spec.controller_names)
-    faults = {each.fault.name for seed in range(30) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    faults = names_drawn(cluster, "scripted", 30)
     assert len(faults) > 3
     assert ("late-epoch-answer" in faults) is drawn
 
@@ -391,6 +396,11 @@ def test_a_replica_is_half_deleted_only_where_it_may_move_lose_data_and_has_seve
     values = {"brokers": brokers, "replication_factor": replication_factor, "faults": ["scripted"]}
     spec = parse({**values, "settings": {"min.insync.replicas": min_isr, **settings}})
     cluster = spec.cluster_shape(spec.broker_names, spec.controller_names)
-    faults = {each.fault.name for seed in range(60) for each in draw(Random(seed), cluster, 60.0, ["scripted"])}
+    faults = names_drawn(cluster, "scripted", 60)
     assert len(faults) > 3
     assert ("half-deleted-replica" in faults) is drawn
+
+
+@pytest.mark.parametrize("protocol", TruncationProtocol)
+def test_faults_know_the_protocols_in_which_followers_query_epochs(protocol: TruncationProtocol) -> None:
+    assert queries_epochs({"faultline.protocol": protocol.value}) is protocol.queries_epoch_end

@@ -104,8 +104,9 @@ def is_legal(spec: Spec, base: Spec) -> bool:
     """Whether a spec is one that the hunt may run: see the module's docstring."""
     if not base.families:  # faults that a user wrote down may go beyond the loss budget
         return len(spec.script) <= FAULTS_MOST
-    timed = any(each.when is None and each.fault.effective_alone(_cluster(spec)) for each in spec.script)
-    return timed and len(spec.script) <= FAULTS_MOST and is_fair(spec.script, _cluster(spec))
+    cluster = _cluster(spec)
+    timed = any(each.when is None and each.fault.effective_alone(cluster) for each in spec.script)
+    return timed and len(spec.script) <= FAULTS_MOST and is_fair(spec.script, cluster)
 
 
 # ---- the whole run ---------------------------------------------------------------------------------------------------

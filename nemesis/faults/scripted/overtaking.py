@@ -7,7 +7,6 @@ A leader acts on its view of followers and metadata, and its requests take time 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import permutations
 from typing import ClassVar, Final, NamedTuple, Self
@@ -16,7 +15,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import claimed, put_back, recorded
 from nemesis.faults.message import API_KEYS, NodeRequest
-from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_led_by, until_seen
+from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_led_by, until_seen, until_taken
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
     DONE,
@@ -171,8 +170,10 @@ class LateEpochAnswer(ScriptedFault):
         """Run through the steps; what is still held at the end comes back then, and so does the order of replicas."""
         patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
         place = await self._place(handle)
-        before = () if place is None else await claimed(handle, place.partition)
-        if place is None or not before:
+        if place is None:
+            return
+        before = await claimed(handle, place.partition)
+        if not before:
             return
         partition, *brokers = place
         handle.add_targets(brokers)
@@ -193,7 +194,10 @@ class LateEpochAnswer(ScriptedFault):
                 return
             rule = MessageRule(API_KEYS[NodeRequest.OFFSET_FOR_LEADER_EPOCH], MessagePart.RESPONSE, MessageEffect.HOLD)
             let_pass, taken = await handle.intercept(one_way([place.follower], [place.leader]), rule)
-            if not await elect(place.leader) or not await self._held(handle, taken):
+            if not await elect(place.leader):
+                return
+            if not await until_taken(handle, taken, 2 * patience_s):
+                handle.notes.append("nothing was asked")
                 return
             await elect(place.successor)
             await self._another_committed(handle, partition)
@@ -201,17 +205,6 @@ class LateEpochAnswer(ScriptedFault):
             await let_pass()
             await admin.elect_preferred(handle.topic, partition)
             await handle.sleep(handle.random.uniform(0.2, 0.5) * patience_s)
-
-    async def _held(self, handle: FaultHandle, taken: Callable[[], Awaitable[int]]) -> bool:
-        """Wait until an answer is held; False, with a note, when none is in time."""
-
-        async def one() -> bool | None:
-            return await taken() > 0 or None
-
-        if await until_seen(handle, one, 2 * self.patience_ms / 1000) is None:
-            handle.notes.append("nothing was asked")
-            return False
-        return True
 
     async def _another_committed(self, handle: FaultHandle, partition: int) -> None:
         """Wait until the new leader has committed something, as far as it tells in time."""

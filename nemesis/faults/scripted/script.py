@@ -97,6 +97,15 @@ async def until_seen(
     return None
 
 
+async def until_taken(handle: FaultHandle, taken: Callable[[], Awaitable[int]], limit_s: float) -> bool:
+    """Wait until an interception has taken a message; False when none comes in time."""
+
+    async def one() -> bool | None:
+        return await taken() > 0 or None
+
+    return await until_seen(handle, one, limit_s) is not None
+
+
 async def until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: float) -> bool:
     """Wait until `node` leads, as far as the cluster reports; False, with a note, after `limit_s`."""
 
