@@ -241,7 +241,7 @@ class Rules:
     )
     recovery_elects_greatest_log: bool = _rule(
         "An unclean recovery elects the replica whose log has the greatest leader epoch and, among those, the "
-        "greatest end offset.",
+        "greatest end offset; none that ends before a log whose records have all been deleted.",
         "Kafka Replication Correctness §6.8; KIP-966",
     )
     recovery_keeps_last_known_elr: bool = _rule(

@@ -6,7 +6,7 @@ power loss that keeps nothing empties a log; both come back as unclean shutdowns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from checkers.verdict import Validity, Verdict
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from images.broker.controller import unclean_recovery
 from images.broker.controller.partition_change import NO_LEADER, PartitionChangeBuilder
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 
 Script = Sequence[dict[str, Any]]
 
@@ -45,6 +47,15 @@ AWAY: Script = (
     {"at": "8s", "for": "8s", "fault": "pause", "nodes": ["b1", "b2"]},
 )
 """b3 is out of the ISR and back when b1 and b2 are merely silent for a while: nobody has lost anything."""
+
+EMPTIED: Script = (
+    {"at": "3s", "for": "13s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "8s", "for": "8s", "fault": "power-loss", "nodes": ["b1"], "keep": "prefix"},
+    {"at": "10500ms", "for": "5500ms", "fault": "kill", "nodes": ["b2"]},
+)
+"""b3 leaves early. b1 loses its power, and with it the end of its log; before that is noticed, retention deletes all
+records of b2, which has lost nothing, and b2 is killed. All are back at the same time."""
+SHORT_RETENTION = {"broker.session.timeout.ms": "3000", "retention.ms": "1000", "segment.ms": "500"}
 
 
 def played(script: Script, strategy: str, *, without: Sequence[str] = (), seed: int = 1, **settings: str) -> Outcome:
@@ -122,6 +133,23 @@ def test_6_8_balanced_recovery_waits_for_the_replica_that_lost_nothing_and_loses
     outcome = played(ONE_LOSS, "balanced")
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert of(outcome, "loss").figures["promised"] > 100
+
+
+@pytest.mark.parametrize("epochs_alone", [False, True])
+def test_6_8_balanced_recovery_elects_a_replica_whose_records_have_all_been_deleted_before_one_that_lost_some(
+    epochs_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their epochs alone b1 would be elected, and give offsets of acknowledged records to others."""
+
+    def by_epochs(logs: Mapping[int, ReplicaLogEnd]) -> int:
+        return max(logs, key=lambda replica: (logs[replica].last_epoch, logs[replica].end))
+
+    if epochs_alone:
+        monkeypatch.setattr(unclean_recovery, "greatest_log", by_epochs)
+    outcome = played(EMPTIED, "balanced", seed=3, **SHORT_RETENTION)
+    assert outcome.validity is (Validity.INVALID if epochs_alone else Validity.VALID), outcome.verdicts
+    assert ("conflicting-offset" in kinds(outcome)) is epochs_alone
+    assert outcome.injections[1].evidence["lost_bytes"] > 0
 
 
 def test_6_8_balanced_recovery_beyond_the_fault_model_reports_the_loss_and_its_cause() -> None:

@@ -278,7 +278,7 @@ class MetadataChange:
         leader = unclean_recovery.elect_leader(topic, partition, log_ends, broker_epoch, self._rules, overdue=overdue)
         if leader != NO_LEADER:
             change = self._partition_change(topic, partition).set_isr((leader,)).recover_leader(leader)
-            self._append_change(change, "unclean_recovery", log_ends)
+            self._append_change(change, unclean_recovery.UNCLEAN_RECOVERY, log_ends)
         return leader != NO_LEADER
 
     def _trace_broker(self, kind: str, broker: BrokerImage, **detail: object) -> None:

@@ -12,7 +12,8 @@ manual     nothing, until a member of the ELR is back or an administrator reques
 balanced   only with empty ISR and ELR: wait for the log ends of every member of the LastKnownELR, and elect the
            greatest (leader epoch of the last record, log end offset). The LastKnownELR are min.insync.replicas replicas
            that held every committed record before their shutdowns: while fewer of them lost data, one that lost none
-           is among them, and a log can only be greater if it, too, holds all committed records.
+           is among them, and a log can only be greater if it, too, holds all committed records. A log without a
+           record may tell no epoch at all: see `greatest_log`.
 proactive  once no replica is left to lead, even if a member of the ELR is only away: elect the greatest log once all
            replicas have reported, or, after `unclean.recovery.timeout.ms`, among those that have.
 
@@ -43,6 +44,9 @@ from images.broker.rules import Rules
 STRATEGY = "unclean.recovery.strategy"
 LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
 """Reason, in the trace, of a change that elects the last known leader."""
+UNCLEAN_RECOVERY = "unclean_recovery"
+"""Reason, in the trace, of a change that elects by log ends."""
+NO_EPOCH = -1
 
 
 class Strategy(StrEnum):
@@ -62,7 +66,7 @@ class ReplicaLogEnd(NamedTuple):
     leader_epoch: int
     """Leader epoch of the partition, as far as that process knows."""
     last_epoch: int
-    """Leader epoch of its last record, -1 without one."""
+    """Leader epoch of its last record, also if retention has deleted that; NO_EPOCH if it knows none."""
     end: int
     """Log end offset."""
 
@@ -128,5 +132,23 @@ def elect_leader(
         enough = all_known or overdue
     if not known or not enough:
         return NO_LEADER
-    greatest = max(known, key=lambda replica: (log_ends[replica].last_epoch, log_ends[replica].end))
+    greatest = greatest_log({replica: log_ends[replica] for replica in known})
     return greatest if greatest == known[0] or rules.recovery_elects_greatest_log else known[0]
+
+
+def greatest_log(log_ends: Mapping[int, ReplicaLogEnd]) -> int:
+    """The replica of `log_ends` with the greatest log: by the leader epoch of the last record, then by the end, then
+    the first one. No log that ends before an empty one without an epoch is the greatest.
+
+    An epoch is known from a record, or is kept while retention empties the log; an unclean restart on an empty log, or
+    a follower that begins at its leader's log start, knows none. That says nothing against the log: its end is its
+    start, and a log start never exceeds the high watermark. So all records before it were committed, and a log that
+    ends before it lacks some of them.
+
+    Example: offsets below 147 are committed in epoch 0. Retention emptied replica 5, and it was killed: (-1, 147).
+    Replica 4 has lost offset 146 with its power: (0, 146). By the epochs alone 4 would be greater, and would give 146,
+    which was acknowledged, to another record (docs/decisions/0024-an-emptied-log-is-not-the-least.md).
+    """
+    emptied = max((log.end for log in log_ends.values() if log.last_epoch == NO_EPOCH), default=0)
+    long_enough = {replica: log for replica, log in log_ends.items() if log.end >= emptied}
+    return max(long_enough, key=lambda replica: (log_ends[replica].last_epoch, log_ends[replica].end))

@@ -4,17 +4,20 @@ Replication Correctness §6.8).
 The scope of `test_controller_scope`, with two kinds of unclean restart that the controller cannot tell apart: in one
 the broker keeps what it had, in the other it loses it, which happens to at most f = MinISR − 1 replicas at a time; a
 replica has made good its loss once it has caught up. Whenever the controller wants a recovery, every active replica may
-tell its log, and a log with every committed record is greater than one without.
+tell its log. A log with every committed record goes further than one without; retention may have deleted all of its
+records before the restart, and then it is empty and knows no epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from images.broker.controller import unclean_recovery
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
@@ -23,6 +26,9 @@ from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver
 from tests.broker.controller.test_controller_scope import World, quiet, successors, wrong
 
 Lost = frozenset[int]
+
+WHOLE, EMPTIED, CUT = (1, 2), (-1, 2), (0, 1)
+"""Logs as (leader epoch of the last record, end): two records are committed."""
 
 
 def started(brokers: int, min_isr: int, *off: str, strategy: str = "balanced") -> World:
@@ -47,14 +53,14 @@ def steps(now: World, lost: Lost, f: int) -> Iterator[tuple[str, World, Lost]]:
             yield name, then, lost - then.complete
     image = now.controller.image
     for recovery in now.controller.recoveries():
-        told = {
-            replica: ReplicaLogEnd(image.brokers[replica].epoch, recovery.leader_epoch, *((1, 1) if whole else (0, 0)))
-            for replica in recovery.replicas
-            if image.is_active(replica)
-            for whole in [replica in now.complete]
-        }
-        step = now.controller.recover(TOPIC, 0, told, overdue=True)
-        yield f"recovery by {told}", World(quiet(step.state), now.complete), lost
+        active = [replica for replica in recovery.replicas if image.is_active(replica)]
+        for logs in product(*((WHOLE, EMPTIED) if replica in now.complete else (CUT,) for replica in active)):
+            told = {
+                replica: ReplicaLogEnd(image.brokers[replica].epoch, recovery.leader_epoch, *log)
+                for replica, log in zip(active, logs, strict=True)
+            }
+            step = now.controller.recover(TOPIC, 0, told, overdue=True)
+            yield f"recovery by {told}", World(quiet(step.state), now.complete), lost
 
 
 def explore(start: World, f: int) -> tuple[int, int, list[str] | None]:
@@ -94,6 +100,19 @@ def test_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_
     _, _, broken = explore(started(2, 2), 2)
     assert broken is not None
     assert broken[-2].startswith("recovery")
+
+
+def test_by_epochs_alone_a_recovery_may_elect_one_that_lacks_what_another_one_has_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def by_epochs(logs: Mapping[int, ReplicaLogEnd]) -> int:
+        return max(logs, key=lambda replica: (logs[replica].last_epoch, logs[replica].end))
+
+    monkeypatch.setattr(unclean_recovery, "greatest_log", by_epochs)
+    _, _, broken = explore(started(2, 2), 1)
+    assert broken is not None
+    assert broken[-2].startswith("recovery")
+    assert "last_epoch=-1" in broken[-2]
 
 
 @pytest.mark.parametrize(

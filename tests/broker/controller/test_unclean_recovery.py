@@ -154,8 +154,19 @@ def test_the_greatest_log_is_elected(off: tuple[str, ...], leader: int) -> None:
         (((4, 99), (4, 100), (4, 98)), 2),
         (((4, 100), (4, 100), (4, 100)), 1),
         (((-1, 0), (-1, 0), (0, 1)), 3),
+        (((4, 99), (-1, 100), (4, 98)), 2),
+        (((5, 99), (-1, 100), (4, 101)), 3),
+        (((-1, 90), (-1, 100), (4, 100)), 3),
     ],
-    ids=["the leader epoch counts first", "then the end", "then the order of the replicas", "an empty log is least"],
+    ids=[
+        "the leader epoch counts first",
+        "then the end",
+        "then the order of the replicas",
+        "an empty log is least",
+        "but where all of its records have been deleted, which were committed",
+        "a log with an epoch is greater than such a one if it goes as far",
+        "the emptied log that goes furthest counts",
+    ],
 )
 def test_logs_compare_by_the_leader_epoch_of_the_last_record_then_by_the_end(
     logs: tuple[tuple[int, int], ...], leader: int
@@ -168,6 +179,17 @@ def test_logs_compare_by_the_leader_epoch_of_the_last_record_then_by_the_end(
         ruin.driver.beat(broker)
     assert ruin.driver.partition.leader == NO_LEADER
     assert ruin.recover({broker: ruin.log(broker, log) for broker, log in enumerate(logs, 1)}) == leader
+
+
+@pytest.mark.parametrize(("lossy", "lost"), [(1, CUT), (1, EMPTY), (2, (-1, 80))])
+def test_6_8_a_replica_whose_records_have_all_been_deleted_has_lost_nothing(lossy: int, lost: tuple[int, int]) -> None:
+    """Its epoch cache was rebuilt from no record. One that has lost its power may be as empty, at its log start."""
+    ruin = Ruin("balanced")
+    ruin.all_gone()
+    ruin.driver.beat(1)
+    ruin.driver.beat(2)
+    emptied = (-1, WHOLE[1])
+    assert ruin.recover({each: ruin.log(each, lost if each == lossy else emptied) for each in (1, 2)}) == 3 - lossy
 
 
 @pytest.mark.parametrize(
