@@ -116,13 +116,15 @@ def _check_minimum(change: _Change) -> None:
 
 
 def _check_recovery(change: _Change, settings: CheckSettings) -> None:
-    """An unclean recovery hears of every log that may be the greatest, and forgets none that may be needed again."""
+    """An unclean recovery hears of every log that may be the greatest, and forgets none that may be needed again. A
+    controller that only finds it committed does not know whom the one before had heard."""
     before, after = change.before, change.after
     if change.reason != "unclean_recovery":
         return
-    told = {int(replica) for replica in change.event.details().get("told") or ()}
+    detail = change.event.details()
+    told = {int(replica) for replica in detail.get("told") or ()}
     silent = (before.last_known_elr or before.replicas) - told
-    if settings.unclean_recovery == "balanced" and silent:
+    if settings.unclean_recovery == "balanced" and silent and not detail.get("taken_over"):
         change.report("recovery-early", f"b{after.leader} was elected before {names(silent)} had told of their logs")
     forgotten = (before.last_known_elr & after.replicas) - after.last_known_elr - {after.leader}
     if after.leader in before.last_known_elr and forgotten:

@@ -2,14 +2,22 @@
 
 A change is traced by the controller that commits it. If a controller appends a change and is deposed before the commit,
 its successor commits the change, and knows the records but not the reasons. It traces them with `taken_over`, perhaps a
-second time; the reader of both traces keeps the events with a new `offset`.
+second time; the reader of both traces keeps the events with a new `offset`. An election of a last known leader, and one
+of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Nothing
+tells by which log ends a recovery elected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, Strategy, strategy_of
+from images.broker.controller.unclean_recovery import (
+    LAST_KNOWN_LEADER_ELECTED,
+    UNCLEAN_RECOVERY,
+    Strategy,
+    recovery_needed,
+    strategy_of,
+)
 from images.broker.metadata.image import (
     NO_LEADER,
     ChangeBroker,
@@ -17,6 +25,7 @@ from images.broker.metadata.image import (
     PartitionImage,
     Record,
     RegisterBroker,
+    TopicImage,
 )
 from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
@@ -48,23 +57,8 @@ def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEv
 
 def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionImage) -> TraceEvent:
     before_change = before.partition(partition.topic, partition.index)
-    # Within a leader epoch only AlterPartition, a request of the leader, adds members to an ISR.
-    grown = (
-        before_change is not None
-        and before_change.leader_epoch == partition.leader_epoch
-        and set(partition.isr) - set(before_change.isr)
-    )
     topic = after.topics.get(partition.topic)
-    last_known_leader = (
-        before_change is not None
-        and topic is not None
-        and strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
-        and (before_change.leader, before_change.isr, before_change.elr) == (NO_LEADER, (), ())
-        and before_change.last_known_elr == (partition.leader,)
-    )
-    reason = LAST_KNOWN_LEADER_ELECTED if last_known_leader else "alter_partition" if grown else "taken_over"
-    if before_change is None:
-        reason = "created"
+    reason = _reason(topic, before_change, partition)
     return TraceEvent(
         "partition_changed",
         topic=partition.topic,
@@ -81,7 +75,25 @@ def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionIm
             "removing": list(partition.removing),
             "min_isr": topic.min_isr(partition) if topic is not None else 1,
             "reason": reason,
-            "unclean": last_known_leader,
+            "unclean": reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY),
             "taken_over": True,
         },
     )
+
+
+def _reason(topic: TopicImage | None, before: PartitionImage | None, after: PartitionImage) -> str:
+    if before is None:
+        return "created"
+    # Within a leader epoch only AlterPartition, a request of the leader, adds members to an ISR.
+    if before.leader_epoch == after.leader_epoch and set(after.isr) - set(before.isr):
+        return "alter_partition"
+    if topic is None or after.leader in (NO_LEADER, *before.isr, *before.elr):
+        return "taken_over"
+    if (
+        strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
+        and (before.leader, before.isr, before.elr) == (NO_LEADER, (), ())
+        and before.last_known_elr == (after.leader,)
+    ):
+        return LAST_KNOWN_LEADER_ELECTED
+    recovery = recovery_needed(topic, before)
+    return UNCLEAN_RECOVERY if recovery is not None and after.leader in recovery.replicas else "taken_over"

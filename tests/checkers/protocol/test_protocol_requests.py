@@ -152,6 +152,10 @@ KEPT = {
         *RECOVERABLE,
         recovery(told={"2": [1, 5], "3": [1, 4]}, last_known_elr=[3]),
     ],
+    "a recovery of a controller that was deposed, of which nobody knows whom it had heard": [
+        *RECOVERABLE,
+        recovery(last_known_elr=[3], unclean=True, taken_over=True),
+    ],
     "a recovery by log ends of registered lives": [
         *RECOVERABLE,
         *BACK,

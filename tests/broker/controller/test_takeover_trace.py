@@ -1,0 +1,78 @@
+"""Changes that a new controller finds committed: their reasons are read off the state before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from images.broker.controller.takeover_trace import committed_changes
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
+from images.broker.metadata.image import NO_LEADER, ClusterImage, Record, encode
+from images.trace import TraceEvent
+from images.wire import batch as batches
+from tests.broker.controller.controller_driver import TOPIC, Driver
+
+
+def left(strategy: str, *registered: int) -> Driver:
+    """3, 2 and 1 have fallen silent in this order; some are back from an unclean shutdown, 1 and 2 unfenced."""
+    driver = Driver()
+    driver.start(1, 2, 3)
+    driver.topic(1, 2, 3, min_isr=2, recovery=strategy)
+    driver.fence(3, 2, 1)
+    for broker in registered:
+        driver.register(broker)
+        driver.beat(broker)
+    return driver
+
+
+def recover(driver: Driver) -> None:
+    leader_epoch = driver.partition.leader_epoch
+    told = {broker: ReplicaLogEnd(driver.epoch(broker), leader_epoch, 0, 5) for broker in (1, 2)}
+    driver.commit(driver.controller.recover(TOPIC, 0, told, overdue=True))
+
+
+def taken_over_from(image: ClusterImage, records: Sequence[Record]) -> list[TraceEvent]:
+    """What a controller traces that finds `records` committed after `image`."""
+    values = [encode(record) for record in records]
+    batch = batches.build(values, timestamp_ms=0, leader_epoch=1, base_offset=image.offset)
+    return [event for _, events in committed_changes(image, batch) for event in events]
+
+
+def last(driver: Driver, act: Callable[[Driver], object]) -> tuple[TraceEvent, TraceEvent]:
+    """The last change of the partition within `act`, as its controller traces it, and as its successor does."""
+    image, before = driver.image, len(driver.log)
+    act(driver)
+    events = taken_over_from(image, driver.log[before:])
+    assert all(event.detail["taken_over"] for event in events)
+    return driver.events("partition_changed")[-1], [it for it in events if it.kind == "partition_changed"][-1]
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "proactive"])
+def test_an_unclean_recovery_of_a_deposed_controller_is_an_unclean_one(strategy: str) -> None:
+    own, taken_over = last(left(strategy, 1, 2), recover)
+    assert own.leader == taken_over.leader == 1
+    for event in (own, taken_over):
+        assert (event.detail["reason"], event.detail["unclean"]) == ("unclean_recovery", True)
+    assert "told" not in taken_over.detail, "nobody knows it any more"
+
+
+@pytest.mark.parametrize("strategy", ["manual", "balanced", "proactive", "last-known-leader"])
+def test_an_election_out_of_the_elr_is_a_clean_one(strategy: str) -> None:
+    driver = left(strategy)
+    own, taken_over = last(driver, lambda driver: driver.beat(1))
+    assert own.leader == taken_over.leader == 1
+    assert (own.detail["unclean"], taken_over.detail["unclean"]) == (False, False)
+    assert taken_over.detail["reason"] == "taken_over"
+
+
+@pytest.mark.parametrize(("strategy", "leader"), [("manual", 1), ("balanced", 3)])
+def test_a_leader_that_no_recovery_elects_is_not_taken_for_one_of_a_recovery(strategy: str, leader: int) -> None:
+    """Under `manual` there is none, and 3 is in no LastKnownELR. A controller that elects them is wrong."""
+    driver = left(strategy, 1, 2, 3)
+    before = driver.partition
+    assert (before.leader, before.last_known_elr) == (NO_LEADER, (1, 2))
+    wrong = replace(before, leader=leader, isr=(leader,), leader_epoch=9, partition_epoch=before.partition_epoch + 1)
+    (event,) = taken_over_from(driver.image, [wrong])
+    assert (event.detail["reason"], event.detail["unclean"]) == ("taken_over", False)
