@@ -27,7 +27,7 @@ RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS})
 
 _NO_SPACE: Final = re.compile(r"failed: \[Errno 28\]")
 """Not the last line of a traceback, which names the exception before the number."""
-_FILLING: Final = ("disk-full", "failing-sync")
+_FILLING: Final = ("disk-full", "failing-sync", "late-log-end")
 """Faults after which a disk has no room."""
 _KAFKA_ENTRY: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+ (?=[A-Z]+ )", re.MULTILINE)
 """Where an entry of Kafka's log begins, whose lines are those of a trace, too."""

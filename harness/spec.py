@@ -337,6 +337,7 @@ class Spec:
             injection_s=injection_s,
             # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
             unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
+            recovery_compares_logs=self.settings.get(RECOVERY_STRATEGY) in ("balanced", "proactive"),
             synced_appends=self.settings.get("log.flush.interval.messages", self.settings.get("flush.messages")) == "1",
             logs_roll=logs_roll(self.settings),
             queries_epochs=queries_epochs(self.settings),

@@ -50,6 +50,8 @@ class ClusterShape:
 
     synced_appends: bool = False
     """Whether brokers sync every append before they answer."""
+    recovery_compares_logs: bool = False
+    """Whether such a recovery asks replicas for their log ends."""
     logs_roll: bool = True
     """Whether logs come to have several segments within a run."""
     queries_epochs: bool = False

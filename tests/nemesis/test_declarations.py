@@ -19,7 +19,9 @@ from nemesis.swarm import draw
 from results.figures.canvas import GREY
 from results.figures.faults import family_colour
 
-CLUSTER = ClusterShape(("b1", "b2", "b3", "b4"), ("c1", "c2", "c3"), partitions=2, queries_epochs=True)
+CLUSTER = ClusterShape(
+    ("b1", "b2", "b3", "b4"), ("c1", "c2", "c3"), partitions=2, queries_epochs=True, recovery_compares_logs=True
+)
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 

@@ -1,0 +1,147 @@
+"""A log end that is told when it is no longer true.
+
+An unclean recovery compares what replicas tell of their logs, and such an answer holds for one life of its broker: in
+the next one the log may be shorter. The answers of a round are counted when the last one has come. So one answer that
+is slow gives another replica the time to tell of its log, to end and to come back, before both are counted:
+
+1. Every broker is killed, so that no replica is left that is known to hold all committed records: the victim and
+   another one once the rest are fenced, so that a recovery needs these two. All but that other one are back, and take
+   part again.
+2. The other one comes back, too, and the next request of the controllers for its log ends is held, or the
+   response to it. The other replicas have answered.
+3. The process of `victim` stops and starts again at once: after a clean stop it is registered without delay, before the
+   controllers give the round up. With `keep` syncs of that stop fail, and it loses its power.
+4. Once the controllers let it take part, what was held arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from operator import eq
+from typing import ClassVar, Final, Self
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
+from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
+from nemesis.faults.scripted.script import until_occurred, until_seen
+from nemesis.handle import FaultHandle
+from nemesis.ports import EnvironmentCapability, KeepUnsynced, MessageEffect, MessagePart, MessageRule, one_way
+from nemesis.situation import Event, Occurrence
+
+_LIMIT: Final = 3.0
+"""Longest wait for anything, in multiples of the cluster's patience."""
+_MOMENT: Final = 0.03
+"""Longest pause within the time that the controllers wait for an answer, in the same unit."""
+_FAILING_SYNCS: Final = 2
+"""Of the stop after which the victim loses its power."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateLogEnd(Fault):
+    """Kill every broker, and while the controllers wait for what one tells of its logs, stop another one that has
+    answered and start it again."""
+
+    name: ClassVar[str] = "late-log-end"
+    number: ClassVar[int] = 3
+    family: ClassVar[Family] = MessageFault.family
+    weight: ClassVar[float] = 2.0
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    ends_by_itself: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
+
+    victim: str = "any"
+    """The broker that has answered."""
+    keep: KeepUnsynced | None = None
+    """The unsynced writes that it keeps when it loses its power; without it, it loses none."""
+    part: MessagePart = MessagePart.RESPONSE
+    patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """A victim that loses its power, or any broker; None where no recovery compares logs."""
+        cluster, random = draws.cluster, draws.random
+        if not cluster.recovery_compares_logs or not cluster.controllers or len(cluster.brokers) < 2:
+            return None
+        part, loses_power = random.choice(list(MessagePart)), random.random() < 0.5
+        if loses_power and draws.profile.victims:
+            return cls(draws.victim(), draws.keep(), part, draws.patience_ms)
+        return cls(random.choice(cluster.brokers), None, part, draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held or down at the end comes back then."""
+        brokers, events = handle.cluster.brokers, handle.situation.events
+        (victim,) = await handle.resolve((self.victim,))
+        others = [broker for broker in brokers if broker != victim]
+        if not others:
+            handle.notes.append("two brokers are needed")
+            return
+        slow = handle.random.choice(others)
+        rest = [broker for broker in brokers if broker not in (victim, slow)]
+        ended, start = len(events), {broker: await handle.kill(broker) for broker in rest}
+        await self._until(handle, Occurrence.FENCED, rest, ended)
+        start |= {broker: await handle.kill(broker) for broker in (victim, slow)}
+        await self._sleep(handle, 0.02, 0.3)
+        for broker in (*rest, victim):
+            await start[broker]()
+        await self._until(handle, Occurrence.UNFENCED, (*rest, victim), ended)
+        rule = MessageRule(API_KEYS[NodeRequest.GET_REPLICA_LOG_INFO], self.part, MessageEffect.HOLD)
+        let_pass, taken = await handle.intercept(one_way(handle.cluster.controllers, (slow,)), rule)
+        await start[slow]()
+
+        async def held() -> bool | None:
+            return await taken() > 0 or None
+
+        if await until_seen(handle, held, self._limit_s) is None:
+            handle.notes.append(f"the controllers asked {slow} for no log end")
+            return
+        await self._sleep(handle, 0.0, _MOMENT)
+        ended = len(events)
+        if self.keep is None:
+            restart = await handle.stop(victim)
+        else:
+            restart = await handle.stop_unsynced(victim, _FAILING_SYNCS, self.keep)
+            handle.situation.wholeness.went_down(victim)  # its logs may have grown since it was told to stop
+        await restart()
+        await self._until(handle, Occurrence.UNFENCED, (victim,), ended)
+        await self._sleep(handle, 0.0, _MOMENT)
+        await let_pass()
+        await self._sleep(handle, 0.2, 1.0)
+
+    async def _until(self, handle: FaultHandle, kind: Occurrence, brokers: Sequence[str], since: int) -> None:
+        for broker in brokers:
+            met_by = partial(eq, Event(kind, broker))
+            if not await until_occurred(handle, met_by, since, self._limit_s):
+                handle.notes.append(f"{broker}: not {kind} in time")
+
+    @property
+    def _limit_s(self) -> float:
+        return _LIMIT * self.patience_ms / 1000
+
+    async def _sleep(self, handle: FaultHandle, shortest: float, longest: float) -> None:
+        """A pause, drawn in multiples of the cluster's patience."""
+        await handle.sleep(handle.random.uniform(shortest, longest) * self.patience_ms / 1000)
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """A broker without a replica tells of no log."""
+        return False
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart, and syncs that fail."""
+        return frozenset({EnvironmentCapability.MESSAGES, EnvironmentCapability.FAILING_SYNCS})
+
+    def targets(self) -> tuple[str, ...]:
+        """Every broker, and the one that ends twice."""
+        return ("brokers", self.victim)
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """The victim, where it loses power; others only where a kill is a risk."""
+        killed = () if cluster.unclean_recovery else cluster.brokers
+        return killed if self.keep is None else (*killed, self.victim)
+
+    def describe(self) -> str:
+        """What ends, and what is late."""
+        loses_power = "" if self.keep is None else f" and loses its power (keeps {self.keep})"
+        return f"kill every broker; late log ends ({self.part}); {self.victim} stops{loses_power}"

@@ -1,0 +1,44 @@
+"""The fault `late-log-end`: an unclean recovery that counts what a replica told in an earlier life is found."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
+from nemesis.faults.late_log_end import LateLogEnd
+from nemesis.ports import KeepUnsynced
+
+RULE = "recovery_counts_current_lives_only"
+
+
+@pytest.mark.parametrize(("keep", "lost"), [({}, False), ({"keep": "nothing"}, True)])
+def test_a_log_end_of_an_earlier_life_is_counted_exactly_without_the_rule(keep: dict[str, Any], lost: bool) -> None:
+    fault = {"at": "2s", "for": "20s", "fault": "late-log-end", "victim": "b1", **keep}
+    document = {"seed": 1, "time_limit": "12s", "settings": {"unclean.recovery.strategy": "balanced"}}
+    kept, broken = (
+        run_in_simulation(parse({**document, "faults": [fault], "without": without})) for without in ([], [RULE])
+    )
+    assert kept.validity is Validity.VALID, kept.verdicts
+    assert [injection.took_effect for injection in kept.injections] == [True]
+    kinds = {finding.kind for verdict in broken.verdicts for finding in verdict.findings}
+    assert "recovery-outdated" in kinds
+    assert ("lost-append" in kinds) is lost
+
+
+def test_every_broker_is_killed_only_where_a_recovery_compares_logs_and_victims_alone_lose_power() -> None:
+    def drawn(*victims: str, **shape: bool) -> set[tuple[str, ...] | None]:
+        cluster = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=1, unclean_recovery=True, **shape)
+        profile = RunProfile(victims, leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
+        faults = [LateLogEnd.draw(Draws(Random(seed), cluster, profile)) for seed in range(20)]
+        return {fault and fault.at_risk(cluster) for fault in faults}
+
+    assert drawn("b2") == {None}
+    assert drawn("b2", recovery_compares_logs=True) == {(), ("b2",)}
+    assert drawn(recovery_compares_logs=True) == {()}
