@@ -161,10 +161,6 @@ class Rules:
         "The controller refuses an ISR change of an older leader epoch.",
         "Kafka Replication Correctness §6.3",
     )
-    sender_leads_in_alter_partition: bool = _rule(
-        "The controller refuses an ISR change of a broker that does not lead the partition.",
-        "Kafka Replication Correctness §6.3",
-    )
     sender_epoch_checked_in_alter_partition: bool = _rule(
         "The controller refuses an ISR change that an earlier incarnation of the leader sent.",
         "Kafka Replication Correctness §6.5.1",

@@ -135,16 +135,14 @@ _OLD_PROTOCOLS: Final = ("high_watermark", "kip101", "kip279", "kip320_first_try
 GUARDED_BY: Final = {
     "applied_high_watermark": "latest_confirmed_by_isr",
     "registration_waits_for_fencing": "unclean_leaves_isr",
-    "sender_leads_in_alter_partition": "leader_epoch_checked_in_alter_partition",
 }
-"""Rules whose absence nothing can find while another rule is on, and that other rule.
+"""Rules whose absence costs nothing while another rule is on, and that other rule.
 
-Once every member of the ISR has fetched in the leader's epoch, the high watermark cannot be stale any more: a leader
-that waits for that need not look at the leader epoch start offset. And whether a broker leaves the ISR when the
-controller notices that it is gone, or when it comes back: either of them keeps an emptied replica out, but for the
-instant between a session's end and the moment it is noticed (tests/broker/controller/test_controller_scope.py). And a
-broker proposes ISRs in leader epochs in which it leads, each of which has one leader: one that leads no more is refused
-for its leader epoch, before the controller asks whether it leads (tests/broker/controller/test_alter_partition.py)."""
+Once every member of the ISR has fetched in the leader's epoch, the high watermark is as high as anything committed: a
+leader that waits for that need not look at the leader epoch start offset, below which it may lie all the same. And
+whether a broker leaves the ISR when the controller notices that it is gone, or when it comes back: either of them keeps
+an emptied replica out, but for the instant between a session's end and the moment it is noticed
+(tests/broker/controller/test_controller_scope.py)."""
 
 
 def all_mutants() -> dict[str, Mutant]:

@@ -78,7 +78,7 @@ def check_proposal(image: ClusterImage, request: AlterPartition, proposal: IsrPr
         return ErrorCode.not_controller
     if proposal.leader_epoch < known.leader_epoch and rules.leader_epoch_checked_in_alter_partition:
         return ErrorCode.fenced_leader_epoch
-    if request.id != known.leader and rules.sender_leads_in_alter_partition:
+    if request.id != known.leader:  # of this leader epoch only its leader proposes: for malformed requests
         return ErrorCode.invalid_request
     if proposal.partition_epoch < known.partition_epoch and rules.partition_epoch_checked_in_alter_partition:
         return ErrorCode.invalid_update_version

@@ -83,12 +83,7 @@ def test_a_proposal_is_refused_by_the_first_check_it_fails(
     ("off", "error"),
     [
         ((), ErrorCode.fenced_leader_epoch),
-        (("sender_leads_in_alter_partition",), ErrorCode.fenced_leader_epoch),
         (("leader_epoch_checked_in_alter_partition",), ErrorCode.invalid_request),
-        (
-            ("sender_leads_in_alter_partition", "leader_epoch_checked_in_alter_partition"),
-            ErrorCode.invalid_update_version,
-        ),
     ],
 )
 def test_a_leader_that_was_deposed_is_refused_for_its_leader_epoch_before_it_is_asked_whether_it_leads(
