@@ -70,7 +70,7 @@ from harness.environments.mistakes import mistakes
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
-from nemesis.cluster_shape import ClusterShape, logs_roll, queries_epochs
+from nemesis.cluster_shape import ClusterShape, fetches_are_small, logs_roll, queries_epochs
 from nemesis.fields import FieldError, read
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
@@ -341,6 +341,7 @@ class Spec:
             synced_appends=self.settings.get("log.flush.interval.messages", self.settings.get("flush.messages")) == "1",
             logs_roll=logs_roll(self.settings),
             queries_epochs=queries_epochs(self.settings),
+            fetches_are_small=fetches_are_small(self.settings),
         )
 
     def check_settings(self) -> CheckSettings:

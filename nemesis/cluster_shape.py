@@ -21,6 +21,15 @@ def logs_roll(settings: Mapping[str, str]) -> bool:
     return any(size <= _SMALL_BYTES for size in sizes) or any(time_ms <= _SHORT_MS for time_ms in times_ms)
 
 
+_FETCH_SIZES: Final = ("replica.fetch.max.bytes", "replica.fetch.response.max.bytes")
+_SMALL_FETCH_BYTES: Final = 1_000
+
+
+def fetches_are_small(settings: Mapping[str, str]) -> bool:
+    """Whether a follower that is a few seconds behind needs several fetches to catch up."""
+    return any(int(settings[name]) <= _SMALL_FETCH_BYTES for name in _FETCH_SIZES if name in settings)
+
+
 _WITH_EPOCH_QUERIES: Final = frozenset({"kip101", "kip279", "kip320_first_try", "kip320"})
 """Truncation protocols (`faultline.protocol`)."""
 
@@ -56,6 +65,8 @@ class ClusterShape:
     """Whether logs come to have several segments within a run."""
     queries_epochs: bool = False
     """Whether followers ask their leader where an epoch ends before they fetch."""
+    fetches_are_small: bool = False
+    """Whether a follower that is a few seconds behind needs several fetches to catch up."""
 
     @property
     def loss_budget(self) -> int:

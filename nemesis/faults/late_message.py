@@ -29,10 +29,9 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_traffic, is_sent_anyway
-from nemesis.faults.scripted.script import until_occurred, until_seen, until_taken
+from nemesis.faults.scripted.script import lead_again, until_occurred, until_seen, until_taken
 from nemesis.handle import FaultHandle, Heal
 from nemesis.ports import (
-    DONE,
     EnvironmentCapability,
     KeepUnsynced,
     Link,
@@ -69,8 +68,6 @@ _STALLED_SHARE: Final = 0.3
 """Of the faults drawn, but for proposals and registrations: a leader stalls, and no process ends."""
 _MEMBER_SHARE: Final = 0.4
 """Of the proposals for an ISR that a process ends over: a follower's, and not the sender's."""
-_RESIGNATIONS: Final = 4
-"""At most, until the receiver leads again; of three controllers it is elected upon the second one."""
 _LATER_SHARE: Final = 0.25
 """Of the fetches that arrive when their receiver leads again: not at its election, but a while after it."""
 _LIMIT: Final = 3.0
@@ -296,27 +293,12 @@ class LateMessage(Fault):
             await undo()
 
     async def _lead_again(self, handle: FaultHandle, controller: str) -> None:
-        """Have the active controller resign, again and again, until this one is elected. Mostly the message arrives
-        then, before anything is committed in the new epoch."""
-        events = handle.situation.events
-
-        async def resigned() -> bool | None:
-            return (await handle.cluster.admin.move_controller()).outcome == DONE or None
-
-        def elected(event: Event) -> bool:
-            return event.kind is Occurrence.CONTROLLER_ELECTED
-
-        for _ in range(_RESIGNATIONS):
-            since = len(events)
-            if await until_seen(handle, resigned, self._limit_s) is None:
-                break
-            if not await until_occurred(handle, elected, since, self._limit_s):
-                break
-            if [event.subject for event in events[since:] if elected(event)][-1] == controller:
-                if handle.random.random() < _LATER_SHARE:
-                    await self._sleep(handle, 0.0, 0.3)
-                return
-        handle.notes.append(f"not in time: {self.arrives_after}")
+        """Have this controller elected again. Mostly the message arrives then, before anything is committed in the new
+        epoch."""
+        if not await lead_again(handle, controller, self._limit_s):
+            handle.notes.append(f"not in time: {self.arrives_after}")
+        elif handle.random.random() < _LATER_SHARE:
+            await self._sleep(handle, 0.0, 0.3)
 
     async def _end(self, handle: FaultHandle, target: str) -> Heal:
         (node,) = await handle.resolve((target,))

@@ -52,8 +52,14 @@ def rows() -> Rows:
 def _needs(kind: type[Fault], controllers: int) -> list[frozenset[EnvironmentCapability]]:
     """What each of some faults needs that are drawn for a cluster with so many nodes that are controllers alone."""
     names = tuple(f"c{number}" for number in range(1, controllers + 1))
-    brokers = ("b1", "b2", "b3", "b4")
-    shape = ClusterShape(brokers, names, partitions=2, queries_epochs=True, recovery_compares_logs=True)
+    shape = ClusterShape(
+        brokers=("b1", "b2", "b3", "b4"),
+        controllers=names,
+        partitions=2,
+        recovery_compares_logs=True,
+        queries_epochs=True,
+        fetches_are_small=True,
+    )
     profile = RunProfile(victims=("b1",), leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
     drawn = (kind.draw(Draws(Random(seed), shape, profile)) for seed in range(_DRAWS))
     return [fault.needs() for fault in drawn if fault is not None]

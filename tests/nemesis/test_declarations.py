@@ -20,7 +20,12 @@ from results.figures.canvas import GREY
 from results.figures.faults import family_colour
 
 CLUSTER = ClusterShape(
-    ("b1", "b2", "b3", "b4"), ("c1", "c2", "c3"), partitions=2, queries_epochs=True, recovery_compares_logs=True
+    ("b1", "b2", "b3", "b4"),
+    ("c1", "c2", "c3"),
+    partitions=2,
+    recovery_compares_logs=True,
+    queries_epochs=True,
+    fetches_are_small=True,
 )
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -88,6 +93,9 @@ def test_the_numbers_of_the_draw_never_change() -> None:
         "half-deleted-replica",
         "cancelled-in-doubt",
         "late-epoch-answer",
+        "late-quorum-fetch",
+        "late-join",
+        "slow-catch-up",
     ]
 
 

@@ -257,7 +257,7 @@ def test_the_same_seed_gives_the_same_schedule_wherever_it_can() -> None:
                 replaced += 1
                 assert here.at_s == there.at_s
                 assert here.fault.family == there.fault.family
-                assert not here.fault.needs()
+                assert not here.fault.needs() & DELAY
     assert replaced > 100
     assert longer > 100
 
@@ -367,6 +367,40 @@ def test_an_answer_about_an_epoch_is_late_only_where_followers_ask_for_it_and_st
     faults = names_drawn(cluster, "scripted", 30)
     assert len(faults) > 3
     assert ("late-epoch-answer" in faults) is drawn
+
+
+@pytest.mark.parametrize(
+    ("settings", "replication_factor", "drawn"),
+    [
+        ({"replica.fetch.max.bytes": "300"}, 3, True),
+        ({"replica.fetch.response.max.bytes": "1000"}, 3, True),
+        ({"replica.fetch.max.bytes": "10000"}, 3, False),
+        ({}, 3, False),
+        ({"replica.fetch.max.bytes": "300"}, 2, False),
+    ],
+)
+def test_a_follower_catches_up_slowly_only_where_it_takes_several_fetches(
+    settings: dict[str, str], replication_factor: int, drawn: bool
+) -> None:
+    spec = parse({"replication_factor": replication_factor, "faults": ["scripted"], "settings": settings})
+    faults = names_drawn(spec.cluster_shape(spec.broker_names, spec.controller_names), "scripted", 30)
+    assert len(faults) > 3
+    assert ("slow-catch-up" in faults) is drawn
+
+
+@pytest.mark.parametrize(("replication_factor", "min_isr", "drawn"), [(3, 2, True), (3, 3, False), (3, 1, False)])
+def test_a_follower_joins_late_only_where_the_isr_is_large_enough_without_it_and_it_may_lose_data(
+    replication_factor: int, min_isr: int, drawn: bool
+) -> None:
+    cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1, min_isr, replication_factor=replication_factor)
+    assert ("late-join" in names_drawn(cluster, "scripted", 60)) is drawn
+
+
+def test_a_fetch_of_a_controller_is_late_only_where_three_can_elect_without_one() -> None:
+    for controllers in (1, 3):
+        names = tuple(f"c{number}" for number in range(1, controllers + 1))
+        cluster = ClusterShape(("b1", "b2", "b3"), names, 1)
+        assert ("late-quorum-fetch" in names_drawn(cluster, "scripted", 60)) is (controllers == 3)
 
 
 def test_a_fault_of_twice_the_weight_is_drawn_about_twice_as_often() -> None:

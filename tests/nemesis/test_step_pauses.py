@@ -22,12 +22,12 @@ from tests.workloads.virtual_time import run
 IMPATIENT = ClusterShape(("b1", "b2", "b3", "b4"), ("c1", "c2", "c3"), partitions=2, patience_s=0.5)
 STEPS = {"cut", "heal_links", "pause", "resume", "kill", "stop", "start"}
 """Calls that an environment carries out by a command; requests to the cluster need none."""
-OF_REQUESTS = "late-epoch-answer"
-"""It asks the cluster, and looks at messages: it takes no step."""
+OF_REQUESTS = ("late-epoch-answer", "late-quorum-fetch", "slow-catch-up")
+"""They ask the cluster, and look at messages: between these lie no two steps."""
 SCRIPTED = [
     fault
     for fault in FAULTS.values()
-    if (fault.family.name == "scripted" and fault.name != OF_REQUESTS) or fault.name == "rolling-restart"
+    if (fault.family.name == "scripted" and fault.name not in OF_REQUESTS) or fault.name == "rolling-restart"
 ]
 
 

@@ -126,6 +126,9 @@ def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stan
         {"fault": "half-deleted-replica", "victim": "b1"},
         {"fault": "cancelled-in-doubt"},
         {"fault": "late-epoch-answer"},
+        {"fault": "late-quorum-fetch"},
+        {"fault": "late-join", "victim": "b2"},
+        {"fault": "slow-catch-up"},
     ],
     ids=lambda fault: fault["fault"],
 )
@@ -140,6 +143,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "half-deleted-replica": {"settings": {"segment.bytes": 1024}},
     "cancelled-in-doubt": {"brokers": 4},
     "late-epoch-answer": {"partitions": 2, "settings": {"faultline.protocol": "kip320"}},
+    "slow-catch-up": {"settings": {"replica.fetch.max.bytes": 300}},
 }
 """What scripted faults need of their world."""
 

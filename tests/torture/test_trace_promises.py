@@ -38,6 +38,20 @@ LAGGARD = {
 }
 LATE_FETCH = {"fault": "late-message", "nodes": ["controllers"], "against": ["controllers"], "at": 1}
 LEADS_AGAIN = {"families": (), "script": parse_faults([LATE_FETCH | {"arrives_after": "leads_again"}])[1]}
+LATE_QUORUM_FETCH = {"families": (), "script": parse_faults([{"at": 1, "for": 9, "fault": "late-quorum-fetch"}])[1]}
+LATE_JOIN = {
+    "families": (),
+    "script": parse_faults([{"at": 0.5, "for": 9.5, "fault": "late-join", "victim": "b2"}])[1],
+    "settings": {"broker.session.timeout.ms": "1000", "replica.lag.time.max.ms": "1000"},
+    "partitions": 1,
+}
+SLOW_CATCH_UP = {
+    "families": (),
+    "script": parse_faults([{"at": 1, "for": 9, "fault": "slow-catch-up"}])[1],
+    "settings": {"replica.fetch.max.bytes": "300"},
+    "partitions": 1,
+    "rate": 40.0,
+}
 PROMISES = (
     _Promise(
         "follower_high_watermark_within_log",
@@ -57,6 +71,9 @@ PROMISES = (
     _Promise("recovery_keeps_last_known_elr", "last-known-elr-forgotten", BALANCED),
     _Promise("vote_needs_up_to_date_log", "vote-for-older-log", LAGGARD),
     _Promise("metadata_fetch_fenced", "position-of-another-epoch", LEADS_AGAIN),
+    _Promise("metadata_fetch_fenced", "position-of-another-epoch", LATE_QUORUM_FETCH),
+    _Promise("broker_epoch_checked_in_alter_partition", "isr-change-of-an-earlier-life", LATE_JOIN),
+    _Promise("applied_high_watermark", "latest-below-start", SLOW_CATCH_UP),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
     _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
     _Promise("reassignment_waits_for_isr", "reassignment-completed-early", {"families": ("admin",)}),

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.scripted.script import ScriptedFault, until_seen
+from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken
 from nemesis.handle import FaultHandle
-from nemesis.ports import both_ways
+from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, MessageRule, both_ways, one_way
 
 _KEY, _USUAL = "max.message.bytes", 1_048_588
 
@@ -100,6 +102,53 @@ class LaggingController(ScriptedQuorumFault):
         await handle.pause(active)
         await reunite()
         await handle.sleep(handle.random.uniform(1.5, 2.5) * patience_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LateQuorumFetch(ScriptedQuorumFault):
+    """A controller's fetch arrives when its receiver is active again, in a later epoch than that of the fetch (Kafka
+    Replication Correctness §6.3; KIP-595).
+
+    A is active; F follows it.
+
+    1. A fetch of F is held on its way to A, and F stalls, so that it hears of no later epoch.
+    2. Whichever controller is active resigns, until A is elected again.
+    3. The fetch arrives, and something is committed while F still stalls.
+    """
+
+    name: ClassVar[str] = "late-quorum-fetch"
+    number: ClassVar[int] = 14
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s = self.patience_ms / 1000
+        active = await self.active_of_three(handle)
+        if active is None:
+            return
+        follower = handle.random.choice([each for each in handle.cluster.controllers if each != active])
+        handle.add_targets((follower,))
+        rule = MessageRule(API_KEYS[NodeRequest.FETCH], MessagePart.REQUEST, MessageEffect.HOLD)
+        let_pass, taken = await handle.intercept(one_way([follower], [active]), rule)
+        if not await until_taken(handle, taken, 2 * patience_s):
+            handle.notes.append(f"{follower} does not fetch from {active}")
+            return
+        await handle.pause(follower)
+        if not await lead_again(handle, active, 3 * patience_s):
+            handle.notes.append(f"{active} was not elected again")
+            return
+        await handle.sleep(handle.random.uniform(0.0, 0.2) * patience_s)
+        await let_pass()
+        await _commit_something(handle)
+        await handle.sleep(handle.random.uniform(0.1, 0.5) * patience_s)
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart, and controllers that resign when they are asked to."""
+        return frozenset({EnvironmentCapability.MESSAGES, EnvironmentCapability.RESIGNATION})
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """A controller that follows fetches all the time."""
+        return len(cluster.controllers) >= 3
 
 
 async def _commit_something(handle: FaultHandle) -> None:

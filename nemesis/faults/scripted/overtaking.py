@@ -15,12 +15,22 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import claimed, put_back, recorded
 from nemesis.faults.message import API_KEYS, NodeRequest
-from nemesis.faults.scripted.script import ScriptedFault, ScriptedLeaderFault, until_led_by, until_seen, until_taken
+from nemesis.faults.scripted.script import (
+    ScriptedFault,
+    ScriptedLeaderFault,
+    ScriptedPowerLoss,
+    until_isr,
+    until_led_by,
+    until_occurred,
+    until_seen,
+    until_taken,
+)
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
     DONE,
     AdminResult,
     EnvironmentCapability,
+    KeepUnsynced,
     Link,
     MessageEffect,
     MessagePart,
@@ -28,6 +38,7 @@ from nemesis.ports import (
     both_ways,
     one_way,
 )
+from nemesis.situation import Event, Occurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,104 @@ class LateProposal(ScriptedLeaderFault):
         await handle.sleep(handle.random.uniform(0.2, 0.3) * patience_s)
         await unheard()
         await handle.sleep(patience_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LateJoin(ScriptedPowerLoss):
+    """A leader's request to let a follower into the ISR arrives when that has lost its data and is registered anew
+    (KIP-903).
+
+    L leads, the victim follows; a victim that leads stalls first until another broker does.
+
+    1. L and the victim do not reach each other until that is out of the ISR.
+    2. They do again, and the victim catches up; the request of L for the ISR with the victim is held, and so is every
+       repetition.
+    3. The victim loses power with everything unsynced, and starts again cut from L, until the controllers have unfenced
+       its new incarnation.
+    4. The request arrives. The others stall, so that the victim may be elected.
+
+    Unlike in `stale-broker-epoch` L is heard by the controllers all the time, and each step waits for the one before.
+    """
+
+    name: ClassVar[str] = "late-join"
+    number: ClassVar[int] = 15
+
+    partition: int = 0
+    """Another one, if the victim has no replica of it."""
+    keep: KeepUnsynced = KeepUnsynced.NOTHING
+    patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """A victim that loses everything unsynced; None where no broker may, or where an ISR without the victim is so
+        small that it stays eligible: its new incarnation then changes the partition, and the request is outdated."""
+        if not draws.profile.victims or draws.cluster.replication_factor <= draws.cluster.min_insync_replicas:
+            return None
+        return cls(draws.victim(), draws.partition(), KeepUnsynced.NOTHING, draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
+        (victim,) = await handle.resolve((self.victim,))
+        partition = await self._held_by(handle, victim)
+        if partition is None:
+            return
+        if await handle.leader(partition) == victim:
+            wake = await handle.pause(victim)
+            await handle.sleep(1.3 * patience_s)
+            await wake()
+        (leader,) = await handle.resolve((f"leader/{partition}",))
+        if leader == victim:
+            handle.notes.append("the victim leads")
+            return
+        reunite = await handle.cut(both_ways([leader], [victim]))
+        if not await until_isr(handle, partition, lambda isr: victim not in isr, patience_s):
+            handle.notes.append(f"{victim} stayed in the ISR")
+            return
+        rule = MessageRule(API_KEYS[NodeRequest.ALTER_PARTITION], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
+        let_pass, taken = await handle.intercept(one_way([leader], controllers), rule)
+        await reunite()
+        if not await until_taken(handle, taken, _JOIN_LIMIT * patience_s):
+            handle.notes.append(f"{victim} was not proposed")
+            return
+        await handle.sleep(handle.random.uniform(0.05, 0.15) * patience_s)  # other partitions may have come first
+        since, unfenced = len(handle.situation.events), Event(Occurrence.UNFENCED, victim)
+        start = await handle.power_off(victim, self.keep)
+        await handle.cut(both_ways([leader], [victim]))
+        await handle.sleep(handle.random.uniform(0.05, 0.3) * patience_s)
+        await start()
+        if not await until_occurred(handle, lambda event: event == unfenced, since, _JOIN_LIMIT * patience_s):
+            handle.notes.append(f"{victim} was not unfenced")
+            return
+        await let_pass()
+        await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
+        for node in handle.cluster.brokers:
+            if node != victim:
+                await handle.pause(node)
+        await handle.sleep(handle.random.uniform(1.2, 2.0) * patience_s)
+
+    async def _held_by(self, handle: FaultHandle, victim: str) -> int | None:
+        """A partition of which the victim has a replica: if possible `partition`, and one that it does not lead. None,
+        with a note, where there is none."""
+        admin, places = handle.cluster.admin, await handle.cluster.leaders()
+        leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
+        held = [index for index in leaders if victim in await admin.replicas(handle.topic, index)]
+        if not held:
+            handle.notes.append(f"{victim} holds no replica")
+            return None
+        return min(held, key=lambda index: (leaders[index] == victim, index != self.partition, index))
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart."""
+        return frozenset({EnvironmentCapability.MESSAGES})
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """The victim must hold a replica."""
+        return cluster.every_broker_has_replicas
+
+    def targets(self) -> tuple[str, ...]:
+        """The victim, and the leader of the partition."""
+        return (self.victim, f"leader/{self.partition}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +230,8 @@ class RemovedAndBack(ScriptedLeaderFault):
         await handle.sleep(handle.random.uniform(0.6, 1.5) * patience_s)
 
 
+_JOIN_LIMIT: Final = 4.0
+"""Longest wait for a follower to catch up, and for a broker to register anew, in multiples of the patience."""
 _ROUNDS: Final = 3
 """How often an answer is late: each time something else may have been committed in time, or nothing."""
 _AWAITED_S: Final = 1.0

@@ -6,7 +6,7 @@ A reassignment changes on which brokers committed records rest, and deletes logs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
@@ -14,16 +14,13 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import claimed, put_back, recorded
 from nemesis.faults.fault import Fault
-from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_occurred, until_seen
+from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_isr, until_occurred
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, Evidence, KeepUnsynced, both_ways
 from nemesis.situation import Event, Occurrence
 
 _ROUNDS: Final = 3
 """How often a replica is taken off and put back: a power loss often keeps all of a deletion, or nothing of it."""
-_LOOK, _ISR_LIMIT = 0.1, 6.0
-"""Polling interval of what brokers report, and the longest wait for a change of the ISR, in multiples of the cluster's
-patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +111,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
         await recorded(answers, admin.reassign(handle.topic, partition, with_victim))
         await handle.sleep(handle.random.uniform(0.0, 0.2) * patience_s)
         await start()
-        if not await _until_isr(handle, partition, lambda isr: victim in isr, patience_s):
+        if not await until_isr(handle, partition, lambda isr: victim in isr, patience_s):
             handle.notes.append(f"{victim} did not come back into the ISR")
             return False
         await admin.elect_preferred(handle.topic, partition)
@@ -179,11 +176,11 @@ class CancelledInDoubt(ScriptedLeaderFault):
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         await handle.cut(both_ways([leader], apart))
-        if not await _until_isr(handle, self.partition, lambda isr: not set(isr) & set(apart), patience_s):
+        if not await until_isr(handle, self.partition, lambda isr: not set(isr) & set(apart), patience_s):
             handle.notes.append("the other replicas stayed in the ISR")
             return
         await recorded(answers, admin.reassign(handle.topic, self.partition, (new, *rest)))
-        if not await _until_isr(handle, self.partition, lambda isr: new in isr, patience_s):
+        if not await until_isr(handle, self.partition, lambda isr: new in isr, patience_s):
             handle.notes.append(f"{new} did not join the ISR")
             return
         await handle.sleep(handle.random.uniform(0.0, 0.5) * patience_s)
@@ -194,15 +191,3 @@ class CancelledInDoubt(ScriptedLeaderFault):
         else:
             handle.count_evidence(evidence)
         await handle.sleep(handle.random.uniform(0.1, 0.5) * patience_s)
-
-
-async def _until_isr(
-    handle: FaultHandle, partition: int, holds: Callable[[Collection[str]], bool], patience_s: float
-) -> bool:
-    """Wait until this holds of the ISR, as brokers report it; False when it does not in time."""
-
-    async def look() -> bool | None:
-        view = await handle.cluster.admin.describe(handle.topic)
-        return (view is not None and holds(view.partitions[partition].isr)) or None
-
-    return await until_seen(handle, look, _ISR_LIMIT * patience_s, every_s=_LOOK * patience_s) is not None

@@ -12,7 +12,7 @@ one step becomes as long as that (`FaultHandle.sleep`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import ClassVar, Final, Self, TypeVar
 
@@ -21,13 +21,18 @@ from nemesis.drawing import Draws
 from nemesis.faults.disk import had_nothing_to_lose
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import Evidence
-from nemesis.situation import Event
+from nemesis.ports import DONE, Evidence
+from nemesis.situation import Event, Occurrence
 
 T = TypeVar("T")
 
 _LOOK_S: Final = 0.02
 """Polling interval of a step that waits for the cluster."""
+_ISR_LOOK, _ISR_LIMIT = 0.1, 6.0
+"""Polling interval of what brokers report, and the longest wait for a change of the ISR, in multiples of the cluster's
+patience."""
+_RESIGNATIONS: Final = 4
+"""At most, until a controller leads again; of three it is elected upon the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,18 @@ async def until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: 
     return True
 
 
+async def until_isr(
+    handle: FaultHandle, partition: int, holds: Callable[[Collection[str]], bool], patience_s: float
+) -> bool:
+    """Wait until this holds of the ISR, as brokers report it; False when it does not in time."""
+
+    async def look() -> bool | None:
+        view = await handle.cluster.admin.describe(handle.topic)
+        return (view is not None and holds(view.partitions[partition].isr)) or None
+
+    return await until_seen(handle, look, _ISR_LIMIT * patience_s, every_s=_ISR_LOOK * patience_s) is not None
+
+
 async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], since: int, limit_s: float) -> bool:
     """Wait until something has occurred, from number `since` on, that is met by `met_by`; False after `limit_s`."""
     events = handle.situation.events
@@ -127,3 +144,25 @@ async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], s
     except TimeoutError:
         return False
     return True
+
+
+async def lead_again(handle: FaultHandle, controller: str, limit_s: float) -> bool:
+    """Have whichever controller is active resign, again and again, until this one is elected; False when it is not.
+    Each resignation, and each election, has `limit_s`."""
+    events = handle.situation.events
+
+    async def resigned() -> bool | None:
+        return (await handle.cluster.admin.move_controller()).outcome == DONE or None
+
+    def elected(event: Event) -> bool:
+        return event.kind is Occurrence.CONTROLLER_ELECTED
+
+    for _ in range(_RESIGNATIONS):
+        since = len(events)
+        if await until_seen(handle, resigned, limit_s) is None:
+            return False
+        if not await until_occurred(handle, elected, since, limit_s):
+            return False
+        if [event.subject for event in events[since:] if elected(event)][-1] == controller:
+            return True
+    return False
