@@ -70,7 +70,7 @@ from harness.environments.mistakes import mistakes
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
-from nemesis.cluster_shape import ClusterShape, fetches_are_small, logs_roll, queries_epochs
+from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape, facts_of
 from nemesis.fields import FieldError, read
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
@@ -89,7 +89,6 @@ PATIENCE_SETTINGS: Final = ("replica.lag.time.max.ms", "broker.session.timeout.m
 """How long leaders and controllers wait for a silent broker; a cluster is watched for as long before it is ready."""
 PATIENCE_MS_MAX: Final = 7 * 86_400_000
 """Of each of them: a run would never end."""
-RECOVERY_STRATEGY = "unclean.recovery.strategy"
 _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
 """The default of Kafka, and of every system here."""
 
@@ -335,13 +334,7 @@ class Spec:
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             unsupported=unsupported,
             injection_s=injection_s,
-            # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
-            unclean_recovery=self.settings.get(RECOVERY_STRATEGY, "manual") != "manual",
-            recovery_compares_logs=self.settings.get(RECOVERY_STRATEGY) in ("balanced", "proactive"),
-            synced_appends=self.settings.get("log.flush.interval.messages", self.settings.get("flush.messages")) == "1",
-            logs_roll=logs_roll(self.settings),
-            queries_epochs=queries_epochs(self.settings),
-            fetches_are_small=fetches_are_small(self.settings),
+            **facts_of(self.settings),
         )
 
     def check_settings(self) -> CheckSettings:

@@ -1,4 +1,4 @@
-"""Shape of a cluster: the facts that random faults are drawn from."""
+"""Shape of a cluster: the facts that random faults are drawn from, and those of them that its settings decide."""
 
 from __future__ import annotations
 
@@ -8,35 +8,16 @@ from typing import Final
 
 from nemesis.ports import EnvironmentCapability
 
+RECOVERY_STRATEGY: Final = "unclean.recovery.strategy"
+_FLUSHES: Final = ("log.flush.interval.messages", "flush.messages")
 _SEGMENT_SIZES: Final = ("log.segment.bytes", "segment.bytes")
 _SEGMENT_TIMES: Final = ("log.roll.ms", "segment.ms")
 _SMALL_BYTES, _SHORT_MS = 1 << 16, 10_000
 """A segment of such a size, or such an age, is full within a run."""
-
-
-def logs_roll(settings: Mapping[str, str]) -> bool:
-    """Whether logs come to have several segments within a run of a system with these settings."""
-    sizes = [int(settings[name]) for name in _SEGMENT_SIZES if name in settings]
-    times_ms = [int(settings[name]) for name in _SEGMENT_TIMES if name in settings]
-    return any(size <= _SMALL_BYTES for size in sizes) or any(time_ms <= _SHORT_MS for time_ms in times_ms)
-
-
 _FETCH_SIZES: Final = ("replica.fetch.max.bytes", "replica.fetch.response.max.bytes")
 _SMALL_FETCH_BYTES: Final = 1_000
-
-
-def fetches_are_small(settings: Mapping[str, str]) -> bool:
-    """Whether a follower that is a few seconds behind needs several fetches to catch up."""
-    return any(int(settings[name]) <= _SMALL_FETCH_BYTES for name in _FETCH_SIZES if name in settings)
-
-
 _WITH_EPOCH_QUERIES: Final = frozenset({"kip101", "kip279", "kip320_first_try", "kip320"})
 """Truncation protocols (`faultline.protocol`)."""
-
-
-def queries_epochs(settings: Mapping[str, str]) -> bool:
-    """Whether followers ask their leader where an epoch ends before they fetch."""
-    return settings.get("faultline.protocol") in _WITH_EPOCH_QUERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +81,34 @@ class ClusterShape:
     def unclean_restart_possible(self) -> bool:
         """Whether any node may restart uncleanly; controllers may, since they sync before they answer."""
         return bool(self.loss_budget or self.controllers)
+
+
+def facts_of(settings: Mapping[str, str]) -> dict[str, bool]:
+    """The fields of a `ClusterShape` that these settings decide."""
+    strategy = settings.get(RECOVERY_STRATEGY, "manual")
+    return {
+        # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
+        "unclean_recovery": strategy != "manual",
+        "recovery_compares_logs": strategy in ("balanced", "proactive"),
+        "synced_appends": next((settings[name] for name in _FLUSHES if name in settings), "") == "1",
+        "logs_roll": logs_roll(settings),
+        "queries_epochs": queries_epochs(settings),
+        "fetches_are_small": fetches_are_small(settings),
+    }
+
+
+def logs_roll(settings: Mapping[str, str]) -> bool:
+    """Whether logs come to have several segments within a run of a system with these settings."""
+    sizes = [int(settings[name]) for name in _SEGMENT_SIZES if name in settings]
+    times_ms = [int(settings[name]) for name in _SEGMENT_TIMES if name in settings]
+    return any(size <= _SMALL_BYTES for size in sizes) or any(time_ms <= _SHORT_MS for time_ms in times_ms)
+
+
+def fetches_are_small(settings: Mapping[str, str]) -> bool:
+    """Whether a follower that is a few seconds behind needs several fetches to catch up."""
+    return any(int(settings[name]) <= _SMALL_FETCH_BYTES for name in _FETCH_SIZES if name in settings)
+
+
+def queries_epochs(settings: Mapping[str, str]) -> bool:
+    """Whether followers ask their leader where an epoch ends before they fetch."""
+    return settings.get("faultline.protocol") in _WITH_EPOCH_QUERIES
