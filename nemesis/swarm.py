@@ -273,12 +273,13 @@ def is_fair(schedule: Schedule, cluster: ClusterShape) -> bool:
 def _one_after_the_other(
     family: Family, streams: _Streams, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
+    """Undisturbed faults of one family. The first has an effect by itself, since a short run has time for no other."""
     random, patience_s = streams.of("times alone", family.number), cluster.patience_s
     at_s = random.uniform(0.2, 2.0) * patience_s
     for slot in count():
         if at_s >= time_limit_s or at_s > time_limit_s - cluster.injection_s:
             return
-        fault = draw_fault(family, streams, slot, cluster, profile)
+        fault = draw_fault(family, streams, slot, cluster, profile, alone=slot == 0)
         yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * patience_s, time_limit_s - at_s), fault)
         at_s += random.uniform(0.7, 1.0) * _SCRIPTED_LONGEST * patience_s
 

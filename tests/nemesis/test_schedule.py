@@ -188,6 +188,14 @@ def test_the_only_fault_of_a_run_is_one_that_bites_alone(family: str) -> None:
     assert all(scheduled.fault.effective_alone(CLUSTER) for schedule in alone for scheduled in schedule)
 
 
+def test_the_only_scripted_fault_of_a_run_is_one_that_bites_alone() -> None:
+    """Seed 3000467 of runs of 20 s had the deletion of a replica on a broker that held none, and time for no other."""
+    few = replace(CLUSTER, partitions=1, replication_factor=2)
+    alone = [schedule for seed in range(400) if len(schedule := draw(Random(seed), few, 20.0, ["scripted"])) == 1]
+    assert len(alone) > 20
+    assert all(scheduled.fault.effective_alone(few) for schedule in alone for scheduled in schedule)
+
+
 @pytest.mark.parametrize(
     "partition",
     [

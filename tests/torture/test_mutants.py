@@ -138,6 +138,13 @@ def test_every_scripted_fault_takes_effect_and_the_full_protocol_withstands_it(f
     assert outcome.effective_families == ("scripted",)
 
 
+def test_a_late_answer_about_an_epoch_waits_until_something_has_been_written() -> None:
+    """Seed 3000430 of runs of 20 s had nothing but this fault, before the first burst of any producer."""
+    outcome = _alone({"fault": "late-epoch-answer", "at": "0s"}, producers=1, rate=5, clients={"burst": 20})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.effective_families == ("scripted",)
+
+
 WORLDS: dict[str, dict[str, Any]] = {
     "removed-and-back": {"rate": 3},
     "half-deleted-replica": {"settings": {"segment.bytes": 1024}},
@@ -148,7 +155,7 @@ WORLDS: dict[str, dict[str, Any]] = {
 """What scripted faults need of their world."""
 
 
-def _alone(fault: dict[str, Any]) -> Outcome:
+def _alone(fault: dict[str, Any], **world: Any) -> Outcome:
     faults = [{"at": "2s", "for": "27s", **fault}]
-    world = WORLDS.get(fault["fault"], {})
+    world = {**WORLDS.get(fault["fault"], {}), **world}
     return run_in_simulation(parse({"seed": 1, "partitions": 1, "time_limit": "30s", "faults": faults, **world}))

@@ -234,6 +234,8 @@ _JOIN_LIMIT: Final = 4.0
 """Longest wait for a follower to catch up, and for a broker to register anew, in multiples of the patience."""
 _ROUNDS: Final = 3
 """How often an answer is late: each time something else may have been committed in time, or nothing."""
+_PLACE_LOOK, _PLACE_LIMIT = 0.1, 6.0
+"""Polling interval of a place with records, and the longest wait for one, in multiples of the cluster's patience."""
 _AWAITED_S: Final = 1.0
 """Less than a follower waits for an answer."""
 
@@ -280,8 +282,11 @@ class LateEpochAnswer(ScriptedFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the order of replicas."""
         patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
-        place = await self._place(handle)
+        place = await until_seen(
+            handle, lambda: self._place(handle), _PLACE_LIMIT * patience_s, every_s=_PLACE_LOOK * patience_s
+        )
         if place is None:
+            handle.notes.append("no three replicas of a partition with records are connected by another one")
             return
         before = await claimed(handle, place.partition)
         if not before:
@@ -332,7 +337,7 @@ class LateEpochAnswer(ScriptedFault):
 
     async def _place(self, handle: FaultHandle) -> _EpochAnswerPlace | None:
         """A partition with records, if possible `partition`, and three of its replicas: one that leads another
-        partition, one that is to lead, and one that follows the first of them in both. None, with a note, without."""
+        partition, one that is to lead, and one that follows the first of them in both. None without."""
         admin, places = handle.cluster.admin, await handle.cluster.leaders()
         leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
         replicas = {index: await admin.replicas(handle.topic, index) for index in leaders}
@@ -348,7 +353,6 @@ class LateEpochAnswer(ScriptedFault):
             ]
             if possible:
                 return handle.random.choice(possible)
-        handle.notes.append("no three replicas of a partition with records are connected by another one")
         return None
 
     def needs(self) -> frozenset[EnvironmentCapability]:
