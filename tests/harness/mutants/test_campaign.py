@@ -175,6 +175,15 @@ def test_a_record_is_read_back_and_a_damaged_one_is_refused_in_a_line(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_the_record_of_a_rule_that_is_gone_stays_and_says_nothing_of_the_rules_of_today(tmp_path: Path) -> None:
+    record = CampaignRecord(tmp_path / "record.json", {"a_rule_that_is_gone": {"random": [SeedRange(0, runs=600)]}})
+    record.save()
+    kept = CampaignRecord.load(record.path)
+    assert kept.runs("a_rule_that_is_gone", Method.RANDOM) == 600
+    every = list(all_mutants().values())
+    assert promise(figures(kept, every)) == promise(figures(CampaignRecord(tmp_path / "none.json"), every))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
