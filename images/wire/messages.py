@@ -14,11 +14,10 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kio.serial import entity_reader
-
-from images.wire.codec import Malformed, Measure, UnknownTag, Write, decode_varint, measurer, writer
+from images.wire.codec import Malformed, Write, decode_varint, writer
+from images.wire.construction import quicken
+from images.wire.reader import Read, reader
 from images.wire.schema import Entity, same_layout
-from images.wire.unknown_tags import without_unknown_tags
 
 
 class Api(IntEnum):
@@ -147,11 +146,10 @@ class ParsedHeader(NamedTuple):
 
 
 class _Codec(NamedTuple):
-    """Writer, measurer and reader of one message class."""
+    """Writer and reader of one message class."""
 
     write: Write
-    measure: Measure
-    read: Any
+    read: Read
     api_key: int
     version: int
     tagged_header: bool
@@ -208,10 +206,10 @@ def _codec(message: type) -> _Codec:
     known = _codecs.get(message)
     if known is None:
         kind: Any = message
+        quicken(message)
         known = _codecs[message] = _Codec(
             writer(message),
-            measurer(message),
-            entity_reader(message),
+            reader(message),
             int(kind.__api_key__),
             int(kind.__version__),
             _has_tagged_header(message),
@@ -360,15 +358,10 @@ def decode_response(message: type, frame: bytes) -> tuple[int, Entity]:
 def _read(codec: _Codec, message: type, version: int, frame: bytes, start: int) -> tuple[Entity, int]:
     """The message that begins at `start`, and the number of bytes that follow it."""
     try:
-        try:
-            surplus = len(frame) - codec.measure(frame, start, len(frame))
-        except UnknownTag:
-            frame, surplus, start = *without_unknown_tags(message, frame, start), 0
-            codec.measure(frame, start, len(frame))
-        payload, _ = codec.read(frame, start)
-    except Exception as error:  # kio raises its own errors, and ValueError for an error code that does not exist
+        payload, end = codec.read(frame, start, len(frame))
+    except Exception as error:  # also that of a value: text that is not UTF-8, an error code that does not exist
         raise Malformed(f"not a {message.__name__} v{version}: {error}") from error
-    return payload, surplus
+    return payload, len(frame) - end
 
 
 def _client_id(client_id: str | None) -> bytes:
