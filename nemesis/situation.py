@@ -89,7 +89,10 @@ class Situation:
 
     def partition(self, number: int) -> PartitionSituation:
         """The state of a partition; a fresh one when nothing is known of it."""
-        return self.partitions.setdefault(number, PartitionSituation())
+        known = self.partitions.get(number)
+        if known is None:
+            known = self.partitions[number] = PartitionSituation()
+        return known
 
     def occurred(self, kind: Occurrence, subject: str, partition: int = -1) -> None:
         """Add an occurrence."""

@@ -458,11 +458,14 @@ class SimDeployment:
 
     def _notify(self, listen: Callable[[Unpack[Ts]], None], *what: *Ts) -> None:
         """Call the listener outside the simulation; what it raises ends the run and is not the node's to handle."""
+        guard = self._world.guard
+        before, guard.active = guard.active, False  # as `guard.outside` does, for every event of the trace
         try:
-            with self._world.guard.outside():
-                listen(*what)
+            listen(*what)
         except Exception as error:
             self._world.fail(error)
+        finally:
+            guard.active = before
 
 
 def _ends(link: Link) -> tuple[str, str]:

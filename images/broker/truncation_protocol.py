@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cache
 
 
 class TruncationProtocol(StrEnum):
@@ -35,25 +34,27 @@ class TruncationProtocol(StrEnum):
     @property
     def fences_requests(self) -> bool:
         """Whether requests between brokers have the current leader epoch, which the leader checks."""
-        return self.came_with_or_after(TruncationProtocol.KIP320_FIRST_TRY)
+        return self not in _BEFORE_FENCING
 
     @property
     def fences_every_fetch(self) -> bool:
         """Whether every fetch has the current leader epoch, not only the first one in that epoch."""
-        return self.came_with_or_after(TruncationProtocol.KIP320)
+        return self not in _BEFORE_FENCING_OF_EVERY_FETCH
 
     @property
     def sends_last_fetched_epoch(self) -> bool:
         """Whether a fetch has the last fetched epoch, so that the leader's answer shows a divergence."""
         return self is TruncationProtocol.TRUNCATE_ON_FETCH
 
-    @cache
     def came_with_or_after(self, other: TruncationProtocol) -> bool:
-        """Whether this protocol is `other` or a later one. Remembered, since every fetch asks."""
+        """Whether this protocol is `other` or a later one."""
         order = tuple(TruncationProtocol)
         return order.index(self) >= order.index(other)
 
 
+_BEFORE_FENCING = tuple(TruncationProtocol)[:3]
+_BEFORE_FENCING_OF_EVERY_FETCH = tuple(TruncationProtocol)[:4]
+"""Every fetch asks, so this is not worked out from the order each time."""
 _EPOCH_QUERY_VERSIONS = {
     TruncationProtocol.HIGH_WATERMARK: None,
     TruncationProtocol.KIP101: 0,

@@ -70,6 +70,7 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
+_NEWEST_CODEC: Final = max(Compression)
 _COMPRESSORS: Final[Mapping[Compression, Callable[[bytes], bytes]]] = {
     Compression.GZIP: partial(zlib.compress, wbits=zlib.MAX_WBITS + 16),
     Compression.SNAPPY: snappy_encode,
@@ -247,7 +248,7 @@ def check_produced(batch: bytes) -> Header:
     if header.attributes & _CONTROL_BIT:
         raise InvalidRecord("a control batch from a producer")
     codec = header.attributes & _CODEC_MASK
-    if codec > max(Compression):
+    if codec > _NEWEST_CODEC:
         raise InvalidRecord(f"unknown compression codec {codec}")
     if not codec and not (header.count >= _RECORDS_FOR_RUNS and consists_of_runs(batch, HEADER_BYTES, header.count)):
         _parse_records(batch)

@@ -5,8 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 NO_THROTTLE: Final = timedelta(0)
 """The throttle time of every answer: nothing here has quotas."""
+
+NO_ERROR: Final[ErrorCode] = ErrorCode.none
+"""A constant, since Python looks for a member of an enumeration five times as long."""
 
 LATEST: Final = -1
 EARLIEST: Final = -2

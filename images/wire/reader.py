@@ -8,7 +8,7 @@ elements than the remaining bytes could hold, a length is negative, a field is n
 than ELEMENTS_MAX elements, or the message runs past its end. Tagged fields that the class does not know are skipped: a
 newer sender may write them (KIP-482).
 
-Adjacent fields of fixed size are unpacked together. Values that recur (ids, error codes, time-outs) are one object each.
+Adjacent fields of fixed size are unpacked together. An id, an error code and a time-out that recur are one object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from struct import Struct
-from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode

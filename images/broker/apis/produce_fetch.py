@@ -30,7 +30,7 @@ from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, first_offset, is_transactional, produced_batch
-from images.wire.field_values import NO_THROTTLE
+from images.wire.field_values import NO_ERROR, NO_THROTTLE
 from images.wire.messages import Api
 
 LAST_FETCH_BY_NAME = 12
@@ -105,7 +105,7 @@ class ProduceFetchApis:
             answers = []
             for index, replica, result in partitions:
                 error = result.error
-                if error is ErrorCode.none and replica is not None:
+                if error is NO_ERROR and replica is not None:
                     if body.acks == ACKS_ALL:
                         error = await replica.wait_until_committed(result, until)
                     replica.append_answered(result, body.acks, error)
@@ -142,7 +142,7 @@ class ProduceFetchApis:
         of_follower = _is_follower(replica_id)
         names = request.names if request.version <= LAST_FETCH_BY_NAME else None
         context = self._sessions.open(body, of_follower=of_follower, names=names)
-        if context.error is not ErrorCode.none:
+        if context.error is not NO_ERROR:
             return FetchResponse(throttle_time=NO_THROTTLE, error_code=context.error, responses=())
         if of_follower:
             self._trace_session(body, context)
@@ -159,7 +159,7 @@ class ProduceFetchApis:
             results = self._read(fetches, request, max_bytes, first=False)
         if of_follower:
             for fetch, result in zip(fetches, results, strict=True):
-                if fetch.replica is not None and result.error is ErrorCode.none:
+                if fetch.replica is not None and result.error is NO_ERROR:
                     fetch.replica.answered(replica_id, request.connection)
         else:
             self._trace_answers(fetches, results)
@@ -296,14 +296,14 @@ def _produced_batch(records: bytes | None) -> bytes | ErrorCode:
 def _hang_up_if_refused(appends: dict[str, list[tuple[int, Replica | None, AppendResult]]]) -> None:
     for topic, partitions in appends.items():
         for index, _, result in partitions:
-            if result.error is not ErrorCode.none:
+            if result.error is not NO_ERROR:
                 raise CloseConnection(f"refused with acks=0: {topic}-{index}: {result.error.name}")
 
 
 def _worth_answering(results: list[FetchResult], min_bytes: int) -> bool:
     size = 0
     for result in results:
-        if result.error is not ErrorCode.none or result.diverging is not None or result.urgent:
+        if result.error is not NO_ERROR or result.diverging is not None or result.urgent:
             return True
         size += len(result.records)
     return size >= min_bytes or not results
@@ -320,7 +320,7 @@ def _produce_response(
     return PartitionProduceResponse(
         index=index,
         error_code=error,
-        base_offset=result.base_offset if error is ErrorCode.none else -1,
+        base_offset=result.base_offset if error is NO_ERROR else -1,
         log_append_time=None,
         log_start_offset=result.log_start,
         record_errors=(),
@@ -337,7 +337,7 @@ def _fetch_response(
     for fetch, result in zip(fetches, results, strict=True):
         if session is not None:
             key = (fetch.topic_id, fetch.partition.partition)
-            empty = result.error is ErrorCode.none and result.diverging is None and not result.records
+            empty = result.error is NO_ERROR and result.diverging is None and not result.records
             differs = session.answered(key, result.high_watermark, result.log_start, records=bool(result.records))
             if context.incremental and empty and not differs:
                 continue
@@ -363,7 +363,7 @@ def _fetch_response(
         )
     return FetchResponse(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
+        error_code=NO_ERROR,
         session_id=NO_SESSION if session is None else session.id,
         responses=tuple(
             FetchableTopicResponse(topic_id=topic, partitions=tuple(partitions))

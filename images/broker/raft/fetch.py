@@ -32,6 +32,7 @@ from images.broker.raft.node import RaftNode
 from images.broker.raft.values import NO_NODE, MetadataFetch, RaftRole
 from images.broker.raft.values import SnapshotId as Snapshot
 from images.broker.runtime.server import Request
+from images.wire.field_values import NO_ERROR
 
 NO_BROKER_EPOCH = -1
 
@@ -80,10 +81,10 @@ class MetadataFetchHandler:
             )
             for topic in body.topics
         )
-        return snapshots.FetchSnapshotResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, topics=topics)
+        return snapshots.FetchSnapshotResponse(throttle_time=timedelta(0), error_code=NO_ERROR, topics=topics)
 
     def _snapshot_chunk(self, topic: str, requested: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
-        state, error, data = self._node.state, ErrorCode.none, b""
+        state, error, data = self._node.state, NO_ERROR, b""
         if topic != CLUSTER_METADATA_TOPIC or requested.partition != 0:
             error = ErrorCode.unknown_topic_or_partition
         elif state.role is not RaftRole.LEADER:
@@ -122,9 +123,9 @@ class MetadataFetchHandler:
                 partitions.append(partition)
                 size += len(partition.records or b"")
                 redirected = max(partition.diverging_epoch.end_offset, partition.snapshot_id.end_offset) >= 0
-                answer_now |= partition.error_code is not ErrorCode.none or redirected
+                answer_now |= partition.error_code is not NO_ERROR or redirected
             topics.append(FetchableTopicResponse(topic_id=topic.topic_id, partitions=tuple(partitions)))
-        answer = FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, responses=tuple(topics))
+        answer = FetchResponse(throttle_time=timedelta(0), error_code=NO_ERROR, responses=tuple(topics))
         return answer, size < min_bytes and not answer_now
 
     def _read_partition(self, topic_id: uuid.UUID | None, replica: int, request: Any, max_bytes: int) -> PartitionData:
@@ -135,7 +136,7 @@ class MetadataFetchHandler:
         node = self._node
         fetch = MetadataFetch(replica, request.current_leader_epoch, request.fetch_offset, request.last_fetched_epoch)
         validation = node.on_fetch(fetch)
-        if validation.error is not ErrorCode.none:
+        if validation.error is not NO_ERROR:
             return self._partition_response(request.partition, validation.error)
         if validation.diverging is not None:
             parted = EpochEndOffset(epoch=validation.diverging.epoch, end_offset=validation.diverging.end)
@@ -154,13 +155,13 @@ class MetadataFetchHandler:
     def _partition_response(
         self,
         partition: int,
-        error: ErrorCode = ErrorCode.none,
+        error: ErrorCode = NO_ERROR,
         records: bytes = b"",
         diverging: EpochEndOffset | None = None,
         snapshot: SnapshotId | None = None,
     ) -> PartitionData:
         state, log = self._node.state, self._node.log
-        known = error is ErrorCode.none or error is ErrorCode.offset_out_of_range
+        known = error is NO_ERROR or error is ErrorCode.offset_out_of_range
         return PartitionData(
             partition_index=partition,
             error_code=error,

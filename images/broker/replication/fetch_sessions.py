@@ -35,6 +35,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from images.broker.rules import Rules
+from images.wire.field_values import NO_ERROR
 
 NO_SESSION: Final = 0
 FINAL_EPOCH: Final = -1
@@ -103,7 +104,7 @@ class FetchSession:
 class FetchContext(NamedTuple):
     """The partitions to serve for a request, and its session."""
 
-    error: ErrorCode = ErrorCode.none
+    error: ErrorCode = NO_ERROR
     partitions: list[SessionPartition] = []  # noqa: RUF012  (never changed)
     session: FetchSession | None = None
     incremental: bool = False
@@ -220,7 +221,7 @@ class FetchSessionHandler:
 
     def answered(self, error: ErrorCode, session_id: int) -> bool:
         """Process the answer to the last request. False for a session error: the next request is a full one."""
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             if error is ErrorCode.fetch_session_id_not_found:
                 self._id = NO_SESSION
             self._epoch = INITIAL_EPOCH

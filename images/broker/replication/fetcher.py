@@ -37,7 +37,7 @@ from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import Connection, ConnectionLost
-from images.wire.field_values import EARLIEST, LATEST
+from images.wire.field_values import EARLIEST, LATEST, NO_ERROR
 from images.wire.messages import CANONICAL, Api, request_class, response_class
 from images.wire.schema import convert
 
@@ -244,7 +244,7 @@ class Fetcher:
         for topic in response.topics:
             for answer in topic.partitions:
                 state = queries[topic.topic, answer.partition]
-                if answer.error_code is not ErrorCode.none:
+                if answer.error_code is not NO_ERROR:
                     self._on_query_failed(state)
                 elif state.epoch_query is not None:
                     state.replica.on_epoch_end(
@@ -264,7 +264,7 @@ class Fetcher:
 
     async def _process(self, state: _FetchState, answer: Any) -> None:
         replica = state.replica
-        if answer.error_code is ErrorCode.none:
+        if answer.error_code is NO_ERROR:
             diverging = answer.diverging_epoch
             if diverging.end_offset >= 0:
                 replica.on_divergence(state.offset, state.leader_epoch, diverging.epoch, diverging.end_offset)
@@ -325,7 +325,7 @@ class Fetcher:
             )
         )
         answer = response.topics[0].partitions[0]
-        return int(answer.offset) if answer.error_code is ErrorCode.none else None
+        return int(answer.offset) if answer.error_code is NO_ERROR else None
 
     def _delay(self, replica: Replica) -> None:
         self._delayed_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s

@@ -24,12 +24,13 @@ from images.broker.replication.partition import (
     ReplicaRole,
 )
 from images.broker.rules import Rules
+from images.wire.field_values import NO_ERROR
 
 
 def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
     """Fencing (KIP-320): the error for a request of leader epoch `requested`; -1 switches the check off."""
     if requested in (NO_EPOCH, partition.leader_epoch) or not limits.rules.fence_fetch_epoch:
-        return ErrorCode.none
+        return NO_ERROR
     if requested < partition.leader_epoch:
         return ErrorCode.fenced_leader_epoch
     return ErrorCode.unknown_leader_epoch
@@ -38,7 +39,7 @@ def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCo
 def check_leader(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
     """The error for a request that only the leader answers. The epoch is checked before the role."""
     error = check_epoch(partition, requested, limits)
-    if error is ErrorCode.none and partition.role is not ReplicaRole.LEADER:
+    if error is NO_ERROR and partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
     return error
 
@@ -49,7 +50,7 @@ def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
         return ErrorCode.not_leader_or_follower
     if acks == -1 and not _isr_suffices(partition, limits) and limits.rules.min_isr_gates_append:
         return ErrorCode.not_enough_replicas
-    return ErrorCode.none
+    return NO_ERROR
 
 
 def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> PartitionStep:
@@ -77,7 +78,7 @@ class FetchStep(NamedTuple):
     """A leader's answer to a follower's fetch: an error, a diverging (epoch, end offset), or permission to read."""
 
     step: PartitionStep
-    error: ErrorCode = ErrorCode.none
+    error: ErrorCode = NO_ERROR
     diverging: tuple[int, int] | None = None
 
 
@@ -90,13 +91,13 @@ def on_replica_fetch(
     in this leader's log.
     """
     error = check_leader(partition, fetch.leader_epoch, limits)
-    if error is ErrorCode.none and partition.leader_state.follower(fetch.replica) is None:
+    if error is NO_ERROR and partition.leader_state.follower(fetch.replica) is None:
         # A follower that gives its epoch may have read of a reassignment that this leader has not read of yet.
         known = fetch.leader_epoch == NO_EPOCH
         error = ErrorCode.not_leader_or_follower if known else ErrorCode.unknown_leader_epoch
-    if error is ErrorCode.none and _of_earlier_incarnation(partition, fetch, active, limits.rules):
+    if error is NO_ERROR and _of_earlier_incarnation(partition, fetch, active, limits.rules):
         error = ErrorCode.not_leader_or_follower
-    if error is not ErrorCode.none:
+    if error is not NO_ERROR:
         return FetchStep(PartitionStep(partition), error)
     if fetch.offset < partition.log_start:
         return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)

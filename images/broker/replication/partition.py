@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.retention import LogStartReason
+from images.broker.quick_replace import quick_replace
 from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
 
@@ -68,6 +69,7 @@ class Follower(NamedTuple):
     """Its log start at its last fetch; -1 before its first one."""
 
 
+@quick_replace
 class LeaderState(NamedTuple):
     """The state that a replica has only while it leads."""
 
@@ -90,6 +92,7 @@ class LeaderState(NamedTuple):
         return None
 
 
+@quick_replace
 class Partition(NamedTuple):
     """The state of one replica."""
 
@@ -133,6 +136,7 @@ class PartitionRegistration:
     partition_epoch: int
 
 
+@quick_replace
 class ReplicaFetch(NamedTuple):
     """The fields of a follower's Fetch that the protocol needs."""
 

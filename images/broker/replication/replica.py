@@ -43,6 +43,7 @@ from images.broker.replication.replica_trace import ReplicaTrace
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, assign, check_produced, iterate
+from images.wire.field_values import NO_ERROR
 
 ACKS_ALL = -1
 NO_LIMIT_MS = (1 << 63) - 1
@@ -151,7 +152,7 @@ class Replica:
         error = leader.check_append(self.state, acks, self.limits)
         if error is ErrorCode.not_enough_replicas:
             return self._refuse_append(error)
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             return AppendResult(error)
         if len(batch) > self.max_batch_bytes:
             return AppendResult(ErrorCode.message_too_large)
@@ -172,7 +173,7 @@ class Replica:
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
                 epoch = self.state.leader_epoch
-                return AppendResult(ErrorCode.none, verdict.base_offset, end, epoch, self.log.start, header)
+                return AppendResult(NO_ERROR, verdict.base_offset, end, epoch, self.log.start, header)
             if isinstance(verdict, Refuse):
                 self._trace.append_refused(self.state, header, verdict.error, self.log)
                 return self._refuse_append(verdict.error)
@@ -181,7 +182,7 @@ class Replica:
         self._trace.appended(self.state, base, epoch, header, self.log.end, epoch)
         self._apply(leader.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._notify_all()
-        return AppendResult(ErrorCode.none, base, self.log.end, epoch, self.log.start)
+        return AppendResult(NO_ERROR, base, self.log.end, epoch, self.log.start)
 
     def _refuse_append(self, error: ErrorCode) -> AppendResult:
         return AppendResult(error, log_start=self.log.start)
@@ -190,12 +191,12 @@ class Replica:
         """Wait until the high watermark reaches the end of `appended`. An error if it has not by `until`, or if the
         leader epoch has changed: other records may be at these offsets then."""
         if not self.limits.rules.ack_after_high_watermark:
-            return ErrorCode.none
+            return NO_ERROR
         while True:
             if self.state.role is not ReplicaRole.LEADER or self.state.leader_epoch != appended.leader_epoch:
                 return ErrorCode.not_leader_or_follower
             if self.state.high_watermark >= appended.end:
-                return ErrorCode.none
+                return NO_ERROR
             if not await wait_for_any((self.changed,), until):
                 return ErrorCode.request_timed_out
 
@@ -210,17 +211,17 @@ class Replica:
             # The answer was sent on the connection on which this fetch followed, so the follower has received it.
             fetch = fetch._replace(read_index=last_answer[1])
         answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
-        if answer.error is ErrorCode.none and answer.diverging is None:
+        if answer.error is NO_ERROR and answer.diverging is None:
             self._trace.fetch_accepted(self.state, fetch)
         self._apply(answer.step, fetch.replica)
         if self._latest_reads or self._deletions:
             self.changed.notify_all()
-        if answer.error is not ErrorCode.none:
+        if answer.error is not NO_ERROR:
             self._trace.fenced(self.state, "fetch", fetch.leader_epoch, answer.error, fetch)
             return FetchResult(answer.error)
         if answer.diverging is not None:
             self._trace.diverging(self.state, fetch, answer.diverging)
-            return FetchResult(ErrorCode.none, high_watermark=self.state.high_watermark, diverging=answer.diverging)
+            return FetchResult(NO_ERROR, high_watermark=self.state.high_watermark, diverging=answer.diverging)
         # As in Kafka, a fetch that finds a new high watermark is answered at once, but a waiting one is not woken for
         # it.
         stale = last_answer is None or last_answer[2] != self.state.high_watermark
@@ -231,14 +232,14 @@ class Replica:
     ) -> FetchResult:
         """Read for an accepted fetch, without `urgent` for one that waits. Does not update the follower's position."""
         error = leader.check_leader(self.state, leader_epoch, self.limits)
-        if error is ErrorCode.none and not self.log.start <= offset <= self.log.end:
+        if error is NO_ERROR and not self.log.start <= offset <= self.log.end:
             error = ErrorCode.offset_out_of_range
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             return FetchResult(error)
         last_answer = self._last_answers.get(replica)
         new_read = last_answer is None or last_answer[1] < self.state.leader_state.read_index
         return FetchResult(
-            ErrorCode.none,
+            NO_ERROR,
             self.log.read(offset, max_bytes, self.log.end, at_least_one),
             self.state.high_watermark,
             self.log.start,
@@ -256,23 +257,23 @@ class Replica:
         """Answer a consumer with committed records, all below the same high watermark; if it gives the epoch of the
         record before `offset` and this log has another one there, with the point of divergence."""
         error = self.check_leader("fetch", leader_epoch)
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             return FetchResult(error)
         end = leader.readable_end(self.state, self.limits)
         diverging = leader.divergence(self.state, last_fetched_epoch, offset, self.limits)
         if diverging is not None and diverging.undefined:
             return FetchResult(ErrorCode.offset_out_of_range)
         if diverging is not None:
-            return FetchResult(ErrorCode.none, high_watermark=end, log_start=self.log.start, diverging=diverging)
+            return FetchResult(NO_ERROR, high_watermark=end, log_start=self.log.start, diverging=diverging)
         if not self.log.start <= offset <= self.log.end:
             return FetchResult(ErrorCode.offset_out_of_range)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
-        return FetchResult(ErrorCode.none, records, end, self.log.start)
+        return FetchResult(NO_ERROR, records, end, self.log.start)
 
     def check_leader(self, api: str, leader_epoch: int) -> ErrorCode:
         """The error for a request of `leader_epoch` that only the leader answers; a refusal is traced."""
         error = leader.check_leader(self.state, leader_epoch, self.limits)
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             self._trace.fenced(self.state, api, leader_epoch, error)
         return error
 
@@ -296,7 +297,7 @@ class Replica:
             return LatestOffset(ErrorCode.not_leader_or_follower)
         confirmed = leader.confirmed_by(self.state, read_index)
         self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark, members=confirmed)
-        return LatestOffset(ErrorCode.none, self.state.high_watermark, confirmed)
+        return LatestOffset(NO_ERROR, self.state.high_watermark, confirmed)
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
         """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of
@@ -304,9 +305,9 @@ class Replica:
         there may be one above the high watermark."""
         record = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
         if record is not None and record[0] < leader.readable_end(self.state, self.limits):
-            return ErrorCode.none, *record
+            return NO_ERROR, *record
         known = leader.knows_committed(self.state, self.limits)
-        return ErrorCode.none if known else ErrorCode.offset_not_available, -1, -1
+        return NO_ERROR if known else ErrorCode.offset_not_available, -1, -1
 
     # --- where the log starts -----------------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class Replica:
                     return ErrorCode.not_leader_or_follower, -1
                 low_watermark = log_start.low_watermark(self.state, active(), self.limits)
                 if low_watermark >= new_start:
-                    return ErrorCode.none, low_watermark
+                    return NO_ERROR, low_watermark
                 if not await wait_for_any((self.changed,), until):
                     return ErrorCode.request_timed_out, low_watermark
         finally:

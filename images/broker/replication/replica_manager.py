@@ -34,6 +34,7 @@ from images.broker.runtime.files import read_whole, write_durably
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
+from images.wire.field_values import NO_ERROR
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -310,7 +311,7 @@ def find_replica(
     """The replica of a partition on this broker, or the error with which a request for it is answered."""
     replica = replica_manager.get(topic, index)
     if replica is not None:
-        return replica, ErrorCode.none
+        return replica, NO_ERROR
     if image.partition(topic, index) is not None:
         return None, ErrorCode.not_leader_or_follower
     return None, ErrorCode.unknown_topic_or_partition

@@ -23,6 +23,7 @@ from images.broker.replication.partition import (
 from images.broker.replication.replica_results import AppendResult
 from images.trace import TraceEvent
 from images.wire.batch import Header
+from images.wire.field_values import NO_ERROR
 
 
 class ReplicaTrace:
@@ -92,14 +93,14 @@ class ReplicaTrace:
         """An append is acknowledged to its producer, or answered with an error although the log has it; of a retry with
         the batch that was taken for one."""
         detail: dict[str, object] = {"acks": acks}
-        if error is not ErrorCode.none:
+        if error is not NO_ERROR:
             detail["error"] = error.name
         if (retry := appended.retry) is not None:
             detail["retry"] = [retry.producer_id, retry.base_sequence, retry.crc]
             detail |= _producer_epoch(retry)
         self.event(
             state,
-            "acknowledged" if error is ErrorCode.none else "append_unacknowledged",
+            "acknowledged" if error is NO_ERROR else "append_unacknowledged",
             offset=appended.base_offset,
             log_end=appended.end,
             high_watermark=state.high_watermark,
