@@ -41,7 +41,7 @@ write (`Recorder.together`), which is then what is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -93,8 +93,8 @@ _COLUMNS: Final = tuple(SCHEMA.names)
 class Recorder:
     """Writes the history of one run as it happens.
 
-    `path` is created, or emptied; without one the lines are kept in memory. `now_ns` gives the true time since the run
-    began; `on_acknowledged` is called with the partition of each append that ends `ok`. Not for several threads.
+    `path` is created, or emptied; without one the operations are kept in memory. `now_ns` gives the true time since the
+    run began; `on_acknowledged` is called with the partition of each append that ends `ok`. Not for several threads.
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class Recorder:
     ) -> None:
         self._path = path
         self._file = path.open("wb", buffering=0) if path is not None else None
-        self._lines: list[bytes] = []
+        self._rows: dict[int, dict[str, Any]] = {}
+        """Without a file: the operations by index."""
         self._together: list[bytes] | None = None
         self._now_ns = now_ns
         self._on_acknowledged = on_acknowledged
@@ -213,7 +214,7 @@ class Recorder:
 
     def to_table(self) -> pa.Table:
         """The history so far, in SCHEMA, ordered by index; as a reader of the file would see it now."""
-        return table_of(self._lines) if self._path is None else read_jsonl(self._path)
+        return _table(self._rows) if self._path is None else read_jsonl(self._path)
 
     def close(self) -> None:
         """Release the file. Open operations stay without completion. May be called twice."""
@@ -221,11 +222,12 @@ class Recorder:
             self._file.close()
 
     def _write(self, row: dict[str, Any]) -> None:
+        if self._file is None:
+            _add(self._rows, row)
+            return
         line = compact({"line": self._next_line, **row}).encode() + b"\n"
         self._next_line += 1
-        if self._file is None:
-            self._lines.append(line)
-        elif self._together is not None:
+        if self._together is not None:
             self._together.append(line)
         else:
             self._file.write(line)
@@ -259,13 +261,23 @@ def table_of(lines: Iterable[bytes]) -> pa.Table:
             continue
         if row.get("line", number) != number:
             raise ValueError(f"history line {number} is missing")
-        known = rows.setdefault(row["index"], row)
-        if known is not row:
-            known.update(row)
-        elif "kind" not in row:
+        if not _add(rows, row) and "kind" not in row:
             raise ValueError(f"history line {number} completes operation {row['index']}, which was never invoked")
+    return _table(rows)
+
+
+def _add(rows: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
+    """Add the invocation or the completion of an operation; whether the operation is known already."""
+    known = rows.setdefault(row["index"], row)
+    if known is row:
+        return False
+    known.update(row)
+    return True
+
+
+def _table(rows: Mapping[int, Mapping[str, Any]]) -> pa.Table:
+    """Operations by index as a table, in SCHEMA; one without an outcome counts as `info`."""
     ordered = [rows[index] for index in sorted(rows)]
-    for row in ordered:
-        row.setdefault("outcome", "info")
-    columns = [pa.array([row.get(name) for row in ordered], SCHEMA.field(name).type) for name in _COLUMNS]
-    return pa.table(columns, schema=SCHEMA)
+    columns = {name: [row.get(name) for row in ordered] for name in _COLUMNS}
+    columns["outcome"] = [outcome or "info" for outcome in columns["outcome"]]
+    return pa.table([pa.array(columns[name], SCHEMA.field(name).type) for name in _COLUMNS], schema=SCHEMA)

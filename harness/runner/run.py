@@ -12,7 +12,8 @@ ready after the recovery limit, the reasons are recorded for the liveness checke
 same.
 
 Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be checked up to that
-moment. A display is called once a second of the run's time and cannot change the run: the tick is always there.
+moment, unless the directory holds its tables in memory, as in a suite. A display is called once a second of the run's
+time and cannot change the run: the tick is always there.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def run_in_simulation(spec: Spec, directory: Path | None = None) -> Outcome:
     if directory is not None:
         return run(spec, RunDirectory.create(directory, spec.name, spec.seed), report=False)
     with TemporaryDirectory(prefix="faultline-") as store:
-        return run(spec, RunDirectory.create(Path(store), spec.name, spec.seed), report=False)
+        return run(spec, RunDirectory.create(Path(store), spec.name, spec.seed, in_memory=True), report=False)
 
 
 def _conclude(outcome: Outcome, directory: RunDirectory, session: RunSession, report: bool) -> Outcome:
@@ -233,7 +234,7 @@ class RunSession:
         spec, loop = self._spec, asyncio.get_running_loop()
         self._deployment = deployment
         metadata_source = self._situation_source(deployment)
-        recorder = self._recorder = Recorder(self._directory.history_path, deployment.now_ns, self._acknowledged)
+        recorder = self._recorder = self._directory.recorder(deployment.now_ns, self._acknowledged)
         ticking = loop.create_task(self._tick())
         settings = _workload_settings(spec, deployment)
         library = self._library(settings, deployment)

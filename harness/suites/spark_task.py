@@ -1,9 +1,10 @@
 """The Spark task of a suite: makes runs in the simulation, checks them, and leaves each in the store as it ends.
 
-A run is made in a directory of its own below the suite's `work`. One that was not valid, or could not be carried out,
-is moved to the suite's `runs`, whole, and reported; of one that was valid, or of a broker known to be wrong, only its
-rows in the tables stay. The file below `ended` comes last and makes the run count, so that whatever kills a task kills
-only the run it is making.
+A run is made in a directory of its own below the suite's `work`; in the simulation its history and its trace are held
+in memory, since a run that is cut short is made again from the start. One that was not valid, or could not be carried
+out, is written out, moved to the suite's `runs`, whole, and reported; of one that was valid, or of a broker known to be
+wrong, only its rows in the tables stay. The file below `ended` comes last and makes the run count, so that whatever
+kills a task kills only the run it is making.
 
 A task returns nothing: the result of a run is in the tables. It raises only when the store cannot be written: no error
 within a run stops a suite.
@@ -57,7 +58,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
 
     work, kept = directory / "work" / planned.run, directory / "runs" / planned.run
     shutil.rmtree(work, ignore_errors=True)
-    run_directory = RunDirectory.create(work, planned.run, planned.seed)
+    run_directory = RunDirectory.create(work, planned.run, planned.seed, in_memory=spec.environment == "sim")
     began_s = time.process_time()
     good = _is_valid(spec, run_directory)
     evidence = run_directory.seal()
@@ -66,6 +67,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
         run_directory.write_status(run_directory.status().state, **facts)
     keep = not good and not (planned.boxed and is_known_wrong(spec))
     if keep:
+        run_directory.write_tables()
         shutil.rmtree(kept, ignore_errors=True)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)

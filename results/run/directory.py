@@ -29,13 +29,16 @@ because something is missing, torn or damaged, and its evidence names what it la
 words. Small files are replaced atomically: they hold the old content or the new, never half of it. The trace is flushed
 to the operating system in blocks, at the latest after one second of the run's time.
 
+A run that is not wanted unless it fails, and is made again if it is killed, may hold history and trace in memory
+(`results/run/held_tables.py`): its directory gets its tables and its manifest by `write_tables`, and is then the same.
+
 Errors of the disk (full, read-only, no permission) are StoreErrors of one line naming the file.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -53,11 +56,13 @@ from images.trace import TraceEvent
 from results.atomic_files import put, put_json, put_text, read_json, read_text
 from results.errors import StoreError
 from results.run import evidence_loader, manifest, replica_logs
+from results.run.held_tables import HeldTables
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.run.json_lines import LineWriter
 from results.run.paths import new_run, remove_run
 from results.version import digest_versions, version
 from workloads.compact_json import compact
+from workloads.history import Recorder
 
 FORMAT: Final = 2
 """Of run directories. Those of format 1 have no manifest."""
@@ -89,6 +94,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: HeldTables | None = None
         self._trace: LineWriter | None = None
         self._faults: LineWriter | None = None
         self.events_traced = 0
@@ -101,9 +107,11 @@ class RunDirectory:
     # ---- making and finding one -----------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, store: Path, spec_name: str, seed: int) -> Self:
-        """A new, empty directory in the store, named after the start time, the spec and the seed."""
+    def create(cls, store: Path, spec_name: str, seed: int, *, in_memory: bool = False) -> Self:
+        """A new, empty directory in the store, named after the start time, the spec and the seed; `in_memory`: history
+        and trace are held there."""
         run = cls(new_run(store, spec_name, seed))
+        run._held = HeldTables() if in_memory else None
         run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now(), format=FORMAT)
         run._save_status(run._status)
         put_text(run.path / evidence_loader.FAULT_LINES, "")
@@ -299,12 +307,22 @@ class RunDirectory:
 
     # ---- what happens during the run ------------------------------------------------------------------------------
 
+    def recorder(self, now_ns: Callable[[], int], on_acknowledged: Callable[[int], None]) -> Recorder:
+        """The recorder of the run's history."""
+        if self._held is None:
+            return Recorder(self.history_path, now_ns, on_acknowledged)
+        self._held.recorder = Recorder(None, now_ns, on_acknowledged)
+        return self._held.recorder
+
     def append_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
         """Record a protocol event at once; called in the order in which the events are received."""
-        if self._trace is None:
-            self._trace = LineWriter(self.path / "trace.jsonl")
-        self._trace.write(trace_line(time_ns, node, self.events_traced, event))
         self.events_traced += 1
+        if self._held is not None:
+            self._held.append_trace(time_ns, node, event)
+            return
+        if self._trace is None:
+            self._trace = LineWriter(self.path / evidence_loader.TRACE_LINES)
+        self._trace.write(trace_line(time_ns, node, self.events_traced - 1, event))
         if time_ns - self._trace_flushed_ns >= _TRACE_FLUSH_NS:
             self._trace_flushed_ns = time_ns
             self._trace.flush()
@@ -374,18 +392,24 @@ class RunDirectory:
         """Make Parquet of every table, read the collected replica logs, and return it all as evidence.
 
         The manifest comes last. Sealing what is sealed changes nothing, and gives the evidence as it was sealed. A
-        table's lines are removed once its Parquet file is safely in place, unless they are damaged.
+        table's lines are removed once its Parquet file is safely in place, unless they are damaged. Of a run that holds
+        its tables in memory nothing is written before `write_tables`.
         """
         self.close()
         if self._sealed is not None:
             return self._sealed
         if (self.path / manifest.MANIFEST).exists():
             return self.load()
-        evidence = evidence_loader.load(self.path)
+        self._sealed = evidence_loader.load(self.path, held=self._held)
+        if self._held is None:
+            self.write_tables()
+        return self._sealed
+
+    def write_tables(self) -> None:
+        """Write the tables of a sealed run, and then its manifest. Raises StoreError."""
+        evidence = self.seal()
         self._save_tables(evidence)
         manifest.write(self.path, self._identity, evidence)
-        self._sealed = evidence
-        return evidence
 
     @property
     def _identity(self) -> str:
@@ -416,6 +440,8 @@ class RunDirectory:
         for writer in (self._trace, self._faults):
             if writer is not None:
                 writer.flush()
+        if self._held is not None and not (self.path / manifest.MANIFEST).exists():
+            return evidence_loader.load(self.path, held=self._held)
         status = self.status()
         has_finished = status.state == "finished" and status.format >= FORMAT
         return evidence_loader.load(self.path, sealed=has_finished or status.state == "unknown")

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from results.atomic_files import read_json
 from results.errors import StoreError
 from results.run import manifest as manifests
 from results.run import replica_logs
+from results.run.held_tables import HeldTables
 from results.run.json_lines import fill, read_lines, read_objects
 from results.run.manifest import MANIFEST, TABLES, Manifest
 from results.run.recorded_values import Misrecorded, conform, settings_of, validated
@@ -33,6 +34,7 @@ from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
 
 HISTORY_LINES: Final = "history.jsonl"
+TRACE_LINES: Final = "trace.jsonl"
 FAULT_LINES: Final = "faults.jsonl"
 COLLECTED: Final = "collected.json"
 """Names a hash of the replica logs of each node (`replica_logs.fingerprints`) once all of them were collected."""
@@ -51,9 +53,10 @@ _LINES: Final = ("history", "trace", "faults")
 """The tables that are written as lines."""
 
 
-def load(run: Path, *, sealed: bool = False) -> RunEvidence:
-    """The evidence in the directory `run`; `sealed`: a run of its state and format must have a manifest."""
-    return _Loading(run, sealed).evidence()
+def load(run: Path, *, sealed: bool = False, held: HeldTables | None = None) -> RunEvidence:
+    """The evidence in the directory `run`; `sealed`: a run of its state and format must have a manifest. History and
+    trace are in `held` where they are not in the directory."""
+    return _Loading(run, sealed, held).evidence()
 
 
 @dataclass
@@ -62,6 +65,7 @@ class _Loading:
 
     run: Path
     must_be_sealed: bool
+    held: HeldTables | None = None
     gaps: list[EvidenceGap] = field(default_factory=list)
     manifest: Manifest | None = None
 
@@ -71,8 +75,8 @@ class _Loading:
         settings = self._settings()
         recovery = self._object("recovery.json", EvidencePart.RECOVERY)
         history, trace, faults = (
-            self._table("history", self._history_lines),
-            self._table("trace", lambda: self._lines("trace")),
+            self._table("history", self._history_lines if self.held is None else self._held("history")),
+            self._table("trace", self._trace_lines if self.held is None else self._held("trace")),
             self._table("faults", self._fault_lines),
         )
         replicas, ends = self._replica_logs(trace, settings.script_topics)
@@ -193,10 +197,23 @@ class _Loading:
         if others:
             raise Misrecorded(f"the replica logs of {', '.join(others)} are not those that were collected")
 
-    def _lines(self, name: str) -> pa.Table:
-        salvaged = read_lines(self.run / f"{name}.jsonl", _SCHEMAS[name])
+    def _held(self, name: Literal["history", "trace"]) -> Callable[[], pa.Table]:
+        """Makes a table of what is held in memory."""
+        assert self.held is not None
+        table_of = {"history": self.held.history, "trace": self.held.trace}[name]
+
+        def table() -> pa.Table:
+            try:
+                return table_of()
+            except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
+                raise Misrecorded(f"{name}: {_first_line(error)}") from None
+
+        return table
+
+    def _trace_lines(self) -> pa.Table:
+        salvaged = read_lines(self.run / TRACE_LINES, TRACE)
         if salvaged.damage:
-            self._lack(TABLES[name], salvaged.damage)
+            self._lack(EvidencePart.TRACE, salvaged.damage)
         return salvaged.table
 
     def _history_lines(self) -> pa.Table:

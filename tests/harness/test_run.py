@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from harness.runner.replay import compare, replay
 from harness.runner.run import run, run_in_simulation
 from harness.spec import Spec, loads, parse
 from results.errors import StoreError
+from results.run import directory
 from results.run.directory import RunDirectory
 
 SHORT = Spec(name="short", time_limit_s=8.0, seed=3, families=("partition", "kill", "pause"))
@@ -83,6 +85,30 @@ def test_the_drawn_schedule_run_as_a_script_is_the_same_run(finished: Outcome) -
     assert scripted.families == ()
     assert len(scripted.script) > 0
     assert run_in_simulation(scripted).digest == finished.digest
+
+
+@pytest.mark.parametrize("workload", ["append", "groups"])
+def test_tables_held_in_memory_are_written_as_those_of_a_run_recorded_on_disk(
+    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_now", lambda: "2026-11-21T00:15:00+00:00")
+    spec = replace(SHORT, workload=workload, without=("maximal_isr",))
+    on_disk, in_memory = (
+        RunDirectory.create(tmp_path / name, "short", SHORT.seed, in_memory=name == "memory")
+        for name in ("disk", "memory")
+    )
+    outcomes = [run(spec, each, report=False) for each in (on_disk, in_memory)]
+    assert not list(in_memory.path.glob("*.parquet"))
+    in_memory.write_tables()
+    assert outcomes[0].verdicts == outcomes[1].verdicts
+    written = [_contents(each.path) for each in (on_disk, in_memory)]
+    assert written[0].keys() == written[1].keys()
+    assert {name for name in written[0] if written[0][name] != written[1][name]} <= {Path("status.json")}
+    assert RunDirectory.open(in_memory.path).gaps() == ()
+
+
+def _contents(run_path: Path) -> dict[Path, bytes]:
+    return {path.relative_to(run_path): path.read_bytes() for path in run_path.rglob("*") if path.is_file()}
 
 
 def test_watching_a_run_does_not_change_it(finished: Outcome, tmp_path: Path) -> None:
