@@ -168,10 +168,11 @@ class SimDeployment:
         with self._world.guard.outside():
             for name, machine in self._machines.items():
                 data = directory / name / "data"
-                data.mkdir(parents=True, exist_ok=True)
-                for path, contents in machine.node.disk.files():
-                    (data / path).parent.mkdir(parents=True, exist_ok=True)
-                    (data / path).write_bytes(contents)
+                files = {data / path: contents for path, contents in machine.node.disk.files()}
+                for parent in dict.fromkeys((data, *(path.parent for path in files))):
+                    parent.mkdir(parents=True, exist_ok=True)
+                for path, contents in files.items():
+                    path.write_bytes(contents)
                 (directory / name / "node.log").write_text("".join(f"{line}\n" for line in machine.log))
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
 """The parent of the processes in which a local Spark carries out the tasks of a suite.
 
 Each task has a process of its own, forked from this one. What is imported here is there already: the broker with the
-classes of all Kafka messages, Arrow, the checkers and the report take two seconds of processor time, as much as a run.
+classes of all Kafka messages, Arrow, the checkers and the report take two seconds of processor time, as much as a run,
+and the code that reads and writes these messages is generated.
 A process that forks must have no other threads, so the libraries that start some when they are imported are told not
 to: NumPy's linear algebra, and the allocator that comes with Arrow.
 
@@ -25,7 +26,9 @@ import harness.suites.spark_task  # noqa: F401
 import results.pages.report
 import results.store.finished_runs
 import results.store.tables  # noqa: F401  (for the processes to come)
+from images.wire.messages import prepare
 
 if __name__ == "__main__":
+    prepare()
     sys.stderr = open(os.devnull, "w", encoding="utf-8")
     manager()

@@ -162,6 +162,13 @@ _answers: dict[type, type] = {}
 _encodings: dict[tuple[int, int, str], type] = {}
 
 
+def prepare() -> None:
+    """Generate the code of the canonical messages, so that processes forked from this one have it."""
+    for api in Api:
+        for message in (request_class(api), response_class(api)):
+            _codec(message)
+
+
 def request_class(api: Api, version: int | None = None) -> type:
     """The request class of an API in `version`, by default the canonical one."""
     return _message_class(api, CANONICAL[api] if version is None else version, "request")

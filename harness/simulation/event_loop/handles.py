@@ -15,15 +15,11 @@ T = TypeVar("T")
 
 
 class Ready(asyncio.Handle):
-    """A callback waiting for its turn."""
+    """A callback waiting for its turn. Made by `NodeLoop.call_soon`, which fills it."""
 
     __slots__ = ()
-
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None) -> None:
-        self._callback = callback
-        self._args = args
-        self._context = context if context is not None else copy_context()
-        self._cancelled = False
+    _callback: Callable[..., object]
+    _context: Context
 
     def cancel(self) -> None:
         """Never run it; again does nothing."""

@@ -22,7 +22,7 @@ from asyncio.events import _set_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
-from contextvars import Context
+from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack
 
@@ -36,6 +36,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
+_NEW_HANDLE = object.__new__
 _SWEEP_TASKS_AT = 256
 _SWEEP_TIMERS_AT = 128
 
@@ -102,7 +103,11 @@ class NodeLoop(RefusingLoop):
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """Run `callback(*args)` after all that is scheduled already."""
-        handle = Ready(callback, args, context)
+        handle = _NEW_HANDLE(Ready)  # without a call of `__init__`: this is the most frequent call of a run
+        handle._callback = callback
+        handle._args = args
+        handle._context = context if context is not None else copy_context()
+        handle._cancelled = False
         if not self.queued:
             self.queued = True
             self.world.runnable.append(self)
@@ -154,7 +159,8 @@ class NodeLoop(RefusingLoop):
 
     def fire_due_timers(self) -> None:
         """Make every timer whose time has come ready, in order of time."""
-        now_ns = self._clock.now_ns()
+        clock = self._clock
+        now_ns = self.world.now_ns + clock.offset_ns if clock.steady else clock.now_ns()
         timers = self._timers
         ready = self.ready
         while timers and (timers[0][0] <= now_ns or timers[0][2]._cancelled):
