@@ -146,7 +146,8 @@ class CancelledInDoubt(ScriptedLeaderFault):
 
     name: ClassVar[str] = "cancelled-in-doubt"
     number: ClassVar[int] = 12
-    proof: ClassVar[tuple[str, ...]] = ("cancelled", "cancel_refused")
+    proof: ClassVar[tuple[str, ...]] = (*ScriptedLeaderFault.proof, "cancelled", "cancel_refused")
+    """The cut with which it begins is an effect, too, where the cluster never comes to the move."""
     weight: ClassVar[float] = 2.0
 
     @classmethod
