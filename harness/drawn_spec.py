@@ -9,7 +9,7 @@ from typing import Any, Final
 from harness import worlds
 from harness.client_spec import ClientSpec
 from harness.spec import Spec
-from harness.worlds import DIMENSIONS, Dimension
+from harness.worlds import DIMENSIONS, Dimension, WorldValue
 
 _CLIENTS: Final = "clients."
 _CLIENT_FIELDS: Final[Mapping[str, str]] = {
@@ -23,8 +23,17 @@ def with_drawn_world(spec: Spec) -> Spec:
     settings alone are drawn. The values that it has of what it varies, as one drawn before does, are replaced."""
     if not spec.vary:
         return spec
-    known = [dimension.name for dimension in DIMENSIONS if _means_anything(spec, dimension)]
-    drawn = worlds.draw(spec.seed, [name for name in spec.vary if name in known], _given(spec))
+    return with_world(spec, worlds.draw(spec.seed, drawn_dimensions(spec), given_world(spec)))
+
+
+def drawn_dimensions(spec: Spec) -> list[str]:
+    """The dimensions that are drawn for a spec: those that it varies and that mean anything in it."""
+    known = {dimension.name for dimension in DIMENSIONS if _means_anything(spec, dimension)}
+    return [name for name in spec.vary if name in known]
+
+
+def with_world(spec: Spec, drawn: Mapping[str, WorldValue]) -> Spec:
+    """The spec with these values for its drawn dimensions, and a record of them in `drawn`."""
     changes: dict[str, Any] = {}
     clients: dict[str, Any] = {}
     settings = dict(spec.settings)
@@ -51,7 +60,7 @@ def with_drawn_world(spec: Spec) -> Spec:
     )
 
 
-def _given(spec: Spec) -> dict[str, Any]:
+def given_world(spec: Spec) -> dict[str, Any]:
     """The value of every dimension that is not to be drawn, and the workload."""
     given: dict[str, Any] = {"workload": spec.workload}
     for dimension in DIMENSIONS:

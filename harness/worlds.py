@@ -64,10 +64,14 @@ class Dimension:
         """Whether it is a setting of the system under test."""
         return "." in self.name and not self.name.startswith("clients.")
 
+    def fitting(self, world: World) -> list[WorldValue]:
+        """Its values that fit the world."""
+        return [value for value in self.values if _fits(self.name, {**world, self.name: value})]
+
     def draw(self, seed: int, share: float, world: World) -> WorldValue | None:
         """A value that fits the world; the default unless the dimension is among the `share` that departs from it. None
         when no value fits."""
-        fitting = [value for value in self.values if _fits(self.name, {**world, self.name: value})]
+        fitting = self.fitting(world)
         departs = _uniform(seed, f"{self.number}") < share
         if not departs and self.default in fitting:
             return self.default
@@ -76,6 +80,16 @@ class Dimension:
             return -math.log(1 - _uniform(seed, f"{self.number}/{value}")) / self.weights.get(value, 1.0)
 
         return min(fitting, key=key, default=None)
+
+    def chances(self, share: float, world: World) -> dict[WorldValue, float]:
+        """The values that fit the world, each with the probability by which `draw` draws it."""
+        fitting = self.fitting(world)
+        weights = [self.weights.get(value, 1.0) for value in fitting]
+        departing = share if self.default in fitting else 1.0
+        chances = {value: departing * weight / sum(weights) for value, weight in zip(fitting, weights, strict=True)}
+        if departing < 1:
+            chances[self.default] += 1 - departing
+        return chances
 
 
 DIMENSIONS: Final[tuple[Dimension, ...]] = (
@@ -210,11 +224,18 @@ def draw(seed: int, names: Collection[str], world: World) -> dict[str, WorldValu
     """A value for each of the dimensions `names`, in the `world` that is given; those that mean nothing there, or
     of which no value fits, are left out."""
     share = 1 - _uniform(seed, "share") ** 2
+    return draw_each(names, world, lambda dimension, known: dimension.draw(seed, share, known))
+
+
+def draw_each(
+    names: Collection[str], world: World, draw_value: Callable[[Dimension, World], WorldValue | None]
+) -> dict[str, WorldValue]:
+    """As `draw`, with another way to draw the value of a dimension in the world drawn before it."""
     drawn: dict[str, WorldValue] = {}
     known = dict(world)
     for dimension in DIMENSIONS:
         if dimension.name in names and dimension.workload in ("", world["workload"]):
-            value = dimension.draw(seed, share, known)
+            value = draw_value(dimension, known)
             if value is not None:
                 drawn[dimension.name] = value
             known[dimension.name] = dimension.default if value is None else value

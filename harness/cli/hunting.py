@@ -132,7 +132,7 @@ def _summary(corpus: Corpus) -> list[str]:
     """The hunt in all of its nights: what it has seen, and what found it."""
     lines = [
         f"hunt: {len(corpus.situations):,} situations in {corpus.runs:,} runs of {corpus.rounds:,} rounds, "
-        f"{corpus.alone():,} of them in one run only; {len(corpus.entries):,} runs in the corpus"
+        f"{len(corpus.alone):,} of them in one run only; {len(corpus.entries):,} runs in the corpus"
     ]
     shares = sorted(corpus.shares().items(), key=lambda item: -item[1])
     lines.append("next:   " + ", ".join(f"{origin} {share:.0%}" for origin, share in shares))

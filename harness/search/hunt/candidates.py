@@ -1,30 +1,38 @@
 """The runs of a round, drawn from the corpus as it is when the round begins.
 
 Each candidate has a stream of its own, named for the hunt's random seed, the round and its place in it. So a round
-depends on the corpus and on nothing else, however its runs are spread over processes. Of several fresh specs that are
-drawn for a place the most promising one is run; at some places the first one, so that what seems to promise little is
-still tried.
+depends on the corpus and on nothing else, however its runs are spread over processes. Rounds begin small, since nothing
+is learned within one. At a tenth of the places of fresh specs a random run is made, so that what seems to promise
+little is still tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
 
 from harness.search.hunt.corpus import FRESH, Candidate, Corpus
+from harness.search.hunt.fresh_specs import promising
 from harness.search.hunt.operators import OPERATORS, Parents, fresh, mutate
+from harness.search.hunt.traits import TraitYield
 from harness.spec import SEEDS, Spec
 
-FRESH_DRAWS: Final = 8
-"""Fresh specs that are drawn for a place."""
-_UNSCORED_SHARE: Final = 0.2
-"""Of the places of fresh specs at which the first one is run."""
+RANDOM_SHARE: Final = 0.1
+"""Of the places of fresh specs: those at which a run is made as a suite draws it."""
+FIRST_ROUND: Final = 8
+"""Runs of the first rounds."""
+
+
+def round_size(corpus: Corpus, most: int) -> int:
+    """How many runs the next round has, if a round has so many at most: as many as all rounds before."""
+    return min(most, max(FIRST_ROUND, corpus.runs))
 
 
 def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candidate]:
     """The next round: `count` runs."""
-    weights, shares = corpus.weights(), corpus.shares()
+    weights, shares, yields = corpus.weights(), corpus.shares(), corpus.trait_yields()
 
     def candidate(place: int) -> Candidate:
         random = Random(f"{seed}/{corpus.rounds}/{place}")
@@ -35,13 +43,14 @@ def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candid
             parents = Parents(corpus.entries[parent].candidate.spec, corpus.entries[mate].candidate.spec, base)
             spec = mutate(OPERATORS[origin], parents, random)
         if spec is None:
-            origin, spec, parent = FRESH, _fresh(corpus, base, random), ""
+            origin, spec, parent = FRESH, _fresh(base, random, yields), ""
         name = f"{origin}-{corpus.runs + place:06}"
         return Candidate(name, origin, replace(spec, name=name).to_yaml(), parent)
 
     return [candidate(place) for place in range(count)]
 
 
-def _fresh(corpus: Corpus, base: Spec, random: Random) -> Spec:
-    draws = FRESH_DRAWS if corpus.runs and random.random() >= _UNSCORED_SHARE else 1
-    return max((fresh(base, random.randrange(SEEDS)) for _ in range(draws)), key=corpus.promise)
+def _fresh(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> Spec:
+    if random.random() < RANDOM_SHARE:
+        return fresh(base, random.randrange(SEEDS))
+    return promising(base, random, yields)

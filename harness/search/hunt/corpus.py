@@ -1,25 +1,30 @@
-"""The corpus of a guided search: runs that showed something new, and how often each situation was seen.
+"""The corpus of a guided search: runs that showed something new, and how often each feature was seen.
 
-A run enters when it was in a protocol situation in which no run before it was (`results.situations`), or made a
-transition that none before it made. A run that is not valid does not: it is a finding, and its children would show the
-same one again. All runs count for how often a situation was seen.
+A run enters when it was in a protocol situation in which no run before it was (`harness.search.hunt.features`), made a
+transition that none before it made, or read a safety rule that none before it read. A run that is not valid does not:
+it is a finding, and its children would show the same one again. All runs count for how often a situation was seen.
+
+**What a situation is worth** depends on the replicas of its partition: 1 / square root of the situations that were seen
+of partitions with as many. A partition with five replicas has many times the situations of one with three, and a
+search that counts them alike goes for more replicas. A rule that a run reads is worth RULE_WORTH situations.
 
 **Which entry is a parent** is drawn with the weight
 
-    sum of 1 / (runs that were in it) over its situations  /  steps of its run and of those of its children
+    sum of worth / (runs that showed it) over its features  /  cost of its run and of those of its children
 
-so that rare situations are gone back to (AFLFast's power schedules: energy against the frequency of a path), cheap runs
-before expensive ones, and an entry counts for less with every child. A child that shows rare situations is an entry of
+so that rare features are gone back to (AFLFast's power schedules: energy against the frequency of a path), cheap runs
+before expensive ones, and an entry counts for less with every child. A child that shows rare features is an entry of
 its own.
 
-**Which operator makes a child** is drawn by what each has shown: new situations per step of its runs, where rounds of
-long ago count for less, since what is new becomes scarcer. `FRESH`, a run as a suite draws it, competes with all
+**Which operator makes a child** is drawn by what each has shown: worth that was new by the cost of its runs, where runs
+of long ago count for less, since what is new becomes scarcer. `FRESH`, a run without a parent, competes with all
 operators together. Each keeps a part of the draws.
 
-**Which fresh specs are promising** is learned from the traits of those before: the values of their worlds, the families
-and the number of their faults. The promise of a spec is the product, over its traits, of the yield of fresh runs with
-the trait by that of all fresh runs. Children teach nothing here: they share nearly all traits with their parents, so
-one lucky run would make all of its own traits look good.
+**Which fresh specs are promising** is learned from those before (`harness.search.hunt.traits`). A fresh run showed what
+no other run has shown until now, not what was new when it was made: by Good and Turing, what only one of several like
+runs was in says how much the next like run will add. So a kind of run is given up as it repeats itself. Children teach
+nothing here: they share nearly all traits with their parents, so one lucky run would make all of its own traits look
+good.
 
 A step is one decision of the simulation's scheduler. It stands for the cost of a run, because processor time would
 make the search depend on the machine.
@@ -27,47 +32,34 @@ make the search depend on the machine.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from harness.search.hunt.features import RunFeatures, replicas_of
 from harness.search.hunt.operators import OPERATORS
+from harness.search.hunt.traits import TraitYield, Trial, fitted, traits_of
 from harness.spec import Spec, loads
 
 FRESH: Final = "fresh"
 """The way to make a run without a parent."""
 ORIGINS: Final = (FRESH, *OPERATORS)
 """The ways to make a run."""
-RUN_STEPS: Final = 30_000
-"""The cost of a run beside its steps, in steps: making its cluster, checking and storing it (measured: 0.8 s of CPU,
-where a step takes 27 µs)."""
-_MEMORY: Final = 0.9
-"""How much the rounds before the last count for the yield of an operator, by round."""
+RULE_WORTH: Final = 10.0
+"""Of a rule that a run reads, in situations."""
+_MEMORY: Final = 0.99
+"""How much the runs before a run count for the yield of an operator."""
 _PRIOR_RUNS: Final = 4.0
-"""So many runs of the mean yield each operator and each trait is taken to have made beside its own."""
+"""So many runs of the mean yield each operator is taken to have made beside its own."""
 _SHARE_LEAST: Final = 0.02
 """Of an operator."""
 _FRESH_SHARE_LEAST: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class RunFeatures:
-    """The features of one run."""
-
-    situations: frozenset[str]
-    """By their ids."""
-    transitions: frozenset[str]
-    """By their names."""
-    steps: int
-    """Decisions of the scheduler."""
-
-    @property
-    def cost(self) -> int:
-        """In steps."""
-        return RUN_STEPS + self.steps
+_TRIALS_MOST: Final = 400
+"""Fresh runs that are learned from: the last ones."""
+_FEW: Final = 50
+"""Situations that partitions with any number of replicas are taken to have at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +94,24 @@ class CorpusEntry:
 
 @dataclass(slots=True)
 class SearchYield:
-    """The yield of some runs; those of older rounds count for less."""
+    """The yield of some runs; those of long ago count for less."""
 
     new: float = 0.0
-    """New situations."""
+    """The worth of what was new."""
     cost: float = 0.0
     runs: float = 0.0
 
-    def add(self, new: int, cost: int) -> None:
+    def add(self, new: float, cost: int) -> None:
         """Count a run."""
         self.new, self.cost, self.runs = self.new + new, self.cost + cost, self.runs + 1
 
-    def fade(self) -> None:
-        """A round has passed."""
-        self.new, self.cost, self.runs = self.new * _MEMORY, self.cost * _MEMORY, self.runs * _MEMORY
+    def fade(self, runs: int) -> None:
+        """So many runs have been made since."""
+        share = _MEMORY**runs
+        self.new, self.cost, self.runs = self.new * share, self.cost * share, self.runs * share
 
     def rate(self, prior: SearchYield) -> float:
-        """New situations by step, with a few runs as those of `prior` are in the mean."""
+        """New worth by step, with a few runs as those of `prior` are in the mean."""
         share = _PRIOR_RUNS / prior.runs
         return (self.new + share * prior.new) / (self.cost + share * prior.cost)
 
@@ -131,50 +124,58 @@ class Corpus:
     """Runs that were made."""
     rounds: int = 0
     situations: Counter[str] = field(default_factory=Counter)
-    """Id → number of runs that were in it."""
+    """Situation → number of runs that were in it."""
+    rules: Counter[str] = field(default_factory=Counter)
+    """Rule → number of runs that read it."""
     transitions: set[str] = field(default_factory=set)
-    """By name; those that any run made."""
+    """Those that any run made."""
+    alone: dict[str, str] = field(default_factory=dict)
+    """Situation in which one run only was → that run."""
     entries: dict[str, CorpusEntry] = field(default_factory=dict)
     """By run, in the order in which they entered."""
     yields: dict[str, SearchYield] = field(default_factory=lambda: {origin: SearchYield() for origin in ORIGINS})
     """By origin."""
-    traits: dict[str, SearchYield] = field(default_factory=dict)
-    """By trait."""
     every: SearchYield = field(default_factory=SearchYield)
     """Of all runs."""
+    trials: list[Trial] = field(default_factory=list)
+    """The last fresh runs."""
 
     def take_in(self, runs: Sequence[tuple[Candidate, RunFeatures, bool]]) -> list[CorpusEntry]:
         """Take in the runs of one round, in order, each with its features and whether it was valid. The new entries."""
         entered = []
-        for each in (self.every, *self.yields.values(), *self.traits.values()):
-            each.fade()
+        for each in (self.every, *self.yields.values()):
+            each.fade(len(runs))
+        worth = self._worth()
         for candidate, features, valid in runs:
-            new = sum(situation not in self.situations for situation in features.situations)
-            is_new = new or not features.transitions <= self.transitions
-            self.situations.update(features.situations)
-            self.transitions.update(features.transitions)
-            traits = traits_of(candidate.spec) if candidate.origin == FRESH else []
-            of_traits = [self.traits.setdefault(trait, SearchYield()) for trait in traits]
-            for each in (self.every, self.yields[candidate.origin], *of_traits):
-                each.add(new, features.cost)
+            new = [situation for situation in features.situations if situation not in self.situations]
+            new_rules = sum(rule not in self.rules for rule in features.rules)
+            is_new = new or new_rules or not features.transitions <= self.transitions
+            self._count(candidate.run, features)
+            if candidate.origin == FRESH:
+                self.trials.append(Trial(candidate.run, traits_of(candidate.spec), features.cost))
+            shown = worth.of_situations(Counter(map(replicas_of, new))) + new_rules * worth.rule
+            for each in (self.every, self.yields[candidate.origin]):
+                each.add(shown, features.cost)
             if candidate.parent in self.entries:
                 self.entries[candidate.parent].spent += features.cost
             if is_new and valid:
-                entry = self.entries[candidate.run] = CorpusEntry(candidate, features, new, features.cost)
+                entry = self.entries[candidate.run] = CorpusEntry(candidate, features, len(new), features.cost)
                 entered.append(entry)
         self.runs += len(runs)
         self.rounds += 1
+        del self.trials[:-_TRIALS_MOST]
         return entered
 
     def weights(self) -> dict[str, float]:
         """Run → how likely its entry is a parent, relative to the others."""
-        return {run: self._rarity(entry.features.situations) / entry.spent for run, entry in self.entries.items()}
+        worth = self._worth()
+        return {run: self._rarity(entry.features, worth) / entry.spent for run, entry in self.entries.items()}
 
     def shares(self) -> dict[str, float]:
         """Way to make a run → its share of the draws."""
         if not self.entries:
             return {FRESH: 1.0}
-        rates = {origin: each.rate(self.every) for origin, each in self.yields.items()}
+        rates = {origin: each.rate(self.every) ** 2 for origin, each in self.yields.items()}
         rates[FRESH] *= len(OPERATORS)
         total = sum(rates.values())
         if not total:
@@ -183,32 +184,51 @@ class Corpus:
         rest = 1 - sum(least.values())
         return {origin: least[origin] + rest * rate / total for origin, rate in rates.items()}
 
-    def promise(self, spec: Spec) -> float:
-        """The logarithm of the yield to expect of a fresh spec, by that of all fresh ones."""
-        every = self.yields[FRESH]
-        if not every.new:
-            return 0.0
-        known = (self.traits[trait] for trait in traits_of(spec) if trait in self.traits)
-        return sum(math.log(each.rate(every) * every.cost / every.new) for each in known)
+    def trait_yields(self) -> dict[str, TraitYield]:
+        """Trait of a fresh spec → what it is worth."""
+        worth = self._worth()
+        own: dict[str, Counter[str]] = {trial.run: Counter() for trial in self.trials}
+        for situation, run in self.alone.items():
+            if run in own:
+                own[run][replicas_of(situation)] += 1
+        return fitted(self.trials, [worth.of_situations(own[trial.run]) for trial in self.trials])
 
-    def alone(self) -> int:
-        """Situations that one run only was in."""
-        return sum(count == 1 for count in self.situations.values())
+    def _count(self, run: str, features: RunFeatures) -> None:
+        for situation in features.situations:
+            if situation not in self.situations:
+                self.alone[situation] = run
+            else:
+                self.alone.pop(situation, None)
+        self.situations.update(features.situations)
+        self.transitions.update(features.transitions)
+        self.rules.update(features.rules)
 
-    def _rarity(self, situations: Iterable[str]) -> float:
+    def _worth(self) -> _Worth:
+        seen = Counter(map(replicas_of, self.situations))
+        each = {replicas: max(count, _FEW) ** -0.5 for replicas, count in sorted(seen.items())}
+        mean = sum(each[replicas] * seen[replicas] for replicas in each) / sum(seen.values()) if seen else _FEW**-0.5
+        return _Worth(each, RULE_WORTH * mean)
+
+    def _rarity(self, features: RunFeatures, worth: _Worth) -> float:
         # Sorted, since the sum of floats depends on the order.
-        return sum(1 / self.situations[situation] for situation in sorted(situations))
+        of_situations = sum(worth.situation(it) / self.situations[it] for it in sorted(features.situations))
+        return of_situations + worth.rule * sum(1 / self.rules[rule] for rule in sorted(features.rules))
 
 
-def traits_of(spec: Spec) -> list[str]:
-    """The traits of a spec whose faults are a script."""
-    waiting = any(each.when is not None for each in spec.script)
-    return [
-        *(f"{dimension}={value}" for dimension, value in spec.drawn.items()),
-        *(f"family={family}" for family in spec.script.families),
-        f"faults<{1 << len(spec.script).bit_length()}",
-        f"waiting={waiting}",
-    ]
+@dataclass(frozen=True, slots=True)
+class _Worth:
+    """What features are worth."""
+
+    situations: Mapping[str, float]
+    """Replicas of the partition → of each situation."""
+    rule: float
+
+    def situation(self, situation: str) -> float:
+        return self.situations.get(replicas_of(situation), _FEW**-0.5)
+
+    def of_situations(self, numbers: Mapping[str, int]) -> float:
+        """Of so many situations of partitions with as many replicas."""
+        return sum(count * self.situations.get(replicas, _FEW**-0.5) for replicas, count in sorted(numbers.items()))
 
 
 @lru_cache(maxsize=512)

@@ -17,7 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from harness.search.hunt.corpus import Candidate, Corpus, CorpusEntry, RunFeatures, SearchYield
+from harness.search.hunt.corpus import Candidate, Corpus, CorpusEntry, SearchYield
+from harness.search.hunt.features import RunFeatures
+from harness.search.hunt.traits import Trial
 from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
 from results.atomic_files import put_json, read_json
@@ -70,9 +72,11 @@ class CorpusFolder:
                 rounds=state["rounds"],
                 situations=Counter(state["situations"]),
                 transitions=set(state["transitions"]),
+                rules=Counter(state["rules"]),
+                alone=dict(state["alone"]),
+                trials=[Trial(run, tuple(traits), cost) for run, traits, cost in state["trials"]],
             )
             corpus.yields |= {name: SearchYield(**values) for name, values in state["yields"].items()}
-            corpus.traits |= {name: SearchYield(**values) for name, values in state["traits"].items()}
             corpus.every = SearchYield(**state["every"])
             spent = dict(state["entries"])
         except (KeyError, TypeError, ValueError, SpecError) as error:
@@ -92,11 +96,13 @@ class CorpusFolder:
             "rounds": corpus.rounds,
             "every": asdict(corpus.every),
             "yields": {name: asdict(each) for name, each in corpus.yields.items()},
-            "traits": {name: asdict(each) for name, each in corpus.traits.items()},
+            "trials": corpus.trials,
             "spec": plan.base.to_yaml(),
             "entries": {run: entry.spent for run, entry in corpus.entries.items()},
             "situations": dict(sorted(corpus.situations.items())),
             "transitions": sorted(corpus.transitions),
+            "rules": dict(sorted(corpus.rules.items())),
+            "alone": dict(sorted(corpus.alone.items())),
         }
         put_json(self.path / STATE, state, durable=True)
 
@@ -107,7 +113,12 @@ class CorpusFolder:
             raise StoreError(f"{path}: is missing from the corpus")
         try:
             candidate = Candidate(run, values["origin"], values["spec"], values["parent"])
-            features = RunFeatures(frozenset(values["situations"]), frozenset(values["transitions"]), values["steps"])
+            features = RunFeatures(
+                frozenset(values["situations"]),
+                frozenset(values["transitions"]),
+                values["steps"],
+                frozenset(values["rules"]),
+            )
             return CorpusEntry(candidate, features, values["new"], spent)
         except (KeyError, TypeError) as error:
             raise StoreError(f"{path}: is not an entry of a corpus: {error}") from None
@@ -126,4 +137,5 @@ def _entry_to_json(entry: CorpusEntry) -> Mapping[str, Any]:
         "spec": candidate.text,
         "situations": sorted(features.situations),
         "transitions": sorted(features.transitions),
+        "rules": sorted(features.rules),
     }

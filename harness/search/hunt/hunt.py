@@ -9,27 +9,26 @@ same corpus on any number of processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from harness.cluster.systems import SYSTEMS
 from harness.search.ended_runs import EndedRun, EndedRuns
-from harness.search.hunt.candidates import candidates
-from harness.search.hunt.corpus import Candidate, Corpus, RunFeatures
+from harness.search.hunt.candidates import candidates, round_size
+from harness.search.hunt.corpus import Candidate, Corpus
+from harness.search.hunt.features import RunFeatures, features_of_marks
 from harness.search.hunt.folder import CorpusFolder, HuntPlan
 from harness.spec import Spec
 from harness.suites.plan import PlannedRun, Suite
 from harness.worlds import possible_values
 from harness.yaml_document import SpecError
 from images.system import Capability
-from results.coverage import SITUATION, TRANSITION
 from results.errors import StoreError
-from results.situations.situation import ProtocolSituation
 
 ROUND_SIZE: Final = 32
-"""Runs of a round by default: as many may be made at the same time."""
+"""Runs of a round by default, but for the first: as many may be made at the same time."""
 
 
 @dataclass(slots=True)
@@ -62,7 +61,7 @@ class HuntSession:
             runs = [(each, features_of(ended[each.run]), validities[each.run] == "valid") for each in self._round]
             self.folder.save(self.plan, self.corpus, self.corpus.take_in(runs))
             self._round = []
-        left = self.plan.round_size
+        left = round_size(self.corpus, self.plan.round_size)
         if self.runs_most is not None:
             left = min(left, self.runs_most - len(self.planned))
         if left <= 0 or not self.goes_on():
@@ -116,13 +115,6 @@ class Hunt(Suite):
 def features_of(run: EndedRun) -> RunFeatures:
     """The features of a run."""
     return features_of_marks(run.marks, int(run.facts.get("scheduler_steps", 0)))
-
-
-def features_of_marks(marks: Sequence[tuple[str, str]], steps: int) -> RunFeatures:
-    """The features of a run with these marks, each a kind and a name (`results.coverage`)."""
-    codes = [name for kind, name in marks if kind == SITUATION]
-    transitions = frozenset(name for kind, name in marks if kind == TRANSITION)
-    return RunFeatures(frozenset(ProtocolSituation(code).id for code in codes), transitions, steps)
 
 
 def check_base(spec: Spec) -> None:

@@ -18,6 +18,7 @@ but the clock to have an effect. An operator that finds nothing legal gives back
     splice         the schedule until a moment, and that of another spec from there on
     transplant     a stretch of another schedule, at another moment
     pack           both schedules one after the other, each in half of its time
+    overlay        one more random schedule at the same time
 
 `reseed`, `new_faults` and `new_world` draw another seed. Of the others half of the children keep that of their parent,
 so that the run is the same up to the first change; half get another, since what the same beginning shows is known.
@@ -85,7 +86,7 @@ Operator = Callable[[Parents, Random], Spec | None]
 
 def fresh(base: Spec, seed: int) -> Spec:
     """The run of this seed as a suite would make it, with its world drawn and its faults as a script."""
-    return _scripted(with_drawn_world(replace(base, seed=seed)))
+    return scripted(with_drawn_world(replace(base, seed=seed)))
 
 
 def mutate(operator: Operator, parents: Parents, random: Random) -> Spec | None:
@@ -119,12 +120,14 @@ def reseed(parents: Parents, random: Random) -> Spec | None:
 
 def new_faults(parents: Parents, random: Random) -> Spec | None:
     """Another random schedule in the same world."""
-    if not parents.base.families:
-        return None
+    return _rescheduled(parents, random) if parents.base.families else None
+
+
+def _rescheduled(parents: Parents, random: Random) -> Spec:
     drawn = replace(parents.spec, seed=random.randrange(SEEDS), families=parents.base.families, script=Schedule())
     shares = {name: float(parents.spec.drawn.get(name, 0)) for name in _OF_FAULTS}
     triggers, channels, blackouts = (shares[name] for name in ("triggers", "channels", "blackouts"))
-    return _scripted(replace(drawn, triggers=triggers, channels=channels, blackouts=blackouts))
+    return scripted(replace(drawn, triggers=triggers, channels=channels, blackouts=blackouts))
 
 
 def new_world(parents: Parents, random: Random) -> Spec | None:
@@ -260,11 +263,20 @@ def pack(parents: Parents, random: Random) -> Spec | None:
     return _with(parents.spec, [*faults[:own], *moved])
 
 
+def overlay(parents: Parents, random: Random) -> Spec | None:
+    """The schedule, and another random one of its world at the same time: a fault meets others more often than in one
+    schedule, where it mostly meets a cluster that is well."""
+    if not parents.base.families:
+        return None
+    over = replace(parents, mate=_rescheduled(parents, random))
+    return _with(parents.spec, [*parents.spec.script, *_adopted(over, lambda each: True, lambda at_s: at_s)])
+
+
 OPERATORS: Final[Mapping[str, Operator]] = {
     operator.__name__: operator
     for operator in (
         reseed, new_faults, new_world, shift, stretch, retarget, swap_fault, add_fault, drop_faults, add_trigger,
-        drop_trigger, splice, transplant, pack,
+        drop_trigger, splice, transplant, pack, overlay,
     )
 }  # fmt: skip
 
@@ -272,7 +284,7 @@ OPERATORS: Final[Mapping[str, Operator]] = {
 # ---- how they are made -----------------------------------------------------------------------------------------------
 
 
-def _scripted(spec: Spec) -> Spec:
+def scripted(spec: Spec) -> Spec:
     """The spec with the faults that its run in the simulation would draw, as a script."""
     injection_s = environment_named("sim", {}).injection_s
     stream = run_stream(spec.seed, "schedule")

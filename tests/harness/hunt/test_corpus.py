@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.search.hunt.candidates import candidates
-from harness.search.hunt.corpus import FRESH, ORIGINS, Candidate, Corpus, RunFeatures
+from harness.search.hunt.candidates import candidates, round_size
+from harness.search.hunt.corpus import FRESH, ORIGINS, Candidate, Corpus
+from harness.search.hunt.features import RunFeatures
 from harness.search.hunt.folder import CorpusFolder, HuntPlan
 from harness.search.hunt.hunt import begin, check_base
 from harness.search.hunt.operators import fresh
+from harness.search.hunt.traits import traits_of
 from harness.spec import Spec, loads, parse
 from harness.yaml_document import SpecError
 from results.errors import StoreError
@@ -20,11 +21,17 @@ from results.errors import StoreError
 BASE = parse({"vary": True, "time_limit": 20})
 
 
-def features(situations: Iterable[str], steps: int = 10_000, transitions: Iterable[str] = ()) -> RunFeatures:
-    return RunFeatures(frozenset(situations), frozenset(transitions), steps)
+def features(
+    situations: Iterable[str], steps: int = 10_000, transitions: Iterable[str] = (), rules: Iterable[str] = ()
+) -> RunFeatures:
+    return RunFeatures(frozenset(situations), frozenset(transitions), steps, frozenset(rules))
 
 
 TEXT = fresh(BASE, 1).to_yaml()
+
+
+def fresh_candidate(run: str, seed: int) -> Candidate:
+    return Candidate(run, FRESH, fresh(BASE, seed).to_yaml())
 
 
 def candidate(run: str, origin: str = FRESH, parent: str = "") -> Candidate:
@@ -38,7 +45,7 @@ def corpus_of(*rounds: list[tuple[Candidate, RunFeatures, bool]]) -> Corpus:
     return corpus
 
 
-def test_a_run_enters_for_a_new_situation_or_transition_and_a_finding_does_not() -> None:
+def test_a_run_enters_for_a_new_situation_transition_or_rule_and_a_finding_does_not() -> None:
     corpus = Corpus()
     entered = corpus.take_in(
         [
@@ -46,12 +53,13 @@ def test_a_run_enters_for_a_new_situation_or_transition_and_a_finding_does_not()
             (candidate("bb"), features("xy"), True),
             (candidate("ccc"), features("x", transitions=["x→y"]), True),
             (candidate("dddd"), features("z"), False),
+            (candidate("eeeee"), features("x", rules=["fence_fetch_epoch"]), True),
         ]
     )
-    assert [(entry.candidate.run, entry.new) for entry in entered] == [("a", 2), ("ccc", 0)]
-    assert list(corpus.entries) == ["a", "ccc"]
-    assert corpus.situations == {"x": 3, "y": 2, "z": 1}
-    assert (corpus.runs, corpus.rounds, corpus.alone()) == (4, 1, 1)
+    assert [(entry.candidate.run, entry.new) for entry in entered] == [("a", 2), ("ccc", 0), ("eeeee", 0)]
+    assert list(corpus.entries) == ["a", "ccc", "eeeee"]
+    assert corpus.situations == {"x": 4, "y": 2, "z": 1}
+    assert (corpus.runs, corpus.rounds, corpus.alone) == (5, 1, {"z": "dddd"})
 
 
 def test_rare_situations_and_cheap_runs_are_gone_back_to_and_children_use_up_their_parent() -> None:
@@ -85,29 +93,59 @@ def test_an_operator_that_shows_more_is_drawn_more_and_none_is_given_up() -> Non
             (candidate("b", "splice"), features("a"), True),
             (candidate("c", "shift"), features([f"later {number}"]), True),
         ]
-        for number in range(30)
+        for number in range(60)
     ]
     shares = corpus_of(first, runs, *later).shares()
     assert shares["shift"] > 1.5 * shares["splice"], "what was new long ago counts for less"
 
 
-def test_fresh_specs_with_the_traits_of_those_that_showed_much_promise_more() -> None:
-    specs = [fresh(BASE, seed) for seed in range(30)]
+def test_a_run_that_read_a_rare_rule_is_gone_back_to() -> None:
     runs = [
-        (
-            Candidate(f"r{number}", FRESH, spec.to_yaml()),
-            features(f"{number}/{part}" for part in range(10 * spec.partitions)),
-            True,
-        )
-        for number, spec in enumerate(specs)
+        (candidate("rare"), features("abc", rules=["often", "seldom"]), True),
+        (candidate("common"), features("xyz", rules=["often"]), True),
     ]
-    corpus = corpus_of(runs)
-    wide, narrow = (next(spec for spec in specs if spec.partitions == count) for count in (5, 1))
-    assert corpus.promise(wide) > 0 > corpus.promise(narrow)
-    children = [(replace(candidate, origin="shift"), shown, valid) for candidate, shown, valid in runs]
-    assert corpus_of(children).traits == {}, "children share the traits of their parents"
-    drawn = [loads(each.text) for each in candidates(corpus, BASE, 1, 12) if each.origin == FRESH]
-    assert sum(map(corpus.promise, drawn)) > sum(map(corpus.promise, specs)) / len(specs) * len(drawn)
+    weights = corpus_of(runs).weights()
+    assert weights["rare"] > 2 * weights["common"]
+
+
+def test_a_situation_of_partitions_with_many_known_ones_is_worth_less() -> None:
+    many = [f"5-{number}" for number in range(400)]
+    runs = [
+        (candidate("many"), features(many), True),
+        (candidate("wide"), features(["5-new"]), True),
+        (candidate("narrow"), features(["3-new"]), True),
+    ]
+    weights = corpus_of(runs).weights()
+    assert weights["narrow"] > 2 * weights["wide"]
+
+
+def test_a_fresh_run_teaches_by_what_no_other_run_shows_until_now() -> None:
+    corpus = corpus_of(
+        [
+            (fresh_candidate("again 1", 1), features("abcdef"), True),
+            (fresh_candidate("other", 2), features("ghij"), True),
+        ],
+        [(fresh_candidate("again 2", 1), features("abcdef"), True)],
+    )
+    yields = corpus.trait_yields()
+    traits = [set(traits_of(fresh(BASE, seed))) for seed in (1, 2)]
+    assert all(yields[trait].shown == 0 for trait in traits[0] - traits[1])
+    assert all(yields[trait].shown == pytest.approx(3) for trait in traits[1] - traits[0])
+
+
+def test_children_do_not_teach_what_traits_are_worth() -> None:
+    corpus = corpus_of([(candidate("a"), features("a"), True)], [(candidate("b", "shift", "a"), features("b"), True)])
+    assert [trial.run for trial in corpus.trials] == ["a"]
+
+
+def test_the_first_rounds_are_small_since_nothing_is_learned_within_one() -> None:
+    corpus = Corpus()
+    sizes = []
+    while corpus.runs < 100:
+        sizes.append(round_size(corpus, 32))
+        corpus.take_in([(candidate(f"{corpus.runs}/{place}"), features("a"), True) for place in range(sizes[-1])])
+    assert sizes == [8, 8, 16, 32, 32, 32]
+    assert round_size(Corpus(), 2) == 2
 
 
 def test_a_round_depends_on_the_corpus_and_the_seed_alone() -> None:
@@ -130,7 +168,11 @@ def saved(path: Path) -> tuple[CorpusFolder, HuntPlan, Corpus]:
     folder, plan = CorpusFolder(path), HuntPlan(BASE, 5, 4)
     corpus = Corpus()
     with folder.locked():
-        folder.save(plan, corpus, corpus.take_in([(candidate(name), features(name), True) for name in ("a", "bc")]))
+        folder.save(
+            plan,
+            corpus,
+            corpus.take_in([(candidate(name), features(name, rules=[name]), True) for name in ("a", "bc")]),
+        )
     return folder, plan, corpus
 
 

@@ -18,7 +18,6 @@ from harness.suites.spark_task import make
 from harness.suites.stored_spec import stored_spec
 from results.store import finished_runs
 from results.suites import read_suite
-from tests.harness.hunt.comparison import compared, table
 
 SMALL = {"brokers": 3, "controllers": 1, "partitions": 1, "rate": 5, "time_limit": 4}
 BASE = parse({**SMALL, "faults": ["pause", "kill"], "vary": ["replica.lag.time.max.ms", "triggers"]})
@@ -122,25 +121,3 @@ def test_bad_usage_is_one_line(arguments: list[str], line: str, capsys: pytest.C
     error = capsys.readouterr().err
     assert line in error
     assert len(error.splitlines()) == 1
-
-
-def test_the_comparison_gives_both_searches_the_same_time() -> None:
-    row = compared(0, 0.0, 1.0, lambda text: None)
-    assert row["hunt"]["runs"] == row["random"]["runs"] == 0, "no run fits into no time"
-
-
-def test_the_table_of_the_comparison_says_when_the_hunt_has_seen_as_much() -> None:
-    def searched(curve: list[tuple[float, int]]) -> dict[str, object]:
-        return {"runs": len(curve), "situations": curve[-1][1], "of_few_replicas": 10, "curve": curve}
-
-    row = {
-        "range": 3,
-        "cpu_seconds": 100.0,
-        "time_limit_s": 20.0,
-        "hunt": searched([(25.0, 50), (90.0, 80)]),
-        "random": searched([(30.0, 20), (95.0, 40)]),
-    }
-    lines = table([row, {**row, "hunt": searched([(99.0, 20)])}]).splitlines()
-    assert lines[2] == "| 3 | 40 | 80 | 2.00 | 10 | 10 | 1.00 | 2 | 2 | 25 s, 25% of its time |"
-    assert lines[3].endswith("| never |")
-    assert "the hunt sees 1.25 times (0.50 to 2.00) the distinct situations, 1,800 by CPU hour" in lines[-1]

@@ -1,0 +1,70 @@
+"""Fresh specs: runs without a parent, drawn towards traits that have shown much.
+
+A fresh spec is drawn in three steps, each from the chances of a random run times what traits are worth
+(`harness.search.hunt.traits`):
+
+1. *Its world*: each dimension one after the other, each value by its chance in a random world × its factor. Of a few
+   such worlds the one with the greatest promise is taken.
+2. *Its schedule*: as a random run of that world draws it; then another one over it, and another one. Faults of several
+   schedules meet each other, and a run has the same fixed cost and nearly the same steps with many faults as with few.
+3. *How many schedules* at once, of LAYERS: so many as promise the most; where nothing is known yet, any of them.
+
+Factors are drawn anew for each spec, by how probable they are, so that what is hardly known is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from harness.drawn_spec import drawn_dimensions, given_world, with_world
+from harness.search.hunt.operators import Parents, is_legal, overlay, scripted
+from harness.search.hunt.traits import TraitYield, promise, traits_of
+from harness.spec import SEEDS, Spec
+from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
+
+LAYERS: Final = (4, 8, 16)
+"""Random schedules at once, as far as they are legal together."""
+_WORLDS: Final = 8
+"""Worlds from which the most promising is taken."""
+
+
+def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> Spec:
+    """A fresh spec, with its world drawn and its faults as a script."""
+    factors = {trait: each.drawn(random) for trait, each in yields.items()}
+    names, given = drawn_dimensions(base), given_world(base)
+    drawn_worlds = [_world(names, given, factors, random) for _ in range(_WORLDS if factors else 1)]
+    world = max(drawn_worlds, key=lambda each: promise([_trait(*value) for value in each.items()], factors))
+    drawn = replace(base, seed=random.randrange(SEEDS))
+    specs = _layered(with_world(drawn, world) if names else drawn, base, random)
+    if not factors:
+        return random.choice(specs)
+    return max(specs, key=lambda spec: promise(traits_of(spec), factors))
+
+
+def _world(names: list[str], given: World, factors: Mapping[str, float], random: Random) -> dict[str, WorldValue]:
+    share = 1 - random.random() ** 2
+
+    def draw_value(dimension: Dimension, known: World) -> WorldValue | None:
+        chances = dimension.chances(share, known)
+        weights = [chance * factors.get(_trait(dimension.name, value), 1.0) for value, chance in chances.items()]
+        return random.choices(list(chances), weights)[0] if chances else None
+
+    return draw_each(names, given, draw_value)
+
+
+def _trait(name: str, value: WorldValue) -> str:
+    return f"{name}={recorded(value)}"
+
+
+def _layered(world: Spec, base: Spec, random: Random) -> list[Spec]:
+    """The spec with each number of LAYERS of random schedules at once; with fewer where no more are legal."""
+    specs = [scripted(world)]
+    while base.families and len(specs) < max(LAYERS):
+        more = overlay(Parents(specs[-1], specs[-1], base), random)
+        if more is None or not is_legal(more, base):
+            break
+        specs.append(more)
+    return [specs[layers - 1] for layers in LAYERS if layers <= len(specs)] or specs[-1:]

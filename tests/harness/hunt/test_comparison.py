@@ -1,0 +1,104 @@
+"""The comparison of a hunt with random runs: both get the same time, and its tables say what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from checkers.verdict import Validity
+from harness.search.hunt.corpus import FRESH, Candidate
+from harness.search.hunt.features import RunFeatures
+from harness.search.hunt.operators import fresh
+from harness.spec import Spec
+from tests.harness.hunt import comparison, finding
+from tests.harness.hunt.searches import MeasuredRun, Step
+
+RULE = "fence_fetch_broker_epoch"
+TEXT = fresh(finding.base(RULE, 5.0), 1).to_yaml()
+
+
+def step(run: str, cpu_s: float, situations: str = "", validity: Validity = Validity.VALID) -> Step:
+    few = frozenset(situations)
+    result = MeasuredRun(RunFeatures(few, frozenset(), 1), validity, ("a-finding",), few, cpu_s)
+    return Step(Candidate(run, FRESH, TEXT), result, cpu_s)
+
+
+def test_both_searches_get_the_same_time_in_turns_and_a_run_that_ends_late_does_not_count() -> None:
+    turns = []
+
+    def cheap() -> Iterator[Step]:
+        for number in range(100):
+            turns.append("cheap")
+            yield step(f"cheap {number}", 1.0, "abcdefghij"[number])
+
+    def dear() -> Iterator[Step]:
+        for number in range(100):
+            turns.append("dear")
+            yield step(f"dear {number}", 3.0, "xyz"[number])
+
+    tallies = comparison.in_turns({"cheap": cheap(), "dear": dear()}, 7.0, lambda name, tally: None)
+    assert turns[:8] == ["cheap", "dear", "cheap", "cheap", "cheap", "dear", "cheap", "cheap"]
+    rows = {name: tally.to_json() for name, tally in tallies.items()}
+    assert (rows["cheap"]["runs"], rows["cheap"]["situations"]) == (7, 7)
+    assert (rows["dear"]["runs"], rows["dear"]["situations"]) == (2, 2)
+    assert rows["dear"]["curve"] == [(3.0, 1), (6.0, 2)]
+
+
+def test_a_search_has_found_a_broker_with_the_first_invalid_run_that_is_valid_with_the_rule() -> None:
+    asked: list[Spec] = []
+
+    def validity_of_full(spec: Spec) -> Validity:
+        asked.append(spec)
+        return Validity.INVALID if len(asked) == 1 else Validity.VALID
+
+    def searching() -> Iterator[Step]:
+        yield step("valid", 1.0)
+        yield step("unknown", 1.0, validity=Validity.UNKNOWN)
+        yield step("accused", 1.0, validity=Validity.INVALID)
+        yield step("found", 1.0, validity=Validity.INVALID)
+
+    def in_vain() -> Iterator[Step]:
+        while True:
+            yield step("valid", 4.0)
+
+    searches = {"random": in_vain(), "hunt": searching()}
+    tallies = finding.until_found(searches, RULE, 10.0, validity_of_full, lambda name, tally: None)
+    assert [spec.without for spec in asked] == [(), ()]
+    hunt = tallies["hunt"].to_json()
+    assert (hunt["found"], hunt["cpu_s"], hunt["runs"]) == ("found", 4.0, 4)
+    assert hunt["accused"] == ["accused"]
+    assert (tallies["random"].found, tallies["random"].spent_s) == ("", 12.0)
+    rows = [{"rule": RULE, "range": 1, "cap_s": 10.0, "commit": "abc", **{n: t.to_json() for n, t in tallies.items()}}]
+    lines = finding.table(rows).splitlines()
+    assert lines[2] == f"| `{RULE}` | 1 | not in 10 | 3 | 0 | 4 | 4 | 0 | `a-finding` | `abc` |"
+    assert "random runs find it in 0 of 1 ranges, the hunt in 1" in lines[-1]
+    assert "a ratio of 0.33" in lines[-1]
+
+
+def test_the_specs_of_the_finds_lack_the_rule_and_have_no_stories() -> None:
+    spec = finding.base(RULE, 60.0)
+    assert spec.without == (RULE,)
+    assert spec.families == finding.FAMILIES
+    assert "scripted" not in spec.families
+
+
+def test_the_table_of_the_comparison_says_when_the_hunt_has_seen_as_much() -> None:
+    def searched(curve: list[tuple[float, int]]) -> dict[str, object]:
+        few = {"of_few_replicas": 10, "not_valid": ["run"]}
+        return {"runs": len(curve), "situations": curve[-1][1], "curve": curve, **few}
+
+    row = {
+        "range": 3,
+        "cpu_seconds": 100.0,
+        "time_limit_s": 20.0,
+        "commit": "abc",
+        "hunt": searched([(25.0, 50), (90.0, 80)]),
+        "random": searched([(30.0, 20), (95.0, 40)]),
+    }
+    rows = [{**row, "range": 4, "hunt": searched([(99.0, 20)])}, row, {**row, "cpu_seconds": 50.0}]
+    lines = comparison.table(rows).splitlines()
+    assert lines[3] == "| 3 | 100 | 40 | 80 | 2.00 | 10 | 10 | 1.00 | 2 | 2 | 25 s, 25% of its time | `abc` |"
+    assert " | never | " in lines[4]
+    assert "1 paired ranges of 50 s" in lines[6]
+    assert "2 paired ranges of 100 s" in lines[8]
+    assert "the hunt sees 1.25 times (0.50 to 2.00) the distinct situations" in lines[8]
+    assert "2 of the random ones, 2 of the hunt" in lines[8]
