@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PACKAGES := images workloads nemesis checkers results harness faultline examples tests
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint types pythons collect format pytest torture bench fuzz incidents shrinking hunting mutants docs constraints clean
+.PHONY: help run test lint types pythons collect format pytest torture bench fuzz incidents shrinking hunting finding mutants docs constraints clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -63,6 +63,9 @@ shrinking: $(READY) ## shrink the first failing run of each of twenty mutants th
 
 hunting: $(READY) ## compare guided search with random runs on more paired ranges, for the docs
 	$(BIN)/python -m tests.harness.hunt.comparison --out docs/hunt-measurements.jsonl $(ARGS)
+
+finding: $(READY) ## compare how soon guided search and random runs find two rules, on more paired ranges, for the docs
+	$(BIN)/python -m tests.harness.hunt.finding --out docs/hunt-finds.jsonl $(ARGS)
 
 mutants: $(READY) ## search on for every mutant, for the docs (ARGS="--budget 8", in CPU hours)
 	nice -n 19 $(BIN)/faultline mutants --record docs/mutants.json $(ARGS)

@@ -27,6 +27,7 @@ from nemesis.registry import FAULTS
 from results.situations.situation import PARTITION_WORD, REPLICA_WORD
 from tests.docs import fault_table, mutant_tables, spec_tables
 from tests.docs.rules_in_runs import shown_by
+from tests.harness.hunt import comparison, finding, searches
 from tests.harness.shrinking import campaign
 from tests.results.explanation import flaws
 from tests.systems import campaign as kafka_campaign
@@ -106,6 +107,8 @@ def _letters() -> str:
 
 SHRINKING = ROOT / "docs" / "shrinking-measurements.jsonl"
 KAFKA_RUNS = ROOT / "docs" / "kafka-runs.jsonl"
+HUNTING = ROOT / "docs" / "hunt-measurements.jsonl"
+HUNT_FINDS = ROOT / "docs" / "hunt-finds.jsonl"
 SIDE_BY_SIDE = ROOT / "docs" / "side-by-side.jsonl"
 
 
@@ -113,6 +116,8 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("README.md", "faults"): _faults,
     ("README.md", "incidents"): _incidents,
     ("docs/shrinking.md", "shrinking"): lambda: campaign.table(campaign.read_rows(SHRINKING)) + "\n",
+    ("docs/hunt.md", "hunt-ranges"): lambda: comparison.table(searches.read_rows(HUNTING)),
+    ("docs/hunt.md", "hunt-finds"): lambda: finding.table(searches.read_rows(HUNT_FINDS)),
     ("docs/explanations.md", "flaws"): flaws.passages,
     ("docs/mutants.md", "mistakes"): lambda: _table(
         ("mistake", "how the broker is wrong", "patched"),

@@ -4,7 +4,7 @@ A run enters when it was in a protocol situation in which no run before it was (
 transition that none before it made, or read a safety rule that none before it read. A run that is not valid does not:
 it is a finding, and its children would show the same one again. All runs count for how often a situation was seen.
 
-**What a situation is worth** depends on the replicas of its partition: 1 / square root of the situations that were seen
+**What a situation is worth** depends on the replicas of its partition: 1 / fourth root of the situations that were seen
 of partitions with as many. A partition with five replicas has many times the situations of one with three, and a
 search that counts them alike goes for more replicas. A rule that a run reads is worth RULE_WORTH situations.
 
@@ -58,6 +58,9 @@ _SHARE_LEAST: Final = 0.02
 _FRESH_SHARE_LEAST: Final = 0.2
 _TRIALS_MOST: Final = 400
 """Fresh runs that are learned from: the last ones."""
+_EVENNESS: Final = 0.25
+"""How much less a situation is worth where many are known: 0 counts all alike, and with 1 partitions with any number of
+replicas count alike."""
 _FEW: Final = 50
 """Situations that partitions with any number of replicas are taken to have at least."""
 
@@ -205,8 +208,10 @@ class Corpus:
 
     def _worth(self) -> _Worth:
         seen = Counter(map(replicas_of, self.situations))
-        each = {replicas: max(count, _FEW) ** -0.5 for replicas, count in sorted(seen.items())}
-        mean = sum(each[replicas] * seen[replicas] for replicas in each) / sum(seen.values()) if seen else _FEW**-0.5
+        each = {replicas: max(count, _FEW) ** -_EVENNESS for replicas, count in sorted(seen.items())}
+        mean = (
+            sum(each[replicas] * seen[replicas] for replicas in each) / sum(seen.values()) if seen else _FEW**-_EVENNESS
+        )
         return _Worth(each, RULE_WORTH * mean)
 
     def _rarity(self, features: RunFeatures, worth: _Worth) -> float:
@@ -224,11 +229,13 @@ class _Worth:
     rule: float
 
     def situation(self, situation: str) -> float:
-        return self.situations.get(replicas_of(situation), _FEW**-0.5)
+        return self.situations.get(replicas_of(situation), _FEW**-_EVENNESS)
 
     def of_situations(self, numbers: Mapping[str, int]) -> float:
         """Of so many situations of partitions with as many replicas."""
-        return sum(count * self.situations.get(replicas, _FEW**-0.5) for replicas, count in sorted(numbers.items()))
+        return sum(
+            count * self.situations.get(replicas, _FEW**-_EVENNESS) for replicas, count in sorted(numbers.items())
+        )
 
 
 @lru_cache(maxsize=512)

@@ -1,7 +1,7 @@
 """The corpus on disk: a folder that one night leaves to the next.
 
-    hunt.json            the spec and the random seed of the hunt, runs, rounds, and how often each situation was seen
-    entries/RUN.json     an entry: its spec as YAML, its situations and transitions, where it comes from
+    hunt.json            the spec and the random seed of the hunt, runs, rounds, and how often each feature was seen
+    entries/RUN.json     an entry: its spec as YAML, its features, where it comes from
 
 Files are written whole and synced. `hunt.json` comes last and names the entries, so that a folder is always as after a
 whole round: what a round that was cut short has left is written again.
@@ -27,6 +27,7 @@ from results.errors import StoreError
 
 STATE: Final = "hunt.json"
 ENTRIES: Final = "entries"
+_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class CorpusFolder:
         state = read_json(self.path / STATE)
         if not state:
             return None
+        if "situations" in state and state.get("format") != _FORMAT:
+            raise StoreError(f"{self.path}: is a corpus of another version of faultline; choose another folder")
         try:
             plan = HuntPlan(loads(state["spec"]), state["seed"], state["round_size"])
             corpus = Corpus(
@@ -90,6 +93,7 @@ class CorpusFolder:
         for entry in entered:
             put_json(self._path(entry.candidate.run), _entry_to_json(entry), durable=True)
         state = {
+            "format": _FORMAT,
             "seed": plan.seed,
             "round_size": plan.round_size,
             "runs": corpus.runs,

@@ -7,9 +7,8 @@ A fresh spec is drawn in three steps, each from the chances of a random run time
    such worlds the one with the greatest promise is taken.
 2. *Its schedule*: as a random run of that world draws it; then another one over it, and another one. Faults of several
    schedules meet each other, and a run has the same fixed cost and nearly the same steps with many faults as with few.
-3. *How many schedules* at once, of LAYERS: so many as promise the most; where nothing is known yet, any of them.
-
-Factors are drawn anew for each spec, by how probable they are, so that what is hardly known is tried.
+3. *How many schedules* at once, of LAYERS: so many as promise the most; at a fifth of the specs, and where nothing is
+   known yet, any of them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 
 from harness.drawn_spec import drawn_dimensions, given_world, with_world
 from harness.search.hunt.operators import Parents, is_legal, overlay, scripted
-from harness.search.hunt.traits import TraitYield, promise, traits_of
+from harness.search.hunt.traits import TraitYield, promise, trait_of, traits_of
 from harness.spec import SEEDS, Spec
 from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
 
@@ -29,17 +28,18 @@ LAYERS: Final = (4, 8, 16)
 """Random schedules at once, as far as they are legal together."""
 _WORLDS: Final = 8
 """Worlds from which the most promising is taken."""
+_ANY_LAYERS_SHARE: Final = 0.2
 
 
 def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> Spec:
     """A fresh spec, with its world drawn and its faults as a script."""
-    factors = {trait: each.drawn(random) for trait, each in yields.items()}
+    factors = {trait: each.factor for trait, each in yields.items()}
     names, given = drawn_dimensions(base), given_world(base)
     drawn_worlds = [_world(names, given, factors, random) for _ in range(_WORLDS if factors else 1)]
-    world = max(drawn_worlds, key=lambda each: promise([_trait(*value) for value in each.items()], factors))
+    world = max(drawn_worlds, key=lambda each: promise([_trait(*item) for item in each.items()], factors))
     drawn = replace(base, seed=random.randrange(SEEDS))
     specs = _layered(with_world(drawn, world) if names else drawn, base, random)
-    if not factors:
+    if not factors or random.random() < _ANY_LAYERS_SHARE:
         return random.choice(specs)
     return max(specs, key=lambda spec: promise(traits_of(spec), factors))
 
@@ -56,7 +56,7 @@ def _world(names: list[str], given: World, factors: Mapping[str, float], random:
 
 
 def _trait(name: str, value: WorldValue) -> str:
-    return f"{name}={recorded(value)}"
+    return trait_of(name, recorded(value))
 
 
 def _layered(world: Spec, base: Spec, random: Random) -> list[Spec]:

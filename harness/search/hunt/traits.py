@@ -1,7 +1,8 @@
 """The traits of fresh specs, and what each is worth: a model of how much a spec will show by step.
 
-A trait is a value of the world, the number of faults in all or of a family, to a power of two, or whether any fault
-waits for a condition. What a run is expected to show is its cost times a factor for each of its traits:
+A trait is the value of a dimension that shapes the cluster, the rate of its clients, or the number of faults to a power
+of two. The other fifty dimensions say too little: with all of them in the model, the noise of so many factors drowns
+the few that matter. What a run is expected to show is its cost times a factor for each trait:
 
     expected(run) = cost × a rate of all runs × product of factor(trait) over its traits
 
@@ -14,13 +15,14 @@ on every machine.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from random import Random
 from typing import Final, NamedTuple
 
+from harness import worlds
 from harness.spec import Spec
 
+DIMENSIONS: Final = frozenset(each.name for each in worlds.DIMENSIONS if each.of_cluster or each.name == "rate")
+"""Those whose values are traits."""
 _PRIOR_RUNS: Final = 4.0
 """So many runs of a factor of 1 each trait is taken to have beside its own."""
 _SWEEPS: Final = 6
@@ -34,12 +36,8 @@ class TraitYield(NamedTuple):
 
     @property
     def factor(self) -> float:
-        """The mode of what it may be."""
+        """How many times more a run with the trait shows."""
         return (self.shown + _PRIOR_RUNS) / (self.expected + _PRIOR_RUNS)
-
-    def drawn(self, random: Random) -> float:
-        """A factor that it may have, drawn by how probable it is: what is hardly known is tried (Thompson sampling)."""
-        return random.gammavariate(self.shown + _PRIOR_RUNS, 1 / (self.expected + _PRIOR_RUNS))
 
 
 UNKNOWN: Final = TraitYield(0.0, 0.0)
@@ -56,18 +54,13 @@ class Trial(NamedTuple):
 
 def traits_of(spec: Spec) -> tuple[str, ...]:
     """The traits of a spec whose faults are a script."""
-    families = Counter(each.fault.family.name for each in spec.script)
-    waiting = any(each.when is not None for each in spec.script)
-    return (
-        *(f"{dimension}={value}" for dimension, value in spec.drawn.items()),
-        *(f"{family}<{_power_above(count)}" for family, count in sorted(families.items())),
-        f"faults<{_power_above(len(spec.script))}",
-        f"waiting={waiting}",
-    )
+    of_world = (trait_of(dimension, value) for dimension, value in spec.drawn.items() if dimension in DIMENSIONS)
+    return (*of_world, f"faults<{1 << len(spec.script).bit_length()}")
 
 
-def _power_above(count: int) -> int:
-    return 1 << count.bit_length()
+def trait_of(dimension: str, value: str) -> str:
+    """The trait of a world in which a dimension has this value, as it is recorded."""
+    return f"{dimension}={value}"
 
 
 def fitted(trials: Sequence[Trial], shown: Sequence[float]) -> dict[str, TraitYield]:

@@ -89,8 +89,8 @@ def compared(number: int, cpu_seconds: float, time_limit_s: float, on_run: Calla
         spent = f"{tally.spent_s:.0f} of {cpu_seconds:g} s"
         on_run(f"range {number}, {name}: {len(tally.curve)} runs, {spent}, {len(tally.seen)} situations")
 
-    tallies = in_turns({"random": randomly(spec, number), "hunt": hunted(spec, number)}, cpu_seconds, show)
     row = {"range": number, "cpu_seconds": cpu_seconds, "time_limit_s": time_limit_s, "commit": commit()}
+    tallies = in_turns({"random": randomly(spec, number), "hunt": hunted(spec, number)}, cpu_seconds, show)
     return {**row, **{name: tally.to_json() for name, tally in tallies.items()}}
 
 
@@ -100,7 +100,9 @@ def reached_s(row: Mapping[str, Any]) -> float | None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ranges as Markdown, and what those of the same time come to."""
+    """The ranges as Markdown, or that there are none, and what those of the same time come to."""
+    if not rows:
+        return "Not measured yet.\n"
     heads = ("range", "CPU s", "situations: random", "hunt", "ratio", "of up to 3 replicas: random", "hunt", "ratio")
     heads += ("runs: random", "hunt", "as many as random after", "commit")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]

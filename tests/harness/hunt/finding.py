@@ -98,14 +98,16 @@ def compared(
     def show(name: str, tally: FindTally) -> None:
         on_run(f"{rule}, range {number}, {name}: {tally.runs} runs, {tally.spent_s:.0f} s {tally.found}")
 
+    row = {"rule": rule, "range": number, "cap_s": cap_s, "time_limit_s": time_limit_s, "commit": commit()}
     searches = {"random": randomly(spec, number), "hunt": hunted(spec, number)}
     tallies = until_found(searches, rule, cap_s, lambda full: measured(full.to_yaml()).validity, show)
-    row = {"rule": rule, "range": number, "cap_s": cap_s, "time_limit_s": time_limit_s, "commit": commit()}
     return {**row, **{name: tally.to_json() for name, tally in tallies.items()}}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ranges as Markdown, and what those of a rule come to."""
+    """The ranges as Markdown, or that there are none, and what those of a rule come to."""
+    if not rows:
+        return "Not measured yet.\n"
     heads = (
         "rule",
         "range",

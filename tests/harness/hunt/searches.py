@@ -34,7 +34,8 @@ from results.run.directory import RunDirectory
 
 RANDOM_SEEDS: Final = 100_000
 """Of the random runs of a range, at most."""
-ROUND_SIZE: Final = 32
+ROUND_SIZE: Final = 16
+"""Runs of a round of the hunt, at most."""
 FEW_REPLICAS: Final = 3
 
 

@@ -65,6 +65,13 @@ def test_the_chances_of_a_dimension_are_those_of_random_worlds() -> None:
         assert drawn[value] / 4_000 == pytest.approx(chance, abs=0.03)
 
 
+def test_traits_are_what_shapes_the_cluster_the_rate_and_the_number_of_faults() -> None:
+    spec = fresh(BASE, 1)
+    names = {trait.partition("=")[0] for trait in traits_of(spec) if "=" in trait}
+    assert names == {dimension.name for dimension in DIMENSIONS if dimension.of_cluster} | {"rate"}
+    assert [trait for trait in traits_of(spec) if "=" not in trait] == [f"faults<{1 << len(spec.script).bit_length()}"]
+
+
 def test_a_hunt_with_a_script_keeps_its_faults() -> None:
     base = parse({"vary": ["rate"], "faults": [{"at": 1, "for": 1, "fault": "kill", "nodes": ["b1"]}]})
     spec = promising(base, Random(1), {})
@@ -88,12 +95,6 @@ def test_a_run_that_costs_more_is_expected_to_show_more() -> None:
     trials = [Trial("cheap", ("cheap",), 100)] * 20 + [Trial("dear", ("dear",), 1_000)] * 20
     yields = fitted(trials, [10.0] * 20 + [20.0] * 20)
     assert yields["cheap"].factor > 1.5 > 1 > yields["dear"].factor
-
-
-def test_what_is_hardly_known_is_drawn_with_a_wide_spread() -> None:
-    known, unknown = TraitYield(200.0, 200.0), TraitYield(0.0, 0.0)
-    spread = [max(each.drawn(Random(seed)) for seed in range(50)) for each in (known, unknown)]
-    assert spread[1] > 1.5 > 1.3 > spread[0]
 
 
 def test_another_process_draws_the_same_specs() -> None:
