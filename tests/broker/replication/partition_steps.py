@@ -63,12 +63,13 @@ def fetch(
     epoch: int = 5,
     broker_epoch: int | None = None,
     read_index: int = 0,
+    log_start: int = -1,
     now_ms: int = 10,
     limits: Limits = LIMITS,
 ) -> FetchStep:
     if last_epoch is None:
         last_epoch = state.epochs.epoch_at(offset - 1) if offset else -1
-    request = ReplicaFetch(replica, broker_epoch or ACTIVE[replica], epoch, offset, last_epoch, read_index)
+    request = ReplicaFetch(replica, broker_epoch or ACTIVE[replica], epoch, offset, last_epoch, read_index, log_start)
     return on_replica_fetch(state, request, ACTIVE, now_ms, limits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from images.broker.log.retention import LogStartReason
 from images.broker.replication.become_leader_or_follower import apply_registration
 from images.broker.replication.leader import (
     maximal_isr,
@@ -12,6 +13,7 @@ from images.broker.replication.leader import (
     on_isr_refused,
     on_tick,
 )
+from images.broker.replication.log_start import advance_log_start
 from images.broker.replication.partition import (
     IsrCommitted,
     IsrRefused,
@@ -50,6 +52,17 @@ def test_a_follower_below_the_leader_epoch_start_does_not_join(rules_off: tuple[
     limits = without(*rules_off)
     state = leader(isr=(1, 2), runs=((1, 4),), high_watermark=1, limits=limits)
     assert bool(fetch(state, 3, 2, limits=limits).step.decisions) is joins
+
+
+@pytest.mark.parametrize(("log_start", "joins"), [(-1, False), (2, False), (3, True)])
+def test_a_follower_joins_once_its_log_begins_where_its_leaders_does(log_start: int, joins: bool) -> None:
+    """Below its log start a leader knows no epochs: it takes three records of epoch 2 for those of epoch 5 that it has
+    deleted."""
+    state = grown(leader(isr=(1,), limits=without("min_isr_gates_high_watermark")), 3)
+    emptied = advance_log_start(state._replace(high_watermark=3), 3, LogStartReason.RETENTION_MS).partition
+    answer = fetch(emptied, 2, 3, last_epoch=2, log_start=log_start)
+    assert (answer.error, answer.diverging) == (ErrorCode.none, None)
+    assert bool(answer.step.decisions) is joins
 
 
 @pytest.mark.parametrize(("rules_off", "joins"), [((), False), (("fenced_stay_out_of_isr",), True)])
