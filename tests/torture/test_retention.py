@@ -10,6 +10,8 @@ from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from images.broker.replication import leader
+from images.broker.replication.partition import Partition, PartitionStep
 
 BY_TIME = {"retention.ms": "8000", "segment.ms": "2000", "segment.bytes": "2048"}
 BY_SIZE = {"retention.bytes": "4096", "segment.bytes": "2048"}
@@ -28,6 +30,55 @@ def test_a_topic_with_retention_withstands_all_faults(settings: dict[str, str], 
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert figure(outcome, "loss", "deleted") > 50
     assert figure(outcome, "loss", "promised") > figure(outcome, "loss", "deleted")
+
+
+def _joins_whatever_its_log_start(patch: pytest.MonkeyPatch) -> None:
+    """A leader does not compare log starts when a follower may join the ISR."""
+    consider = leader._consider_join
+
+    def considered(partition: Partition, *others: Any) -> PartitionStep:
+        step = consider(partition._replace(log_start=0), *others)
+        return PartitionStep(step.partition._replace(log_start=partition.log_start), step.decisions)
+
+    patch.setattr(leader, "_consider_join", considered)
+
+
+@pytest.mark.parametrize("compared", [True, False])
+def test_no_follower_joins_with_records_that_differ_from_deleted_ones(
+    compared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shrunk from a run of a guided search: followers come back with records of epoch 2 where the new leader had
+    committed others, and retention has deleted these."""
+    if not compared:
+        _joins_whatever_its_log_start(monkeypatch)
+    cut_off = {"shape": "controller-from-brokers", "nodes": ["b1", "b2", "b3", "b5"], "flavour": "held"}
+    outcome = run_in_simulation(
+        parse(
+            {
+                "seed": 1306744525,
+                "time_limit": "20s",
+                "brokers": 5,
+                "controllers": 1,
+                "replication_factor": 5,
+                "producers": 1,
+                "end_offset_readers": 0,
+                "clients": {"batch": 20, "burst": 5, "producer_life": 4.0, "written_share": 0.5},
+                "settings": {
+                    "replica.lag.time.max.ms": 4000,
+                    "metadata.log.segment.bytes": 1024,
+                    "min.insync.replicas": 1,
+                    "retention.ms": 2000,
+                },
+                "faults": [
+                    {"at": 1.0, "for": 18.514, "fault": "quick-succession", "partition": 1},
+                    {"at": 9.413, "for": 10.101, "fault": "partition", **cut_off},
+                ],
+            }
+        )
+    )
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert ("candidate-incomplete" in kinds) is not compared
+    assert outcome.validity is (Validity.VALID if compared else Validity.INVALID), outcome.verdicts
 
 
 @pytest.mark.parametrize("workload", ["append", "groups"])
