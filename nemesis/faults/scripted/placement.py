@@ -39,7 +39,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
 
     name: ClassVar[str] = "half-deleted-replica"
     number: ClassVar[int] = 11
-    proof: ClassVar[tuple[str, ...]] = ("lost_names",)
+    proof: ClassVar[tuple[str, ...]] = (*ScriptedPowerLoss.proof, "lost_names")
     weight: ClassVar[float] = 2.0
     removes_replicas: ClassVar[bool] = True
 
@@ -119,7 +119,8 @@ class HalfDeletedReplica(ScriptedPowerLoss):
         return True
 
     def took_effect(self, evidence: Evidence) -> bool:
-        """A part of the deletion was lost, or all of it. That every write was synced says nothing about names."""
+        """Something was lost: a part of the deletion, or other writes. That all of them were synced says nothing about
+        names."""
         return Fault.took_effect(self, evidence)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
