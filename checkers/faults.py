@@ -4,8 +4,9 @@ Every fault leaves evidence measured by the environment (`nemesis.ports`), and r
 fault without effect (a kill of a node that was down already, a partition that stopped no message) is named; the run is
 still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`, or
 `effect-unknown` where its effect could not be read back (`unknown_<name>` in its evidence); a fault whose condition
-never held is `not-injected`. The
-verdict is `unknown` when faults were asked for and none took effect, or none was injected at all.
+never held is `not-injected`. The verdict is `unknown` when faults were asked for and none took effect, or none was
+injected at all. A fault that did not do what it is for, but ended a process (a power loss after which nothing was
+missing), is named as well and is enough for `valid`: such a run has broken something.
 
 Figures: `injected`, `bit`, `missed`, `not_injected`, and `bit <family>` for each family.
 
@@ -23,6 +24,8 @@ NAME = "faults"
 _UNKNOWN = "unknown_"
 _NOT_INJECTED = "not_injected"
 """In the detail of a fault whose condition never held, with the reason."""
+_ENDED = ("killed", "stopped")
+"""Evidence of processes that a fault ended, whatever it was for."""
 RESTS_ON = frozenset({EvidencePart.FAULTS, EvidencePart.SETTINGS})
 
 
@@ -41,10 +44,15 @@ def check(evidence: RunEvidence) -> Verdict:
         name = f"bit {row['family']}"
         figures[name] = figures.get(name, 0.0) + float(row["bit"])
     findings = tuple(_missed(row) for row in missed)
-    if not evidence.settings.faults_asked or len(missed) < len(rows):
+    if not evidence.settings.faults_asked or len(missed) < len(rows) or any(map(_ended_a_process, missed)):
         return Verdict(NAME, Validity.VALID, findings, figures)
     reason = "faults were asked for, and " + (f"none of {len(rows)} bit" if rows else "none was injected")
     return Verdict(NAME, Validity.UNKNOWN, (Finding("nothing-bit", (reason,)), *findings), figures)
+
+
+def _ended_a_process(row: dict[str, object]) -> bool:
+    evidence = json.loads(str(row["evidence"] or "{}"))
+    return any(evidence.get(name, 0) > 0 for name in _ENDED)
 
 
 def _missed(row: dict[str, object]) -> Finding:

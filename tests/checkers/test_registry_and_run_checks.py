@@ -252,6 +252,15 @@ def test_a_fault_whose_condition_never_held_is_told_from_one_that_missed() -> No
     assert (verdict.figures["injected"], verdict.figures["missed"], verdict.figures["not_injected"]) == (0, 0, 1)
 
 
+@pytest.mark.parametrize(("killed", "validity"), [(1, Validity.VALID), (0, Validity.UNKNOWN)])
+def test_a_power_loss_after_which_nothing_is_missing_has_ended_a_process(killed: int, validity: Validity) -> None:
+    evidence = {"killed": killed, "unsynced_bytes": 120, "lost_bytes": 0}
+    rows = small_evidence.faults(small_evidence.fault("power-loss", ["b1"], 1, 2, evidence, bit=False))
+    verdict = faults.check(RunEvidence(faults=rows, settings=CheckSettings(faults_asked=True)))
+    assert verdict.validity is validity
+    assert verdict.findings[-1].kind == "fault-missed"
+
+
 @pytest.mark.parametrize("injected", [0, 1])
 def test_a_run_whose_requested_faults_had_no_effect_is_unknown(injected: int) -> None:
     rows = [small_evidence.fault("pause", ["b2"], 1, 2, {}, bit=False)] * injected
