@@ -98,7 +98,6 @@ class LateJoin(ScriptedPowerLoss):
 
     name: ClassVar[str] = "late-join"
     number: ClassVar[int] = 15
-    proof: ClassVar[tuple[str, ...]] = ("held", "refused", "lost_bytes")
 
     partition: int = 0
     """Another one, if the victim has no replica of it."""

@@ -49,12 +49,13 @@ class ScriptedFault(Fault):
 class ScriptedPowerLoss(ScriptedFault):
     """A scripted fault in which one broker, the victim, loses its power."""
 
-    proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    proof: ClassVar[tuple[str, ...]] = (*ScriptedFault.proof, "lost_bytes")
 
     victim: str
 
     def took_effect(self, evidence: Evidence) -> bool:
-        """Bytes were lost. Where the victim had synced all that it wrote, its end is the effect."""
+        """Messages were held or refused on the way, or bytes were lost. Where the victim had synced all that it wrote,
+        its end is the effect."""
         return had_nothing_to_lose(evidence) or Fault.took_effect(self, evidence)
 
     def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
