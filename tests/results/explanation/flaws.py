@@ -194,9 +194,9 @@ SECOND: Final = (
             Edit(
                 _REPLICA,
                 '"latest_told", high_watermark=self.state.high_watermark, members=confirmed)\n'
-                "        return LatestOffset(ErrorCode.none, self.state.high_watermark, confirmed)\n",
+                "        return LatestOffset(NO_ERROR, self.state.high_watermark, confirmed)\n",
                 '"latest_told", high_watermark=latest, members=confirmed)\n'
-                "        return LatestOffset(ErrorCode.none, latest, confirmed)\n",
+                "        return LatestOffset(NO_ERROR, latest, confirmed)\n",
             ),
         ),
         HALF_A_MINUTE,

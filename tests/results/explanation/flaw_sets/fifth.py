@@ -55,7 +55,7 @@ FIFTH: Final = (
                 "appended.leader_epoch:\n"
                 "                return ErrorCode.not_leader_or_follower\n"
                 "            if self.state.high_watermark >= appended.end:\n"
-                "                return ErrorCode.none\n"
+                "                return NO_ERROR\n"
                 "            if not await wait_for_any((self.changed,), until):\n"
                 "                return ErrorCode.request_timed_out\n",
                 "        if self.state.role is not ReplicaRole.LEADER or self.state.leader_epoch != "
@@ -64,7 +64,7 @@ FIFTH: Final = (
                 "        while self.state.high_watermark < appended.end:\n"
                 "            if not await wait_for_any((self.changed,), until):\n"
                 "                return ErrorCode.request_timed_out\n"
-                "        return ErrorCode.none\n",
+                "        return NO_ERROR\n",
             ),
         ),
         VARIED_APPENDS,

@@ -335,10 +335,10 @@ FOURTH: Final = (
                 _REPLICATION_REPLICA,
                 '        self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark, '
                 "members=confirmed)\n"
-                "        return LatestOffset(ErrorCode.none, self.state.high_watermark, confirmed)\n",
+                "        return LatestOffset(NO_ERROR, self.state.high_watermark, confirmed)\n",
                 '        self._trace.event(self.state, "latest_told", high_watermark=high_watermark, '
                 "members=confirmed)\n"
-                "        return LatestOffset(ErrorCode.none, high_watermark, confirmed)\n",
+                "        return LatestOffset(NO_ERROR, high_watermark, confirmed)\n",
             ),
         ),
         VARIED_APPENDS,

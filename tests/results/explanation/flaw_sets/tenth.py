@@ -113,11 +113,11 @@ TENTH: Final = (
                 _REPLICATION_REPLICA,
                 "                end = verdict.last_offset + 1\n"
                 "                epoch = self.state.leader_epoch\n"
-                "                return AppendResult(ErrorCode.none, verdict.base_offset, end, "
+                "                return AppendResult(NO_ERROR, verdict.base_offset, end, "
                 "epoch, self.log.start, header)\n",
                 "                base, end, epoch = verdict.base_offset, verdict.last_offset, "
                 "self.state.leader_epoch\n"
-                "                return AppendResult(ErrorCode.none, base, end, epoch, "
+                "                return AppendResult(NO_ERROR, base, end, epoch, "
                 "self.log.start, header)\n",
             ),
         ),
