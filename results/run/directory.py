@@ -400,14 +400,17 @@ class RunDirectory:
             return self._sealed
         if (self.path / manifest.MANIFEST).exists():
             return self.load()
-        self._sealed = evidence_loader.load(self.path, held=self._held)
+        evidence = evidence_loader.load(self.path, held=self._held)
         if self._held is None:
-            self.write_tables()
-        return self._sealed
+            self._write_tables(evidence)
+        self._sealed = evidence
+        return evidence
 
     def write_tables(self) -> None:
-        """Write the tables of a sealed run, and then its manifest. Raises StoreError."""
-        evidence = self.seal()
+        """Write the tables of a run that holds them in memory, and then its manifest. Raises StoreError."""
+        self._write_tables(self.seal())
+
+    def _write_tables(self, evidence: RunEvidence) -> None:
         self._save_tables(evidence)
         manifest.write(self.path, self._identity, evidence)
 
