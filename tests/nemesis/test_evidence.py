@@ -12,7 +12,7 @@ from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.admin import RaiseMinIsr
 from nemesis.faults.disk import PowerLoss, WipeDisk
 from nemesis.faults.process import Kill, Pause
-from nemesis.faults.scripted.leader import StaleBrokerEpoch
+from nemesis.faults.scripted.leader import DeafLeader, StaleBrokerEpoch
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced, Link, LinkQuality
@@ -83,6 +83,14 @@ def test_the_answer_of_an_action_cut_short_by_the_end_of_the_run_is_kept() -> No
     assert record.evidence["nodes"]["b3"]["lost_bytes"] == 60.0
     assert record.ended_ns == record.evidence["nodes"]["b3"]["down_ns"]
     assert 5 * SECOND < record.evidence["nodes"]["b3"]["down_ns"] < 5.4 * SECOND
+
+
+def test_a_story_that_ends_while_its_first_node_stalls_has_had_an_effect_if_that_missed_something() -> None:
+    """Seed 3000455 of varied runs of 10 s was unknown: its follower had stalled for 5 s and missed 37 messages."""
+    (record,) = ended(carried_out(FakeCluster(), ScheduledFault(1, 60, DeafLeader(0)), until_s=2.0)[0])
+    assert record.evidence["missed"] == 1.0
+    assert record.took_effect
+    assert not DeafLeader(0).took_effect({"frozen_seconds": 1.0, "missed": 0.0, "held": 0.0, "refused": 0.0})
 
 
 def test_the_evidence_of_a_single_node_stands_under_its_name_with_the_time() -> None:

@@ -42,7 +42,10 @@ class ScriptedFault(Fault):
     family: ClassVar[Family] = Family(number=7, name="scripted", colour="#c26ea8", alone_share=0.5)
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
-    proof: ClassVar[tuple[str, ...]] = ("held", "refused")
+    proof: ClassVar[tuple[str, ...]] = ("held", "refused", "missed")
+    """Messages that were stopped on their way, or reached a node that stalled: steps have such effects also where a run
+    ends before the last of them."""
+    acts_within: ClassVar[float] = 1.0
 
 
 @dataclass(frozen=True, slots=True)
