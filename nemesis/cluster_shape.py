@@ -56,8 +56,9 @@ class ClusterShape:
 
     @property
     def every_broker_has_replicas(self) -> bool:
-        """Whether the topic has enough replicas for all brokers; they are spread evenly."""
-        return self.partitions * self.replication_factor >= len(self.brokers)
+        """Whether the topic has enough replicas for all brokers; those of a partition are on brokers in a row, which
+        begins one broker later for each."""
+        return self.partitions + self.replication_factor - 1 >= len(self.brokers)
 
     @property
     def replica_can_be_spared(self) -> bool:
