@@ -31,8 +31,10 @@ into the middle of a clean stop.
 the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the
 family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
 leaves all others as they were, and so does a new fault within its family. Where no fault of a run may have an effect by
-itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family. The
-last fault waits until clients have written something.
+itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family.
+Where those that may last too short a time for that (`Fault.acts_within`), the first of them begins earlier and lasts
+longer; where too few of them are left as they are, more of them keep their times and their links. The last fault waits
+until clients have written something.
 
 **Environments.** The same seed gives the same schedule in every environment, as far as that can carry it. Everything is
 drawn as if nothing were missing; then a fault that needs a capability which the environment lacks is replaced in its
@@ -142,7 +144,61 @@ def draw(
     if of_slots and of_slots[-1].at_s < earliest_s < end_s:
         last = of_slots.pop()
         of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
-    return Schedule((*scheduled, *_changed(of_slots, triggers, channels, blackouts, streams, cluster)))
+    of_slots = list(_lasting_enough(of_slots, scheduled, cluster, time_limit_s))
+    changed = _changed(of_slots, triggers, channels, blackouts, streams, cluster)
+    return Schedule((*scheduled, *_acting(of_slots, list(changed), scheduled, cluster)))
+
+
+def _lasting_enough(
+    of_slots: Sequence[ScheduledFault], background: Sequence[ScheduledFault], cluster: ClusterShape, time_limit_s: float
+) -> Iterator[ScheduledFault]:
+    """The faults. Where those that have an effect by themselves last too short a time for it, all of them together, the
+    first of them lasts as long as it may need, and begins early enough."""
+    lasting = sum(_share_of_need(each, cluster) for each in (*of_slots, *background)) >= 1
+    for each in of_slots:
+        if not lasting and each.fault.effective_alone(cluster):
+            lasting = True
+            at_s = _early_enough(each.at_s, each.fault, cluster, time_limit_s)
+            for_s = max(each.for_s, _needed_s(each.fault, cluster))
+            yield _to_the_millisecond(at_s, min(for_s, time_limit_s - at_s), each.fault)
+        else:
+            yield each
+
+
+def _acting(
+    of_slots: Sequence[ScheduledFault],
+    changed: Sequence[ScheduledFault],
+    background: Sequence[ScheduledFault],
+    cluster: ClusterShape,
+) -> Iterator[ScheduledFault]:
+    """The faults of `changed`. Where those that still have an effect by themselves last too short a time for it, more
+    of them are as they were in `of_slots`."""
+    sure = sum(_share_of_need(each, cluster) for each in (*changed, *background))
+    for before, after in zip(of_slots, changed, strict=True):
+        more = _share_of_need(before, cluster) - _share_of_need(after, cluster)
+        back = sure < 1 and more > 0
+        sure += more if back else 0.0
+        yield before if back else after
+
+
+def _needed_s(fault: Fault, cluster: ClusterShape) -> float:
+    return fault.acts_within * cluster.patience_s
+
+
+def _share_of_need(scheduled: ScheduledFault, cluster: ClusterShape) -> float:
+    """How long a fault lasts, as a share of the time that it may need to have an effect by itself; at most 1, and 0 for
+    one that has none, or that waits for a condition."""
+    if scheduled.when is not None or not scheduled.fault.effective_alone(cluster):
+        return 0.0
+    needed_s = _needed_s(scheduled.fault, cluster)
+    return min(1.0, scheduled.for_s / needed_s) if needed_s > 0 else 1.0
+
+
+def _early_enough(at_s: float, fault: Fault, cluster: ClusterShape, time_limit_s: float) -> float:
+    """When a fault that is to begin at `at_s` begins at the latest to have an effect within the run, if that has time
+    for it after clients have written something."""
+    latest_s = max(time_limit_s - _needed_s(fault, cluster), _LAST_FAULT_EARLIEST * cluster.patience_s)
+    return min(at_s, latest_s)
 
 
 def _changed(
@@ -273,13 +329,16 @@ def is_fair(schedule: Schedule, cluster: ClusterShape) -> bool:
 def _one_after_the_other(
     family: Family, streams: _Streams, cluster: ClusterShape, profile: RunProfile, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
-    """Undisturbed faults of one family. The first has an effect by itself, since a short run has time for no other."""
+    """Undisturbed faults of one family. The first has an effect by itself, and time for it, since a short run has time
+    for no other."""
     random, patience_s = streams.of("times alone", family.number), cluster.patience_s
     at_s = random.uniform(0.2, 2.0) * patience_s
     for slot in count():
+        fault = draw_fault(family, streams, slot, cluster, profile, alone=slot == 0)
+        if slot == 0:
+            at_s = _early_enough(at_s, fault, cluster, time_limit_s)
         if at_s >= time_limit_s or at_s > time_limit_s - cluster.injection_s:
             return
-        fault = draw_fault(family, streams, slot, cluster, profile, alone=slot == 0)
         yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * patience_s, time_limit_s - at_s), fault)
         at_s += random.uniform(0.7, 1.0) * _SCRIPTED_LONGEST * patience_s
 

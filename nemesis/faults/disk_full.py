@@ -26,6 +26,7 @@ class DiskFull(Fault):
         number=12, name="disk-full", colour="#8f8f3a", possible=ClusterShape.unclean_restart_possible
     )
     proof: ClassVar[tuple[str, ...]] = ("refused_writes",)
+    acts_within: ClassVar[float] = 1.0
 
     nodes: tuple[str, ...] = ("any",)
     room_bytes: int = 0

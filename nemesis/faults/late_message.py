@@ -89,6 +89,7 @@ class LateMessage(Fault):
     number: ClassVar[int] = 2
     family: ClassVar[Family] = MessageFault.family
     proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    acts_within: ClassVar[float] = 1.0
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 

@@ -106,6 +106,7 @@ class MessageFault(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=14, name="message", colour="#7d6bb0", possible=_possible)
     proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    acts_within: ClassVar[float] = 1.0
 
     nodes: tuple[str, ...] = ("any",)
     """Send the requests."""

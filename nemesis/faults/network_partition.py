@@ -97,6 +97,7 @@ class NetworkPartition(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = _FAMILY
     proof: ClassVar[tuple[str, ...]] = ("held", "refused", "reset")
+    acts_within: ClassVar[float] = 1.0
 
     shape: PartitionShape = PartitionShape.ISOLATE
     nodes: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ class Packets(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=6, name="packets", colour="#5c8f3e")
     proof: ClassVar[tuple[str, ...]] = ("delayed", "lost")
+    acts_within: ClassVar[float] = 1.0
 
     nodes: tuple[str, ...] = ("any",)
     against: tuple[str, ...] = ("all",)

@@ -53,6 +53,7 @@ class Pause(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=4, name="pause", colour="#3d7ea6")
     proof: ClassVar[tuple[str, ...]] = ("missed",)
+    acts_within: ClassVar[float] = 1.0
 
     nodes: tuple[str, ...] = ("any",)
 

@@ -23,6 +23,7 @@ class SlowDisk(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=13, name="slow-disk", colour="#3c9d8f")
     proof: ClassVar[tuple[str, ...]] = ("delayed_ms",)
+    acts_within: ClassVar[float] = 1.0
 
     nodes: tuple[str, ...] = ("any",)
     delay_ms: float = 20.0

@@ -201,6 +201,8 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
 
     name: ClassVar[str] = "stale-broker-epoch"
     number: ClassVar[int] = 8
+    acts_within: ClassVar[float] = 2.0
+    """The victim may have nothing to fetch from L; it has something to tell the controllers."""
 
     partition: int = 0
     keep: KeepUnsynced = KeepUnsynced.NOTHING

@@ -264,6 +264,7 @@ class LateEpochAnswer(ScriptedFault):
     name: ClassVar[str] = "late-epoch-answer"
     number: ClassVar[int] = 13
     proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    acts_within: ClassVar[float] = 3.0
     weight: ClassVar[float] = 12.0
     """It is possible in few worlds."""
 

@@ -40,6 +40,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
     name: ClassVar[str] = "half-deleted-replica"
     number: ClassVar[int] = 11
     proof: ClassVar[tuple[str, ...]] = (*ScriptedPowerLoss.proof, "lost_names")
+    acts_within: ClassVar[float] = 2.0
     weight: ClassVar[float] = 2.0
     removes_replicas: ClassVar[bool] = True
 
