@@ -6,8 +6,9 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
   and its batch is one operation; zeros in front make it `record_bytes` long. Together they invoke `rate` appends a
   second, each producer with exponential gaps drawn from its own stream, to a partition drawn evenly from those where it
   has fewer than `pipeline` appends open. When there is none it waits for one to complete; appends that fell due
-  meanwhile are skipped. With a `burst` so many fall due at a time, on one partition. `idle_partitions` and
-  `written_share` leave partitions without writes, always or for part of the time.
+  meanwhile are skipped. With a `burst` so many fall due at a time, on one partition. Where nothing has
+  fallen due in the first half of the time, the first producer appends then. `idle_partitions` and `written_share` leave
+  partitions without writes, always or for part of the time.
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
@@ -30,6 +31,7 @@ A read that ends in an error is `fail`: it returned nothing and changed nothing.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from random import Random
@@ -97,6 +99,8 @@ class AppendWorkload:
         self._next_value = 0
         self._lives = 0
         """Clients that began in the middle of the run."""
+        self._appended = False
+        """Whether an append of a producer has fallen due."""
         self._written = WrittenPartitions.of_all(settings.partitions)
         self._clients: list[Client] = []
         self._closing: list[ClosableClient] = []
@@ -248,11 +252,12 @@ class AppendWorkload:
         random = self._stream(f"append/producer-{number}")
         lives = self._stream(f"append/producer-{number}/lives")
         process, name = number, f"producer-{number}"
+        middle_s = (asyncio.get_running_loop().time() + until_s) / 2 if number == 0 else math.inf
         async with asyncio.TaskGroup() as appends:
             while True:
                 ends_s = min(until_s, end_of_life_s(lives, self._settings.producer_life_ms / 1000))
                 producer, append = self._appender(process, name)
-                await self._append_until(ends_s, append, random, appends)
+                await self._append_until(ends_s, append, random, appends, middle_s)
                 if ends_s >= until_s:
                     return
                 await _sleep_until(ends_s)
@@ -261,7 +266,10 @@ class AppendWorkload:
                 process = self._later_process()
                 name = f"producer-{number}/{process}"
 
-    async def _append_until(self, ends_s: float, append: Appender, random: Random, appends: asyncio.TaskGroup) -> None:
+    async def _append_until(
+        self, ends_s: float, append: Appender, random: Random, appends: asyncio.TaskGroup, begins_s: float
+    ) -> None:
+        """Append until `ends_s`; at `begins_s` if no producer has appended anything by then."""
         settings, loop = self._settings, asyncio.get_running_loop()
         open_appends = [0] * settings.partitions
         ended = asyncio.Event()
@@ -273,9 +281,13 @@ class AppendWorkload:
         due_s = loop.time()
         while True:
             due_s = max(due_s, loop.time()) + random.expovariate(settings.rate / settings.producers / settings.burst)
+            if not self._appended and loop.time() <= begins_s < min(due_s, ends_s):
+                await _sleep_until(begins_s)
+                due_s = due_s if self._appended else begins_s
             if due_s >= ends_s:
                 return
             await _sleep_until(due_s)
+            self._appended = True
             while not (places := [p for p in self._written.at(loop.time()) if open_appends[p] < settings.pipeline]):
                 ended.clear()
                 await ended.wait()

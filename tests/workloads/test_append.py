@@ -95,6 +95,21 @@ def test_a_run_without_faults_appends_at_its_rate_and_reads_everything_back_twic
     assert [row["invoked_ns"] for row in rows] == sorted(row["invoked_ns"] for row in rows)
 
 
+@pytest.mark.parametrize("life_ms", [0, 1_000])
+def test_the_first_append_of_a_run_with_rare_bursts_comes_in_the_middle_at_the_latest(life_ms: int) -> None:
+    """Seed 5000318 of varied runs of 10 s recorded no operation: its producer drew more than ten seconds, of bursts
+    every four."""
+
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 10)
+
+    rows = with_workload(test, rate=0.2, producers=2, burst=20, pipeline=20, producer_life_ms=life_ms)
+    appends = [row for row in rows if row["kind"] == "append"]
+    assert {round(row["invoked_ns"] / 1e9, 1) for row in appends} == {5.0}
+    assert len({row["process"] for row in appends}) == 1
+    assert len(appends) == 20
+
+
 def test_an_append_that_may_have_happened_is_recorded_as_info() -> None:
     logs: list[list[int]] = []
 
