@@ -76,8 +76,8 @@ class Fault:
     fault's time is over, which counts from the first of them."""
 
     acts_within: ClassVar[float] = 0.0
-    """How long a fault that is `effective_alone` may take until it has an effect, in multiples of the cluster's patience:
-    1 for one that acts on what passes by, since a node that says nothing for that long counts as silent."""
+    """How long a fault that is `effective_alone` may take to have an effect, in multiples of the cluster's patience: 1
+    for one that acts on what passes by, since a node that says nothing for that long counts as silent."""
 
     removes_replicas: ClassVar[bool] = False
     """Whether it takes a replica off a broker, which deletes it then."""
