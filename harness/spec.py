@@ -27,6 +27,7 @@ A spec is YAML, every field optional:
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
     channels: 0                 # share of the drawn faults of links that concern the connections of one name
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
+    schedules: 1                # drawn schedules at the same time: more make a run denser
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
@@ -133,6 +134,7 @@ class Spec:
     triggers: float = 0.0
     channels: float = 0.0
     blackouts: float = 0.0
+    schedules: int = 1
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -314,8 +316,12 @@ class Spec:
         if not self.families:
             return self.script
         cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
-        shares = (self.triggers, self.channels, self.blackouts)
-        return draw(random, cluster, self.time_limit_s, self.families, *shares)
+        drawing = {name: getattr(self, name) for name in ("triggers", "channels", "blackouts", "schedules")}
+        return draw(random, cluster, self.time_limit_s, self.families, **drawing)
+
+    def with_script(self, script: Schedule) -> Spec:
+        """The spec with these faults, and none that are drawn."""
+        return replace(self, families=(), triggers=0.0, channels=0.0, blackouts=0.0, schedules=1, script=script)
 
     def cluster_shape(
         self,

@@ -36,6 +36,9 @@ Where those that may last too short a time for that (`Fault.acts_within`), the f
 longer; where too few of them are left as they are, more of them keep their times and their links. The last fault waits
 until clients have written something.
 
+**Density.** A run may have several schedules at the same time: a fault that mostly meets a healthy cluster in one of
+them meets others there. The first is that of the same seed alone; the others come from streams of their own.
+
 **Environments.** The same seed gives the same schedule in every environment, as far as that can carry it. Everything is
 drawn as if nothing were missing; then a fault that needs a capability which the environment lacks is replaced in its
 slot (`Fault.adapted`, else the next fault of its family), and a duration shorter than an injection takes there becomes
@@ -97,56 +100,112 @@ def draw(
     cluster: ClusterShape,
     time_limit_s: float,
     families: Sequence[str] = FAIR_FAMILIES,
+    *,
     triggers: float = 0.0,
     channels: float = 0.0,
     blackouts: float = 0.0,
+    schedules: int = 1,
 ) -> Schedule:
     """A schedule for a run of `time_limit_s`, with some or all of `families`; a share of its faults, `triggers`, waits
     for conditions; a share of those of links, `channels`, concerns the connections of one name; and a share of those
-    that end processes, `blackouts`, cuts all power from which nothing promised can be lost."""
+    that end processes, `blackouts`, cuts all power from which nothing promised can be lost. With more `schedules` so
+    many at the same time, in which the victims of the first lose data."""
     possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
     if not possible or time_limit_s <= 0:
         return Schedule()
     streams = _Streams(random.getrandbits(64))
-    run = streams.of("run")
+    drawing = _Drawing(possible, cluster, time_limit_s, triggers, channels, blackouts)
+    _, victims = _tempo_and_victims(streams.of("run"), streams, cluster)
+    drawn = [*drawing.schedule(streams, victims)]
+    for number in range(1, schedules):
+        drawn += drawing.schedule(_Streams(streams.of("schedule", number).getrandbits(64)), victims)
+    return Schedule(tuple(sorted(drawn, key=lambda each: each.at_s)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """What the schedules of a run are drawn from; see `draw`."""
+
+    possible: Sequence[Family]
+    cluster: ClusterShape
+    time_limit_s: float
+    triggers: float
+    channels: float
+    blackouts: float
+
+    def schedule(self, streams: _Streams, victims: tuple[str, ...]) -> Iterator[ScheduledFault]:
+        """The faults of one schedule, in which these victims lose data."""
+        cluster, time_limit_s = self.cluster, self.time_limit_s
+        run = streams.of("run")
+        tempo, _ = _tempo_and_victims(run, streams, cluster)
+        profile = _profile(run, victims)
+        chosen = _participants(self.possible, streams, run.random())
+        alone = [family for family in chosen if streams.of("alone", family.number).random() < family.alone_share]
+        if alone:
+            yield from _one_after_the_other(alone[0], streams, cluster, profile, time_limit_s)
+            return
+        background = [
+            ScheduledFault(0.0, time_limit_s, fault)
+            for family in chosen
+            for fault in family.background(streams.of("background", family.number), cluster)
+        ]
+        weights = {family: streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
+        of_slots: list[ScheduledFault] = []
+        slots = list(_slots(streams.of("slots"), tempo, cluster.patience_s, time_limit_s))
+        end_s = time_limit_s - cluster.injection_s
+        for slot, (at_s, duration_s) in enumerate(slots):
+            keys = {family: streams.of("family", slot, family.number).expovariate(weights[family]) for family in chosen}
+            family = min(chosen, key=lambda family: keys[family])
+            fault = draw_fault(family, streams, slot, cluster, profile, alone=len(slots) == 1)
+            if fault.ends_by_itself:
+                duration_s = _SCRIPTED_LONGEST * cluster.patience_s
+            if at_s <= end_s:
+                duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
+                of_slots.append(_to_the_millisecond(at_s, duration_s, fault))
+        if of_slots and not any(each.fault.effective_alone(cluster) for each in (*background, *of_slots)):
+            others = (draw_fault(family, streams, 0, cluster, profile, alone=True) for family in self.possible)
+            first = next((fault for fault in others if fault.effective_alone(cluster)), of_slots[0].fault)
+            of_slots[0] = replace(of_slots[0], fault=first)
+        earliest_s = _LAST_FAULT_EARLIEST * cluster.patience_s
+        if of_slots and of_slots[-1].at_s < earliest_s < end_s:
+            last = of_slots.pop()
+            of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
+        of_slots = list(_lasting_enough(of_slots, background, cluster, time_limit_s))
+        yield from background
+        yield from _acting(of_slots, list(self._changed(of_slots, streams)), background, cluster)
+
+    def _changed(self, of_slots: Sequence[ScheduledFault], streams: _Streams) -> Iterator[ScheduledFault]:
+        """The faults with triggers, limited to channels, and blacked out; the first that has an effect by itself stays
+        as it is."""
+        cluster = self.cluster
+        kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone(cluster)), 0)
+        for number, scheduled in enumerate(of_slots):
+            random = streams.of("channel", number)
+            limitable = number != kept and EnvironmentCapability.CHANNELS not in cluster.unsupported
+            if limitable and random.random() < self.channels:
+                scheduled = replace(scheduled, fault=scheduled.fault.limited(random, cluster))
+            random = streams.of("blackout", number)
+            if number != kept and random.random() < self.blackouts:
+                scheduled = replace(scheduled, fault=scheduled.fault.blacked_out(random, cluster))
+            random = streams.of("trigger", number)
+            triggered = number != kept and random.random() < self.triggers
+            deletions = any(each.fault.removes_replicas for each in of_slots[number + 1 :])
+            if triggered:
+                scheduled = with_trigger(scheduled, random, cluster, deletions=deletions)
+            if number != kept and self.triggers and deletions:
+                scheduled = with_deletion(scheduled, streams.of("deletion", number), cluster)
+            random = streams.of("end", number)
+            may_end = scheduled.fault.removes_replicas and not scheduled.fault.ends_by_itself
+            if number != kept and may_end and random.random() < self.triggers:
+                scheduled = with_end(scheduled, random, cluster)
+            yield scheduled
+
+
+def _tempo_and_victims(run: Random, streams: _Streams, cluster: ClusterShape) -> tuple[Tempo, tuple[str, ...]]:
+    """The rhythm of a schedule, and the targets that lose data in its run if it is the first."""
     tempo = run.choice(list(TEMPI.values()))
     victims = tuple(run.sample(cluster.brokers, cluster.loss_budget))
-    if streams.of("rotates").random() < _ROTATING_SHARE:
-        victims = rotating_victims(cluster)
-    profile = _profile(run, victims)
-    chosen = _participants(possible, streams, run.random())
-    alone = [family for family in chosen if streams.of("alone", family.number).random() < family.alone_share]
-    if alone:
-        return Schedule(tuple(_one_after_the_other(alone[0], streams, cluster, profile, time_limit_s)))
-    scheduled = [
-        ScheduledFault(0.0, time_limit_s, fault)
-        for family in chosen
-        for fault in family.background(streams.of("background", family.number), cluster)
-    ]
-    weights = {family: streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
-    of_slots: list[ScheduledFault] = []
-    slots = list(_slots(streams.of("slots"), tempo, cluster.patience_s, time_limit_s))
-    end_s = time_limit_s - cluster.injection_s
-    for slot, (at_s, duration_s) in enumerate(slots):
-        keys = {family: streams.of("family", slot, family.number).expovariate(weights[family]) for family in chosen}
-        family = min(chosen, key=lambda family: keys[family])
-        fault = draw_fault(family, streams, slot, cluster, profile, alone=len(slots) == 1)
-        if fault.ends_by_itself:
-            duration_s = _SCRIPTED_LONGEST * cluster.patience_s
-        if at_s <= end_s:
-            duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
-            of_slots.append(_to_the_millisecond(at_s, duration_s, fault))
-    if of_slots and not any(each.fault.effective_alone(cluster) for each in (*scheduled, *of_slots)):
-        others = (draw_fault(family, streams, 0, cluster, profile, alone=True) for family in possible)
-        first = next((fault for fault in others if fault.effective_alone(cluster)), of_slots[0].fault)
-        of_slots[0] = replace(of_slots[0], fault=first)
-    earliest_s = _LAST_FAULT_EARLIEST * cluster.patience_s
-    if of_slots and of_slots[-1].at_s < earliest_s < end_s:
-        last = of_slots.pop()
-        of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
-    of_slots = list(_lasting_enough(of_slots, scheduled, cluster, time_limit_s))
-    changed = _changed(of_slots, triggers, channels, blackouts, streams, cluster)
-    return Schedule((*scheduled, *_acting(of_slots, list(changed), scheduled, cluster)))
+    return tempo, rotating_victims(cluster) if streams.of("rotates").random() < _ROTATING_SHARE else victims
 
 
 def _lasting_enough(
@@ -199,38 +258,6 @@ def _early_enough(at_s: float, fault: Fault, cluster: ClusterShape, time_limit_s
     for it after clients have written something."""
     latest_s = max(time_limit_s - _needed_s(fault, cluster), _LAST_FAULT_EARLIEST * cluster.patience_s)
     return min(at_s, latest_s)
-
-
-def _changed(
-    of_slots: Sequence[ScheduledFault],
-    triggers: float,
-    channels: float,
-    blackouts: float,
-    streams: _Streams,
-    cluster: ClusterShape,
-) -> Iterator[ScheduledFault]:
-    """The faults with triggers, limited to channels, and blacked out; the first that has an effect by itself stays as
-    it is."""
-    kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone(cluster)), 0)
-    for number, scheduled in enumerate(of_slots):
-        random = streams.of("channel", number)
-        if number != kept and EnvironmentCapability.CHANNELS not in cluster.unsupported and random.random() < channels:
-            scheduled = replace(scheduled, fault=scheduled.fault.limited(random, cluster))
-        random = streams.of("blackout", number)
-        if number != kept and random.random() < blackouts:
-            scheduled = replace(scheduled, fault=scheduled.fault.blacked_out(random, cluster))
-        random = streams.of("trigger", number)
-        triggered = number != kept and random.random() < triggers
-        deletions = any(each.fault.removes_replicas for each in of_slots[number + 1 :])
-        if triggered:
-            scheduled = with_trigger(scheduled, random, cluster, deletions=deletions)
-        if number != kept and triggers and deletions:
-            scheduled = with_deletion(scheduled, streams.of("deletion", number), cluster)
-        random = streams.of("end", number)
-        may_end = scheduled.fault.removes_replicas and not scheduled.fault.ends_by_itself
-        if number != kept and may_end and random.random() < triggers:
-            scheduled = with_end(scheduled, random, cluster)
-        yield scheduled
 
 
 class _Streams:

@@ -20,6 +20,7 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "triggers": (0, 1),
     "channels": (0, 1),
     "blackouts": (0, 1),
+    "schedules": (1, 64),
 }
 """Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
 NAME_LENGTH_MAX: Final = 100

@@ -346,7 +346,7 @@ class RunSession:
         if unmet:
             raise NotCarriedOut(unmet)
         # The same run as a spec with its faults as a script, to be read, edited or made smaller.
-        text = replace(spec, families=(), triggers=0.0, script=schedule, drawn={}).to_yaml()
+        text = replace(spec.with_script(schedule), drawn={}).to_yaml()
         (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
         return Nemesis(
             deployment,

@@ -164,11 +164,7 @@ class Suite:
             return loads(run.spec)
         cell = self.mutants.get(run.cell) or self.cells[run.cell]
         spec = with_drawn_world(replace(cell, name=plain(run.result_cell), seed=run.seed))
-        return (
-            replace(spec, families=(), triggers=0.0, channels=0.0, blackouts=0.0, script=self._schedule(run.seed))
-            if self.reference
-            else spec
-        )
+        return spec.with_script(self._schedule(run.seed)) if self.reference else spec
 
     def _schedule(self, seed: int) -> Schedule:
         reference = with_drawn_world(replace(self.cells[self.reference], seed=seed))

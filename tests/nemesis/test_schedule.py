@@ -32,7 +32,7 @@ from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
 from nemesis.schedule import Schedule, parse_script
 from nemesis.strategies import schedules
-from nemesis.swarm import draw
+from nemesis.swarm import draw, is_fair
 
 CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 
@@ -45,6 +45,17 @@ def names_drawn(cluster: ClusterShape, family: str, runs: int) -> set[str]:
 def drawn_of(seed: int) -> Schedule:
     """The schedule of a minute from all families; several tests look at those of the same seeds."""
     return draw(Random(seed), CLUSTER, 60.0)
+
+
+def test_several_schedules_at_once_have_the_first_among_them_and_its_victims_alone() -> None:
+    faults, of_first = 0, 0
+    for seed in range(100):
+        first, dense = drawn_of(seed), draw(Random(seed), CLUSTER, 60.0, schedules=8)
+        assert not Counter(first) - Counter(dense)
+        assert is_fair(dense, CLUSTER)
+        assert parse_script(dense.to_script()) == dense
+        faults, of_first = faults + len(dense), of_first + len(first)
+    assert faults > 6 * of_first
 
 
 def test_a_script_is_read_as_it_is_written() -> None:

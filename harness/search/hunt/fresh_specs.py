@@ -5,8 +5,8 @@ A fresh spec is drawn in three steps, each from the chances of a random run time
 
 1. *Its world*: each dimension one after the other, each value by its chance in a random world × its factor. Of a few
    such worlds the one with the greatest promise is taken.
-2. *Its schedule*: as a random run of that world draws it; then another one over it, and another one. Faults of several
-   schedules meet each other, and a run has the same fixed cost and nearly the same steps with many faults as with few.
+2. *Its schedules*: as a random run of that world draws them, several at the same time. Faults of several schedules meet
+   each other, and a run has the same fixed cost and nearly the same steps with many faults as with few.
 3. *How many schedules* at once, of LAYERS: so many as promise the most; at a fifth of the specs, and where nothing is
    known yet, any of them.
 """
@@ -19,7 +19,7 @@ from random import Random
 from typing import Final
 
 from harness.drawn_spec import drawn_dimensions, given_world, with_world
-from harness.search.hunt.operators import Parents, is_legal, overlay, scripted
+from harness.search.hunt.operators import is_legal, scripted
 from harness.search.hunt.traits import TraitYield, promise, trait_of, traits_of
 from harness.spec import SEEDS, Spec
 from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
@@ -38,7 +38,7 @@ def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> S
     drawn_worlds = [_world(names, given, factors, random) for _ in range(_WORLDS if factors else 1)]
     world = max(drawn_worlds, key=lambda each: promise([_trait(*item) for item in each.items()], factors))
     drawn = replace(base, seed=random.randrange(SEEDS))
-    specs = _layered(with_world(drawn, world) if names else drawn, base, random)
+    specs = _dense(with_world(drawn, world) if names else drawn, base)
     if not factors or random.random() < _ANY_LAYERS_SHARE:
         return random.choice(specs)
     return max(specs, key=lambda spec: promise(traits_of(spec), factors))
@@ -59,12 +59,7 @@ def _trait(name: str, value: WorldValue) -> str:
     return trait_of(name, recorded(value))
 
 
-def _layered(world: Spec, base: Spec, random: Random) -> list[Spec]:
-    """The spec with each number of LAYERS of random schedules at once; with fewer where no more are legal."""
-    specs = [scripted(world)]
-    while base.families and len(specs) < max(LAYERS):
-        more = overlay(Parents(specs[-1], specs[-1], base), random)
-        if more is None or not is_legal(more, base):
-            break
-        specs.append(more)
-    return [specs[layers - 1] for layers in LAYERS if layers <= len(specs)] or specs[-1:]
+def _dense(world: Spec, base: Spec) -> list[Spec]:
+    """The spec with each number of LAYERS of random schedules at once, as far as they are legal."""
+    specs = (scripted(replace(world, schedules=layers)) for layers in LAYERS)
+    return [spec for spec in specs if is_legal(spec, base)] or [scripted(world)]

@@ -289,7 +289,7 @@ def scripted(spec: Spec) -> Spec:
     injection_s = environment_named("sim", {}).injection_s
     stream = run_stream(spec.seed, "schedule")
     schedule = spec.schedule(spec.broker_names, spec.controller_names, stream, injection_s=injection_s)
-    return replace(spec, families=(), triggers=0.0, channels=0.0, blackouts=0.0, script=schedule)
+    return spec.with_script(schedule)
 
 
 def _cluster(spec: Spec) -> ClusterShape:

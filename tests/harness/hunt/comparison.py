@@ -1,5 +1,7 @@
 """Compares the guided search with random runs: the same worlds, families and processor time, from an empty corpus.
 
+Beside both are *dense* random runs, of DENSE schedules at once: what such runs gain without a search.
+
     python -m tests.harness.hunt.comparison --ranges 5 --cpu-seconds 150 --out docs/hunt-measurements.jsonl
 
 A *range* is a pair: a hunt with a random seed of its own, and random runs with seeds that no other range has, each as
@@ -13,15 +15,20 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from checkers.verdict import Validity
 from harness.spec import Spec, parse
 from tests.harness.hunt.searches import Step, add_row, commit, hunted, load_modules, randomly, read_rows
+
+SEARCHES: Final = ("random", "dense", "hunt")
+"""In the order of the table; rows of before have no dense runs."""
+DENSE: Final = 8
+"""Schedules of a dense random run."""
 
 
 def base(time_limit_s: float) -> Spec:
@@ -90,7 +97,12 @@ def compared(number: int, cpu_seconds: float, time_limit_s: float, on_run: Calla
         on_run(f"range {number}, {name}: {len(tally.curve)} runs, {spent}, {len(tally.seen)} situations")
 
     row = {"range": number, "cpu_seconds": cpu_seconds, "time_limit_s": time_limit_s, "commit": commit()}
-    tallies = in_turns({"random": randomly(spec, number), "hunt": hunted(spec, number)}, cpu_seconds, show)
+    searches = {
+        "random": randomly(spec, number),
+        "hunt": hunted(spec, number),
+        "dense": randomly(replace(spec, schedules=DENSE), number),
+    }
+    tallies = in_turns(searches, cpu_seconds, show)
     return {**row, **{name: tally.to_json() for name, tally in tallies.items()}}
 
 
@@ -103,8 +115,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The ranges as Markdown, or that there are none, and what those of the same time come to."""
     if not rows:
         return "Not measured yet.\n"
-    heads = ("range", "CPU s", "situations: random", "hunt", "ratio", "of up to 3 replicas: random", "hunt", "ratio")
-    heads += ("runs: random", "hunt", "as many as random after", "commit")
+    heads = ("range", "CPU s", "situations: random", "dense", "hunt", "ratio", "of up to 3 replicas: random", "dense")
+    heads += ("hunt", "ratio", "runs: random", "dense", "hunt", "as many as random after", "commit")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     rows = sorted(rows, key=lambda row: (row["cpu_seconds"], row["time_limit_s"], row["range"]))
     for row in rows:
@@ -112,8 +124,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         after = "never" if after_s is None else f"{after_s:.0f} s, {after_s / row['cpu_seconds']:.0%} of its time"
         cells = [str(row["range"]), f"{row['cpu_seconds']:g}"]
         for name in ("situations", "of_few_replicas"):
-            cells += [f"{row[kind][name]:,}" for kind in ("random", "hunt")] + [f"{ratio(row, name):.2f}"]
-        cells += [*(str(row[kind]["runs"]) for kind in ("random", "hunt")), after, f"`{row['commit']}`"]
+            cells += [f"{row[kind][name]:,}" if kind in row else "" for kind in SEARCHES]
+            cells.append(f"{ratio(row, name):.2f}")
+        cells += [*(str(row[kind]["runs"]) if kind in row else "" for kind in SEARCHES), after, f"`{row['commit']}`"]
         lines.append("| " + " | ".join(cells) + " |")
     for (cpu_seconds, time_limit_s), of_time in groupby(
         rows, key=lambda row: (row["cpu_seconds"], row["time_limit_s"])
@@ -126,17 +139,22 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"replicas {_ratios(alike, 'of_few_replicas')}. Runs that are not `valid`: "
             f"{_not_valid(alike, 'random')} of the random ones, {_not_valid(alike, 'hunt')} of the hunt.",
         ]
+        if dense := [row for row in alike if "dense" in row]:
+            lines[-1] += (
+                f" Random runs with {DENSE} schedules at once see {_ratios(dense, 'situations', 'dense')} those of "
+                f"runs with one, and {_ratios(dense, 'of_few_replicas', 'dense')}."
+            )
     return "\n".join(lines) + "\n"
 
 
-def ratio(row: Mapping[str, Any], name: str) -> float:
-    """What the hunt sees by what random runs see."""
-    value: float = row["hunt"][name] / row["random"][name]
+def ratio(row: Mapping[str, Any], name: str, search: str = "hunt") -> float:
+    """What a search sees by what random runs see."""
+    value: float = row[search][name] / row["random"][name]
     return value
 
 
-def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    ratios = sorted(ratio(row, name) for row in rows)
+def _ratios(rows: Sequence[Mapping[str, Any]], name: str, search: str = "hunt") -> str:
+    ratios = sorted(ratio(row, name, search) for row in rows)
     return f"{median(ratios):.2f} times ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 

@@ -96,9 +96,14 @@ def test_the_table_of_the_comparison_says_when_the_hunt_has_seen_as_much() -> No
     }
     rows = [{**row, "range": 4, "hunt": searched([(99.0, 20)])}, row, {**row, "cpu_seconds": 50.0}]
     lines = comparison.table(rows).splitlines()
-    assert lines[3] == "| 3 | 100 | 40 | 80 | 2.00 | 10 | 10 | 1.00 | 2 | 2 | 25 s, 25% of its time | `abc` |"
+    after = "25 s, 25% of its time | `abc` |"
+    assert lines[3] == f"| 3 | 100 | 40 |  | 80 | 2.00 | 10 |  | 10 | 1.00 | 2 |  | 2 | {after}"
     assert " | never | " in lines[4]
     assert "1 paired ranges of 50 s" in lines[6]
     assert "2 paired ranges of 100 s" in lines[8]
     assert "the hunt sees 1.25 times (0.50 to 2.00) the distinct situations" in lines[8]
     assert "2 of the random ones, 2 of the hunt" in lines[8]
+    assert "schedules at once" not in lines[8]
+    (_, _, line, *_, said) = comparison.table([{**row, "dense": searched([(50.0, 60)])}]).splitlines()
+    assert line == f"| 3 | 100 | 40 | 60 | 80 | 2.00 | 10 | 10 | 10 | 1.00 | 2 | 1 | 2 | {after}"
+    assert "Random runs with 8 schedules at once see 1.50 times (1.50 to 1.50) those of runs with one" in said
