@@ -99,7 +99,7 @@ class AppendWorkload:
         self._next_value = 0
         self._lives = 0
         """Clients that began in the middle of the run."""
-        self._appended = False
+        self._appended = asyncio.Event()
         """Whether an append of a producer has fallen due."""
         self._written = WrittenPartitions.of_all(settings.partitions)
         self._clients: list[Client] = []
@@ -281,13 +281,13 @@ class AppendWorkload:
         due_s = loop.time()
         while True:
             due_s = max(due_s, loop.time()) + random.expovariate(settings.rate / settings.producers / settings.burst)
-            if not self._appended and loop.time() <= begins_s < min(due_s, ends_s):
+            if not self._appended.is_set() and loop.time() <= begins_s < min(due_s, ends_s):
                 await _sleep_until(begins_s)
-                due_s = due_s if self._appended else begins_s
+                due_s = due_s if self._appended.is_set() else begins_s
             if due_s >= ends_s:
                 return
             await _sleep_until(due_s)
-            self._appended = True
+            self._appended.set()
             while not (places := [p for p in self._written.at(loop.time()) if open_appends[p] < settings.pipeline]):
                 ended.clear()
                 await ended.wait()
