@@ -45,7 +45,9 @@ from nemesis.targets import TRIGGER
 from nemesis.triggers import with_trigger
 
 FAULTS_MOST: Final = 100
-"""Of a spec that an operator makes."""
+"""Of a spec that an operator makes, in a run of up to 20 s."""
+FAULTS_BY_SECOND: Final = 5.0
+"""In longer runs: as dense as shorter ones may be."""
 _ATTEMPTS: Final = 8
 _SAME_SEED_SHARE: Final = 0.5
 _NEAR: Final = 1.0
@@ -103,11 +105,13 @@ def mutate(operator: Operator, parents: Parents, random: Random) -> Spec | None:
 
 def is_legal(spec: Spec, base: Spec) -> bool:
     """Whether a spec is one that the hunt may run: see the module's docstring."""
+    if len(spec.script) > max(FAULTS_MOST, FAULTS_BY_SECOND * spec.time_limit_s):
+        return False
     if not base.families:  # faults that a user wrote down may go beyond the loss budget
-        return len(spec.script) <= FAULTS_MOST
+        return True
     cluster = _cluster(spec)
     timed = any(each.when is None and each.fault.effective_alone(cluster) for each in spec.script)
-    return timed and len(spec.script) <= FAULTS_MOST and is_fair(spec.script, cluster)
+    return timed and is_fair(spec.script, cluster)
 
 
 # ---- the whole run ---------------------------------------------------------------------------------------------------

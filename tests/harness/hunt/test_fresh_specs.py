@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -29,6 +30,14 @@ def test_a_fresh_spec_is_legal_and_has_more_faults_than_a_random_one() -> None:
         assert set(spec.drawn) == set(fresh(BASE, 1).drawn)
     random = [len(fresh(BASE, seed).script) for seed in range(20)]
     assert sum(len(spec.script) for spec in specs) > 3 * sum(random)
+
+
+def test_long_runs_are_as_dense_as_short_ones() -> None:
+    def faults_by_second(time_limit_s: float) -> float:
+        base = replace(BASE, time_limit_s=time_limit_s)
+        return sum(len(promising(base, Random(seed), {}).script) for seed in range(40)) / time_limit_s
+
+    assert faults_by_second(80) > 0.7 * faults_by_second(20)
 
 
 def test_values_and_densities_that_have_shown_much_are_drawn_more() -> None:

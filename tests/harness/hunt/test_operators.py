@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -139,4 +140,9 @@ def test_a_schedule_beyond_the_loss_budget_or_without_any_effect_is_not_legal() 
     assert not is_legal(spec(one, {"at": 2, "fault": "kill", "nodes": ["b2"]}), base)
     assert not is_legal(spec(one, {"at": 2, "fault": "kill", "nodes": ["victim/0"]}), base)
     assert not is_legal(spec({"when": {"fenced": "b2"}, "fault": "kill", "nodes": ["b2"]}), base)
-    assert not is_legal(spec(*({**one, "at": number / 10} for number in range(101))), base)
+    many = [{**one, "at": number / 10} for number in range(301)]
+    assert is_legal(spec(*many[1:]), base)
+    assert not is_legal(spec(*many), base)
+    short = replace(base, time_limit_s=20.0)
+    assert is_legal(replace(spec(*many[:100]), time_limit_s=20.0), short)
+    assert not is_legal(replace(spec(*many[:101]), time_limit_s=20.0), short)
