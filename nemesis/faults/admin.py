@@ -72,7 +72,8 @@ class CancelReassignment(Fault):
     name: ClassVar[str] = "cancel-reassignment"
     number: ClassVar[int] = 2
     family: ClassVar[Family] = _FAMILY
-    proof: ClassVar[tuple[str, ...]] = ("cancelled", "completed", "refused")
+    proof: ClassVar[tuple[str, ...]] = ("reassigned", "cancelled", "completed", "refused")
+    """The move that is to be cancelled is one by itself, also where the run ends before it is."""
     in_steps: ClassVar[bool] = True
     removes_replicas: ClassVar[bool] = True
 
@@ -90,6 +91,7 @@ class CancelReassignment(Fault):
         before = await _move(handle, self.partition, answers)
         if not before:
             return
+        handle.count_evidence("reassigned")
         admin, patience_s = handle.cluster.admin, self.patience_ms / 1000
         # Requests need no injection: a pause between two may be shorter than that.
         await asyncio.sleep(handle.random.uniform(0.0, 1.0) * patience_s)

@@ -125,7 +125,19 @@ def test_what_came_of_cancelling_is_told(answer: str, evidence: str) -> None:
     cluster.answers = ["", "", answer]
     handle = carried_out(CancelReassignment(0), cluster)
     assert cluster.calls[2:] == ["reassign t-0 cancel", "reassign t-0 b1 b2 b3"]
-    assert handle.evidence == {evidence: 1.0}
+    assert handle.evidence == {"reassigned": 1.0, evidence: 1.0}
+
+
+def test_a_move_that_is_not_cancelled_in_time_bites_by_itself() -> None:
+    handle = FaultHandle(FakeCluster(), ActiveEffects(), Random(3), "t", min_isr=2)
+
+    async def scenario() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(CancelReassignment(0, patience_ms=1e6).inject(handle), 1.0)
+
+    run(scenario())
+    assert handle.evidence == {"reassigned": 1.0}
+    assert CancelReassignment(0).took_effect(handle.evidence)
 
 
 def test_an_election_bites_only_when_leadership_moved() -> None:
