@@ -77,6 +77,7 @@ from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
 from nemesis.swarm import draw
+from results.run import stored_yaml
 from workloads.clients import consumer_rules
 from workloads.operations import CreateTopic
 from workloads.registry import WORKLOADS
@@ -385,8 +386,6 @@ class Spec:
 
     def to_yaml(self) -> str:
         """The spec, read back by `parse` as the same value: complete but for what is still to be drawn."""
-        import yaml
-
         values: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
@@ -413,7 +412,7 @@ class Spec:
                 elif isinstance(value, Mapping):
                     value = self._without_undrawn(value)
                 values[item.name.removesuffix("_s")] = value
-        return yaml.safe_dump(self._without_undrawn(values), sort_keys=False, allow_unicode=True, width=120)
+        return stored_yaml.dump(self._without_undrawn(values))
 
     def _without_undrawn(self, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         return {name: value for name, value in values.items() if f"{prefix}{name}" not in self.vary}

@@ -14,6 +14,7 @@ from harness.yaml_document import SpecError
 from images.system import Capability
 from results.explanation.signature import Signature, shown_signatures
 from results.explanation.story import told_signature
+from results.run import stored_yaml
 from results.run.directory import RunDirectory
 
 
@@ -57,4 +58,4 @@ def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "
     fields = yaml.safe_load(spec.to_yaml())
     values = {"title": title, "source": source, "story": story, **fields, "expect": expect.to_mapping()}
     del values["name"]
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    return stored_yaml.dump(values)

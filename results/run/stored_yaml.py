@@ -1,4 +1,4 @@
-"""YAML that a run has stored: written by Faultline, so read by libyaml where it is there, without lines for errors."""
+"""YAML that a run stores: by libyaml where PyYAML has it, in a fraction of the time; read without lines for errors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import Any
 import yaml
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_WIDTH = 120
+
+
+def dump(values: Any) -> str:
+    """The document that has these values, in their order."""
+    text: str = yaml.dump(values, Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=_WIDTH)
+    return text
 
 
 def parse(text: str) -> Any:

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness import yaml_document
 from harness.cluster.hosts import Host
 from harness.cluster.layout import cluster_layout
 from harness.cluster.systems import SYSTEMS, configured
+from harness.search.hunt.fresh_specs import promising
 from harness.spec import Spec, load, loads, parse
-from harness.yaml_document import SpecError
+from harness.yaml_document import SpecError, YamlDocument, parse_document
 from images.broker.config import NodeConfig
 from nemesis.cluster_shape import ClusterShape
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import parse_faults
 from nemesis.strategies import schedules
+from results.run import stored_yaml
 from workloads.clients.consumer_rules import ConsumerRules
 
+ROOT = Path(__file__).parents[2]
+DENSE = promising(parse({"vary": True}), Random(1), {}).to_yaml()
+TEXTS = {
+    **{str(path.relative_to(ROOT)): path.read_text("utf-8") for path in sorted((ROOT / "harness").rglob("*.yaml"))},
+    "a dense spec": DENSE,
+    "merged": "base: &base {rate: 5}\nspecs:\n  a: {<<: *base, seed: 1}\n",
+    "empty": "",
+}
 CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
 
 
@@ -249,3 +262,39 @@ def test_a_spec_written_out_reads_back_the_same(spec: Spec) -> None:
 def test_a_scripted_spec_written_out_reads_back_the_same(schedule: object) -> None:
     spec = Spec(families=(), script=schedule)  # type: ignore[arg-type]
     assert loads(spec.to_yaml()) == spec
+
+
+def lines(document: YamlDocument) -> list[str]:
+    """Where the fields of a document are written, by each of its names on top."""
+    return [document.located(f"{name}: …") for name in document.values or ()]
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
+@pytest.mark.parametrize("name", TEXTS)
+def test_both_parsers_read_the_same_values_in_the_same_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(yaml_document, "_Loader", None)
+        by_libyaml = parse_document(TEXTS[name], name)
+    with monkeypatch.context() as patched:
+        patched.setattr(yaml_document, "_FASTER_LOADERS", ())
+        by_pyyaml = parse_document(TEXTS[name], name)
+    assert by_libyaml.values == by_pyyaml.values
+    assert lines(by_libyaml) == lines(by_pyyaml)
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "a: b: c", "[" * 5000, "\ta: 1", "a: !!int x", "a: \x00"])
+def test_an_error_has_the_same_words_without_libyaml(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError) as refused:
+        parse_document(text, "file.yaml")
+    monkeypatch.setattr(yaml_document, "_FASTER_LOADERS", ())
+    with pytest.raises(SpecError) as refused_again:
+        parse_document(text, "file.yaml")
+    assert str(refused.value) == str(refused_again.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_stored_is_what_pyyaml_itself_writes() -> None:
+    values = yaml.safe_load(DENSE) | {"title": "mehr als eine Zeile, in der über Brücken gegangen wird, " * 9}
+    text = stored_yaml.dump(values)
+    assert text == yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    assert stored_yaml.parse(text) == values
