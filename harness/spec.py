@@ -341,6 +341,7 @@ class Spec:
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
             unsupported=unsupported,
             injection_s=injection_s,
+            always_written=self.clients.written_share == 1 and not self.clients.idle_partitions,
             **facts_of(self.settings),
         )
 

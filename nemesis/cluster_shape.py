@@ -48,6 +48,8 @@ class ClusterShape:
     """Whether followers ask their leader where an epoch ends before they fetch."""
     fetches_are_small: bool = False
     """Whether a follower that is a few seconds behind needs several fetches to catch up."""
+    always_written: bool = True
+    """Whether clients write to every partition all the time."""
 
     @property
     def loss_budget(self) -> int:
@@ -71,9 +73,10 @@ class ClusterShape:
         return 1 < self.replication_factor < len(self.brokers) or self.replica_can_be_spared
 
     def writes_on(self, nodes: Collection[str]) -> bool:
-        """Whether one of the nodes writes while nothing goes wrong: a controller may not, nor a broker without a
-        replica."""
-        return self.every_broker_has_replicas and not all(node.startswith("c") for node in nodes)
+        """Whether one of the nodes writes at any time while nothing goes wrong: a controller may not, nor a broker
+        without a replica or with an idle one."""
+        on_brokers = not all(node.startswith("c") for node in nodes)
+        return on_brokers and self.every_broker_has_replicas and self.always_written
 
     def has_loss_budget(self) -> bool:
         """Whether any broker may lose data."""
