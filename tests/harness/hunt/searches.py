@@ -45,7 +45,7 @@ class MeasuredRun(NamedTuple):
     features: RunFeatures
     validity: Validity
     findings: tuple[str, ...]
-    """Kinds of what its checks found."""
+    """Kinds of what the checks found whose verdict is that of the run."""
     few: frozenset[str]
     """Its situations of partitions with few replicas: the others are more, whatever the search."""
     cpu_s: float
@@ -108,7 +108,8 @@ def _made(text: str) -> MeasuredRun:
         found = [(row["kind"], row["name"]) for row in marks(RunDirectory.open(outcome.directory).load()).to_pylist()]
     steps = outcome.trail[-1][0] if outcome.trail else 0
     few = [(kind, name) for kind, name in found if kind == SITUATION and name.count(" ") <= FEW_REPLICAS]
-    findings = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    decisive = [verdict for verdict in outcome.verdicts if verdict.validity is outcome.validity]
+    findings = {finding.kind for verdict in decisive for finding in verdict.findings}
     return MeasuredRun(
         features_of_marks(found, steps),
         outcome.validity,
