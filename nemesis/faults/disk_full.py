@@ -8,12 +8,15 @@ nodes that random kills may hit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
+
+_ROOM_OF_A_BATCH: Final = 100
+"""Two batches do not fit into it; some kilobytes hold all that a short run writes at a low rate or compressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,8 @@ class DiskFull(Fault):
             await handle.fill_disk(node, self.room_bytes)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
-        """Only where something is written to the disk."""
-        return cluster.writes_on(self.nodes)
+        """Only where more is written to the disk than it has room for."""
+        return self.room_bytes <= _ROOM_OF_A_BATCH and cluster.writes_on(self.nodes)
 
     def describe(self) -> str:
         """Targets, and the room left."""

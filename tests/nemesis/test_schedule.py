@@ -228,6 +228,11 @@ def test_a_disk_is_not_sure_to_be_written_where_clients_leave_partitions_alone()
     assert [DiskFull(("b2",)).effective_alone(shape) for shape in shapes] == [True, False, False]
 
 
+def test_a_disk_with_room_is_not_sure_to_be_full_in_time() -> None:
+    """Seed 7001881 of varied runs of 10 s: 6 kB held four seconds of compressed batches of three brokers."""
+    assert [DiskFull(("b2",), room).effective_alone(CLUSTER) for room in (0, 100, 6093)] == [True, True, False]
+
+
 LATE = replace(CLUSTER, patience_s=4.0, controllers=("c1", "c2", "c3"))
 """A run of 10 s is short where a cluster takes 4 s to act on a silent broker."""
 
