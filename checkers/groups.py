@@ -25,7 +25,9 @@ From starts that were committed, commits that were read, and reads without gaps 
 was skipped; `not-delivered` checks the outcome alone.
 
 Lost offsets are excused, which makes the verdict `unknown`, when more replicas of `__consumer_offsets` lost data than
-the protocol survives; with unclean elections they are counted only. `not-delivered` promises nothing for acks=1 or 0.
+the protocol survives; with unclean elections they are counted only. Commits that go back are excused by such a loss of
+the partition's own records as well: their member goes back to where the log ends. `not-delivered` promises nothing for
+acks=1 or 0.
 
 Records that were deleted (`checkers.deletions`) may be skipped and need not be delivered.
 
@@ -36,7 +38,7 @@ before it had fetched its start offset; members that commit nothing and die.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -126,10 +128,13 @@ def _check_partition(
         *_owned_twice(starts),
         *_reading(starts, polls, commits, of_records.deleted_below),
         *_stale(commits, generation_starts),
-        *_went_back(commits),
         *_register(starts, commits),
     ]
-    verdicts = [verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures)]
+    of_both = replace(of_offsets, exceeded=(*of_offsets.exceeded, *of_records.exceeded))
+    verdicts = [
+        verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures),
+        verdict_of(NAME, _violations([*_went_back(commits)], topic, partition), of_both),
+    ]
     if evidence.settings.acks == -1:
         missing, undelivered = _undelivered(rows, members)
         if missing and not evidence.recovery.get("final_reads"):

@@ -261,7 +261,8 @@ class DeleteRecords(Fault):
     number: ClassVar[int] = 7
     family: ClassVar[Family] = _FAMILY
     ends_by_itself: ClassVar[bool] = True
-    proof: ClassVar[tuple[str, ...]] = ("deleted", "begun")
+    proof: ClassVar[tuple[str, ...]] = ("deleted", "begun", "held")
+    """Messages are held where its leader is cut off first, also if the run ends before the request."""
     in_steps: ClassVar[bool] = True
 
     partition: int = 0

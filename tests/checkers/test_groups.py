@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
+from checkers.fault_model import Tolerances
 from checkers.groups import check
 from checkers.verdict import Validity, Verdict
+from checkers.violations import FaultModelExceeded, Tolerance
 from workloads.history import SCHEMA
 
 S = 1_000_000_000
@@ -110,6 +112,26 @@ def test_a_commit_in_flight_when_the_next_generation_began_is_not_stale() -> Non
 def test_commits_of_one_member_that_go_back_are_a_violation() -> None:
     story = begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8)
     assert kinds(story.verdict()) == ["commit-went-back"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "lost", "validity"),
+    [
+        ("t", 3, Validity.UNKNOWN),
+        ("t", 4, Validity.INVALID),
+        ("__consumer_offsets", 4, Validity.UNKNOWN),
+        ("another", 3, Validity.INVALID),
+    ],
+)
+def test_a_member_goes_back_with_a_log_that_lost_more_than_is_promised(
+    topic: str, lost: int, validity: Validity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 7003074 of varied runs of 10 s with the workload groups: a broker without the end of its log was elected as
+    the last known leader, which that strategy accepts, and a member that had committed 95 went on at 5."""
+    exceeded = Tolerances(Tolerance())
+    exceeded[topic, 0] = Tolerance(exceeded=(FaultModelExceeded(lost, 7 * S, ("everything",)),))
+    monkeypatch.setattr("checkers.groups.tolerances", lambda evidence: exceeded)
+    assert begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8).verdict().validity is validity
 
 
 def test_a_start_at_an_overwritten_commit_is_a_lost_offset() -> None:

@@ -210,6 +210,7 @@ def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_c
         cuts.append(len(cluster.cuts))
         await handle.heal()
         assert handle.evidence["to_high_watermark"] == 1.0
+        assert DeleteRecords(0, stalled=True).took_effect({"held": 1.0})
 
     run(scenario())
     assert cuts == [4]
