@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import yaml
-
 from checkers.verdict import Validity
 from harness.incidents.expectation import ACKNOWLEDGED_LOST, PASSED_UNREAD, Expectation, figure_of
 from harness.spec import Spec, loads
@@ -55,7 +53,7 @@ def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "
     """An incident with one variant, as YAML."""
     if Capability.SIMULATION in spec.deployed_system.capabilities:
         spec = replace(spec, environment="sim")
-    fields = yaml.safe_load(spec.to_yaml())
+    fields = stored_yaml.parse(spec.to_yaml())
     values = {"title": title, "source": source, "story": story, **fields, "expect": expect.to_mapping()}
     del values["name"]
     return stored_yaml.dump(values)

@@ -1,0 +1,75 @@
+"""Which faults are sure to have an effect by themselves, and that a short run leaves some of them the time for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from harness.spec import parse
+from nemesis.cluster_shape import ClusterShape
+from nemesis.faults.disk_full import DiskFull
+from nemesis.faults.scripted.placement import HalfDeletedReplica
+from nemesis.schedule import Schedule
+from nemesis.swarm import draw
+
+CLUSTER = ClusterShape(brokers=("b1", "b2", "b3"), controllers=("c1",), partitions=2)
+
+
+def test_a_broker_beyond_the_rows_of_replicas_holds_none() -> None:
+    """Seed 3000791 of varied runs of 10 s: five brokers, two partitions of three replicas each, and a victim without
+    one. The replicas of a partition are on brokers in a row, which begins one broker later for the next."""
+    five = replace(CLUSTER, brokers=("b1", "b2", "b3", "b4", "b5"))
+    assert not five.every_broker_has_replicas
+    assert not HalfDeletedReplica("b4").effective_alone(five)
+    assert replace(five, partitions=3).every_broker_has_replicas
+    assert replace(five, partitions=1, replication_factor=5).every_broker_has_replicas
+    assert CLUSTER.every_broker_has_replicas
+
+
+def test_a_disk_is_not_sure_to_be_written_where_clients_leave_partitions_alone() -> None:
+    """Seed 7000236 of varied runs of 10 s: the only fault filled a disk to which nobody wrote for four seconds."""
+    shapes = [
+        parse({"clients": clients}).cluster_shape(("b1", "b2", "b3"), ("c1",))
+        for clients in ({}, {"written_share": 0.2}, {"idle_partitions": 1})
+    ]
+    assert [DiskFull(("b2",)).effective_alone(shape) for shape in shapes] == [True, False, False]
+
+
+def test_a_disk_with_room_is_not_sure_to_be_full_in_time() -> None:
+    """Seed 7001881 of varied runs of 10 s: 6 kB held four seconds of compressed batches of three brokers."""
+    assert [DiskFull(("b2",), room).effective_alone(CLUSTER) for room in (0, 100, 6093)] == [True, True, False]
+
+
+LATE = replace(CLUSTER, patience_s=4.0, controllers=("c1", "c2", "c3"))
+"""A run of 10 s is short where a cluster takes 4 s to act on a silent broker."""
+
+
+def sure_share(schedule: Schedule, cluster: ClusterShape) -> float:
+    """How much of the time that it may need to have an effect by itself each fault that waits for nothing has, in
+    sum."""
+    sure = [each for each in schedule if each.when is None and each.fault.effective_alone(cluster)]
+    needed_s = [each.fault.acts_within * cluster.patience_s for each in sure]
+    return sum(min(1.0, each.for_s / needed) if needed else 1.0 for each, needed in zip(sure, needed_s, strict=True))
+
+
+def test_a_story_of_a_short_run_begins_early_enough_to_have_an_effect() -> None:
+    """Seed 3001102 of varied runs of 10 s: a leader that had nothing to say to its victim, a second before the end."""
+    alone = [schedule for seed in range(400) if len(schedule := draw(Random(seed), LATE, 10.0, ["scripted"])) == 1]
+    at_the_latest = 0
+    for (only,) in alone:
+        latest_s = 10.0 - only.fault.acts_within * LATE.patience_s
+        assert 0 < only.at_s <= latest_s < 10.0
+        at_the_latest += only.at_s == latest_s
+    assert 20 < at_the_latest < len(alone) / 2
+    assert len(draw(Random(3), LATE, 1.5, ["scripted"])) == 1
+
+
+@pytest.mark.parametrize("shares", [{}, {"triggers": 1.0}, {"triggers": 0.5, "channels": 0.5, "blackouts": 0.5}])
+def test_faults_that_wait_for_nothing_last_long_enough_to_have_an_effect(shares: dict[str, float]) -> None:
+    """Seeds of varied runs of 10 s: 3000493 with a slow disk for 0.1 s in which nobody wrote, and nothing else that did
+    not wait for a condition in vain; 3000983 with one response held, whose request was not sent within 0.4 s."""
+    for seed in range(600):
+        schedule = draw(Random(seed), LATE, 10.0, **shares)
+        assert sure_share(schedule, LATE) >= 1 - 1e-3, seed
