@@ -28,6 +28,7 @@ A spec is YAML, every field optional:
     channels: 0                 # share of the drawn faults of links that concern the connections of one name
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
     schedules: 1                # drawn schedules at the same time: more make a run denser
+    losses: promised            # what drawn faults take from brokers: none, or what their replicas are to survive
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
@@ -65,7 +66,7 @@ from harness.client_spec import (
     with_validation,
 )
 from harness.cluster.hosts import Host, check_hosts
-from harness.cluster.run_limits import LIMITS, check_limits
+from harness.cluster.run_limits import CHOICES, LIMITS, check_limits
 from harness.cluster.systems import system_named
 from harness.environments.mistakes import mistakes
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
@@ -136,6 +137,7 @@ class Spec:
     channels: float = 0.0
     blackouts: float = 0.0
     schedules: int = 1
+    losses: str = "promised"
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
     node_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -154,10 +156,9 @@ class Spec:
             fill(self, "name", self.workload)
         if not self.replication_factor:
             fill(self, "replication_factor", min(3, self.brokers))
-        if self.environment not in ENVIRONMENTS:
-            raise ValueError(f"environment: {self.environment!r} is not one of {', '.join(ENVIRONMENTS)}")
-        if self.workload not in WORKLOADS:
-            raise ValueError(f"workload: {self.workload!r} is not one of {', '.join(WORKLOADS)}")
+        for name, choices in {"environment": ENVIRONMENTS, "workload": WORKLOADS, **CHOICES}.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(choices)}")
         system = self.deployed_system
         fill(self, "version", system.version)
         fill(self, "recovery_limit_s", self.recovery_limit_s or system.recovery_limit_s)
@@ -178,8 +179,6 @@ class Spec:
             )
         if self.acks not in ACKS:
             raise ValueError(f"acks: {self.acks!r} is not one of all, 1, 0")
-        if self.recency not in ("default", "strict"):
-            raise ValueError(f"recency: {self.recency!r} is not one of default, strict")
         for name in ("rate", "time_limit_s", "ready_limit_s", "recovery_limit_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name.removesuffix('_s')}: {getattr(self, name):g} is not more than 0")
@@ -342,6 +341,7 @@ class Spec:
             unsupported=unsupported,
             injection_s=injection_s,
             always_written=self.clients.written_share == 1 and not self.clients.idle_partitions,
+            keeps_data=self.losses == "none",
             **facts_of(self.settings),
         )
 

@@ -155,6 +155,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(50, "triggers", (0.0, 0.2, 0.5), of_faults=True),
     Dimension(51, "channels", (0.0, 0.2, 0.5), of_faults=True),
     Dimension(52, "blackouts", (0.0, 0.2, 0.5), of_faults=True),
+    # Seldom drawn but beside a recovery that elects the last leader, whatever that has lost (`CONSTRAINTS`).
+    Dimension(54, "losses", ("promised", "none"), weights={"none": 0.02}, of_faults=True),
     # The older generation that is sound, too: its followers ask where epochs end before they fetch.
     Dimension(53, "faultline.protocol", ("truncate_on_fetch", "kip320"), weights={"kip320": _RARE}, of_cluster=True),
 )
@@ -177,6 +179,10 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
     ("clients.idle_partitions", "partitions"): lambda idle, partitions: idle < partitions,
     ("clients.batch", "segment.bytes", "workload"): _holds_batch,
     ("clients.batch", "max.message.bytes", "workload"): _holds_batch,
+    # With both, what is lost was never promised.
+    ("unclean.recovery.strategy", "losses"): lambda strategy, losses: (
+        strategy != "last-known-leader" or losses == "none"
+    ),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"): lambda wait_ms, lag_ms: wait_ms < lag_ms,
     ("broker.heartbeat.interval.ms", "broker.session.timeout.ms"): lambda beat_ms, session_ms: (
         3 * beat_ms <= session_ms

@@ -50,11 +50,13 @@ class ClusterShape:
     """Whether a follower that is a few seconds behind needs several fetches to catch up."""
     always_written: bool = True
     """Whether clients write to every partition all the time."""
+    keeps_data: bool = False
+    """Whether no broker may lose data, however many of them the replicas would allow."""
 
     @property
     def loss_budget(self) -> int:
         """Largest number of brokers that may lose data in one run."""
-        return max(0, min(self.min_insync_replicas - 1, len(self.brokers)))
+        return 0 if self.keeps_data else max(0, min(self.min_insync_replicas - 1, len(self.brokers)))
 
     @property
     def every_broker_has_replicas(self) -> bool:

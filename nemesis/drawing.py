@@ -116,11 +116,12 @@ class Draws:
 
     def unclean_restarts(self) -> tuple[str, ...]:
         """Nodes that may restart uncleanly: controllers, victims or, where unclean recovery is on, any brokers."""
-        if self.cluster.controllers and (not self.profile.victims or self.random.random() < 0.25):
+        any_broker, victims = self.cluster.unclean_recovery, self.profile.victims
+        if self.cluster.controllers and (not (any_broker or victims) or self.random.random() < 0.25):
             return self.controllers()
-        if self.cluster.unclean_recovery and self.random.random() < 0.7:
+        if any_broker and (not victims or self.random.random() < 0.7):
             return self.some(self.cluster.brokers)
-        return self.some(self.profile.victims)
+        return self.some(victims)
 
     def some(self, nodes: Sequence[str]) -> tuple[str, ...]:
         """At least one of `nodes`."""

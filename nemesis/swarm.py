@@ -110,7 +110,7 @@ def draw(
     for conditions; a share of those of links, `channels`, concerns the connections of one name; and a share of those
     that end processes, `blackouts`, cuts all power from which nothing promised can be lost. With more `schedules` so
     many at the same time, in which the victims of the first lose data."""
-    possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
+    possible = _possible(families, cluster)
     if not possible or time_limit_s <= 0:
         return Schedule()
     streams = _Streams(random.getrandbits(64))
@@ -271,6 +271,10 @@ class _Streams:
         return Random("/".join(map(str, (self._seed, purpose, *numbers))))
 
 
+def _possible(families: Sequence[str], cluster: ClusterShape) -> list[Family]:
+    return [family for name in families if (family := FAMILIES[name]).possible(cluster)]
+
+
 def _participants(possible: Sequence[Family], streams: _Streams, share: float) -> list[Family]:
     """The families whose number, drawn from their own streams, is below `share`; at least the one with the least."""
     keys = {family: streams.of("participates", family.number).random() for family in possible}
@@ -322,7 +326,7 @@ def draw_fault(
 
 def draw_one(random: Random, cluster: ClusterShape, families: Sequence[str], victims: tuple[str, ...]) -> Fault | None:
     """One fault of one of `families`, for a run in which these `victims` may lose data; None where none is possible."""
-    possible = [family for name in families if (family := FAMILIES[name]).possible(cluster)]
+    possible = _possible(families, cluster)
     if not possible:
         return None
     profile = _profile(random, victims)

@@ -12,8 +12,8 @@ one; every life is a process of its own in the history, numbered from where the 
 - at a random time leaves the group, or dies without leaving, or stalls: it sends no heartbeats for longer than its
   session timeout, and then commits as if nothing had happened.
 
-After the faults one more member drains the group: it reads and commits until every partition's end is reached, so that
-by then every acknowledged record must have been delivered to some member.
+After the faults one more member drains the group: it is given every partition, and reads and commits until the ends of
+all are reached, so that by then every acknowledged record must have been delivered to some member.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class GroupsWorkload(AppendWorkload):
                 }
                 life = self._begin("drain", "final", until_s)
                 life.end = "leave"
-                life.wanted = {key: end for key, end in wanted.items() if end > 0}
+                life.wanted = wanted
                 await self._live(life)
                 await life.member.leave()
         except TimeoutError:

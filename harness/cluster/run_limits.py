@@ -1,8 +1,8 @@
-"""The limits of a run: a larger cluster or load is beyond one machine, and a longer run would never end."""
+"""What a run may be. Its limits: a larger cluster or load is beyond one machine, and a longer run would never end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
@@ -23,6 +23,8 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "schedules": (1, 64),
 }
 """Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
+CHOICES: Final[Mapping[str, Sequence[str]]] = {"recency": ("default", "strict"), "losses": ("promised", "none")}
+"""Field → what it may be."""
 NAME_LENGTH_MAX: Final = 100
 FAULTS_MAX: Final = 10_000
 """Of a script."""

@@ -153,6 +153,7 @@ def test_faults_are_families_a_script_or_nothing() -> None:
         ("environment: mars", "environment: 'mars' is not one of sim"),
         ("system: oracle", "system: 'oracle' is not one of broker"),
         ("recency: loose", "recency: 'loose' is not one of default, strict"),
+        ("losses: all", "losses: 'all' is not one of promised, none"),
         ("hosts: [192.0.2.1]", "hosts: ['192.0.2.1'] is not a mapping of names to values"),
         ("hosts: {b1: 192.0.2.1}", "hosts.b1: '192.0.2.1' is not a mapping of names to values"),
         ("hosts: {b1: {}}", "hosts.b1.address: missing"),

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from harness.cli.main import main
 from harness.client_spec import ClientSpec
+from harness.cluster.random_streams import run_stream
 from harness.cluster.systems import SYSTEMS
 from harness.drawn_spec import with_drawn_world
 from harness.exit_codes import VALID
@@ -28,6 +30,7 @@ from harness.suites.spark_task import is_known_wrong
 from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, departures, draw, possible_values, recorded
 from harness.yaml_document import SpecError
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY
+from nemesis.swarm import is_fair, victims_of
 from results.coverage import drawn_worlds, never_drawn
 from results.run.directory import RunDirectory
 from results.store.tables import of_run
@@ -152,6 +155,30 @@ def test_a_run_in_a_drawn_generation_is_kept_where_it_fails_and_one_in_a_given_g
     assert not is_known_wrong(drawn(seed))
     assert is_known_wrong(drawn(seed, settings={"faultline.protocol": "kip101"}))
     assert is_known_wrong(drawn(seed, without=["maximal_isr"]))
+
+
+def test_a_drawn_recovery_that_elects_the_last_leader_meets_kills_of_any_broker_and_no_loss() -> None:
+    beyond_budget = 0
+    for seed in range(300):
+        spec = drawn(seed)
+        if spec.settings.get("unclean.recovery.strategy") != "last-known-leader":
+            continue
+        cluster = spec.cluster_shape(spec.broker_names, spec.controller_names)
+        schedule = spec.schedule(spec.broker_names, spec.controller_names, run_stream(seed, "schedule"))
+        assert cluster.loss_budget == 0
+        assert not victims_of(schedule, cluster)
+        beyond_budget += not is_fair(schedule, replace(cluster, keeps_data=False, unclean_recovery=False))
+    assert beyond_budget > 5
+
+
+def test_a_given_recovery_keeps_the_losses_that_a_spec_asks_for() -> None:
+    settings = {"unclean.recovery.strategy": "last-known-leader"}
+    given_both = drawn(1, settings=settings, losses="promised")
+    assert given_both.cluster_shape(given_both.broker_names, given_both.controller_names).loss_budget
+    assert Spec(settings=settings).losses == "promised"
+    assert {drawn(seed, settings=settings).losses for seed in range(20)} == {"none"}
+    given_losses = (drawn(seed, losses="promised").settings.get("unclean.recovery.strategy") for seed in range(100))
+    assert "last-known-leader" not in {*given_losses}
 
 
 def test_a_dimension_has_its_own_stream() -> None:

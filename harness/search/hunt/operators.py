@@ -53,7 +53,9 @@ _SAME_SEED_SHARE: Final = 0.5
 _NEAR: Final = 1.0
 """Mean distance of a fault that is added to another, in multiples of the cluster's patience."""
 _OF_FAULTS: Final = tuple(dimension.name for dimension in DIMENSIONS if dimension.of_faults)
-"""Dimensions that are shares of drawn faults."""
+"""Dimensions that decide which faults are drawn, not what these meet."""
+_SHARES: Final = ("triggers", "channels", "blackouts")
+"""Those of them that are shares of the drawn faults."""
 _DIMENSIONS_MOST: Final = 4
 """Of a world, drawn anew at once."""
 
@@ -129,8 +131,7 @@ def new_faults(parents: Parents, random: Random) -> Spec | None:
 
 def _rescheduled(parents: Parents, random: Random) -> Spec:
     drawn = replace(parents.spec, seed=random.randrange(SEEDS), families=parents.base.families, script=Schedule())
-    shares = {name: float(parents.spec.drawn.get(name, 0)) for name in _OF_FAULTS}
-    triggers, channels, blackouts = (shares[name] for name in ("triggers", "channels", "blackouts"))
+    triggers, channels, blackouts = (float(parents.spec.drawn.get(name, 0)) for name in _SHARES)
     return scripted(replace(drawn, triggers=triggers, channels=channels, blackouts=blackouts))
 
 
