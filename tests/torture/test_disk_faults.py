@@ -89,3 +89,22 @@ def test_a_broker_that_loses_its_power_before_it_has_opened_its_logs_again_has_b
     assert outcome.injections[1].evidence["failed_syncs"] == 0
     broken = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
     assert broken <= {"fault-missed"}
+
+
+def test_a_replica_that_could_not_be_made_is_gone_after_the_next_start() -> None:
+    """A disk is full in the moment in which its broker makes a replica that a reassignment adds; while the broker is
+    down, the reassignment is cancelled. The directory that was left behind counted as a log, empty for ever, of a
+    partition whose other replicas have records: `logs` found them to differ. The varied seed 8000212 of `append`,
+    reduced to its two faults."""
+    script = [
+        {"at": 3, "for": 2, "fault": "cancel-reassignment", "partition": 0, "patience_ms": 1000},
+        {"at": 3.006, "for": 1, "fault": "failing-sync", "nodes": ["b2"], "failing_syncs": 2, "keep": "everything"},
+    ]
+    cluster = {"brokers": 3, "controllers": 1, "partitions": 1, "replication_factor": 2}
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 6, **cluster, "faults": script}))
+    full, reassigned = outcome.injections
+    assert reassigned.evidence["reassigned"]
+    assert full.evidence["failed_syncs"] == 1
+    assert [crash["error"] for crash in outcome.recovery["crashes"]] == [f"b2 failed: {NO_SPACE}"]
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert figure(outcome, "logs", "logs") == 2

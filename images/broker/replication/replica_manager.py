@@ -30,7 +30,7 @@ from images.broker.replication.fetcher import Fetcher, FetchLimits
 from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_trace import log_detail
-from images.broker.runtime.files import read_whole, write_durably
+from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
@@ -244,7 +244,7 @@ class ReplicaManager:
             for name in self._node_ports.files.list("."):
                 if name.endswith(DELETED_SUFFIX):
                     self._node_ports.files.delete(name)
-                elif name not in known and self._node_ports.files.exists(f"{name}/{PARTITION_METADATA}"):
+                elif name not in known and _is_of_replica(self._node_ports.files, name):
                     self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
                     self._delete_stray(name)
 
@@ -337,6 +337,18 @@ def _read_high_watermarks(files: Files) -> dict[tuple[str, int], int]:
             return {}
         high_watermarks[topic, int(index)] = int(offset)
     return high_watermarks
+
+
+def _is_of_replica(files: Files, name: str) -> bool:
+    """Whether it is a directory with the id of a topic, or with no more than what an attempt to write that has left: a
+    full disk ends a broker there."""
+    if not name.rpartition("-")[2].isdecimal():
+        return False
+    try:
+        content = files.list(name)
+    except NotADirectoryError:
+        return False
+    return PARTITION_METADATA in content or {*content} <= {PARTITION_METADATA + TEMPORARY_SUFFIX}
 
 
 def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:

@@ -13,9 +13,9 @@ from harness.simulation.storage.files import SimFiles
 from images.broker.config import NodeConfig
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicRecord
 from images.broker.ports import Files, NodePorts
-from images.broker.replication.replica_manager import ReplicaManager
+from images.broker.replication.replica_manager import PARTITION_METADATA, ReplicaManager
 from images.broker.rules import Rules
-from images.broker.runtime.files import RealFiles
+from images.broker.runtime.files import TEMPORARY_SUFFIX, RealFiles
 from images.trace import TraceEvent
 from images.wire.batch import assign, build
 from nemesis.ports import KeepUnsynced
@@ -71,3 +71,15 @@ def test_a_start_traces_a_deleted_log_that_is_back_which_no_power_loss_brings_ab
     of_logs = [kind for kind in kinds if kind in ("log_recovered", "stray_found", "replica_deleted")]
     back = ["stray_found", "replica_deleted"] if off else []
     assert of_logs == ["log_recovered", "replica_deleted", *back, *(["log_recovered"] if created_again else [])]
+
+
+def test_a_start_deletes_what_a_replica_that_could_not_be_made_has_left_and_nothing_of_others(tmp_path: Path) -> None:
+    """The disk was full when the id of its topic was written, and it is no replica of this broker any more."""
+    files = RealFiles(tmp_path)
+    for left in ("t-0", "t-1", "not-a-replica", "of-others-2"):
+        (tmp_path / left).mkdir()
+    (tmp_path / "t-0" / f"{PARTITION_METADATA}{TEMPORARY_SUFFIX}").write_bytes(b"version")
+    (tmp_path / "of-others-2" / "notes").write_bytes(b"kept")
+    (tmp_path / "a-file-3").write_bytes(b"kept")
+    manager(CONFIG, files).apply(ClusterImage())
+    assert files.list(".") == ["a-file-3", "not-a-replica", "of-others-2"]
