@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, draw_channel
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, LinkQuality, both_ways, on_channel, one_way
+
+_SURE_LOSS: Final = 0.4
+"""Of a link in both directions: a broker that sends nothing but heartbeats loses one of them, or of their answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Packets(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=6, name="packets", colour="#5c8f3e")
     proof: ClassVar[tuple[str, ...]] = ("delayed", "lost")
-    acts_within: ClassVar[float] = 1.0
+    acts_within: ClassVar[float] = 2.0
 
     nodes: tuple[str, ...] = ("any",)
     against: tuple[str, ...] = ("all",)
@@ -78,8 +81,10 @@ class Packets(Fault):
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A leader may be the very broker that it is to be cut from, and two brokers may share no partition; a
-        connection of one name may have nothing to carry."""
-        return self.against == ("all",) and self.channel is None
+        connection of one name may have nothing to carry; and a link that loses a few packets may lose none of the few
+        that an idle broker sends."""
+        loses = self.loss >= _SURE_LOSS and not self.one_way
+        return self.against == ("all",) and self.channel is None and bool(self.delay_ms or self.jitter_ms or loses)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Loss alone needs nothing, on links that are not limited to some connections."""

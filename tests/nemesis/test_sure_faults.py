@@ -10,6 +10,7 @@ import pytest
 from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk_full import DiskFull
+from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.placement import HalfDeletedReplica
 from nemesis.schedule import Schedule
 from nemesis.swarm import draw
@@ -40,6 +41,17 @@ def test_a_disk_is_not_sure_to_be_written_where_clients_leave_partitions_alone()
 def test_a_disk_with_room_is_not_sure_to_be_full_in_time() -> None:
     """Seed 7001881 of varied runs of 10 s: 6 kB held four seconds of compressed batches of three brokers."""
     assert [DiskFull(("b2",), room).effective_alone(CLUSTER) for room in (0, 100, 6093)] == [True, True, False]
+
+
+def test_a_link_that_loses_few_packets_is_not_sure_to_lose_one() -> None:
+    """Seed 8001181 of varied runs of 10 s: one packet in twenty of an idle broker, for four seconds."""
+    lossy = [Packets(loss=loss, one_way=one_way) for loss, one_way in ((0.046, False), (0.4, False), (0.4, True))]
+    assert [fault.effective_alone(CLUSTER) for fault in (*lossy, Packets(loss=0.046, delay_ms=2.0))] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 LATE = replace(CLUSTER, patience_s=4.0, controllers=("c1", "c2", "c3"))
