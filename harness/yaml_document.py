@@ -92,12 +92,7 @@ def parse_document(text: str, source: str = "") -> YamlDocument:
         raise SpecError(_placed(source, error.problem_mark or error.context_mark, f"not YAML: {words}")) from None
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(_placed(source, None, f"not YAML: {' '.join(str(error).split())}")) from None
-    except (
-        AttributeError,
-        LookupError,
-        TypeError,
-        ArithmeticError,
-    ) as error:  # PyYAML's, at a tag with a foreign value
+    except _OF_FOREIGN_VALUES as error:
         raise SpecError(_placed(source, None, f"not YAML: a value does not fit its tag ({error})")) from None
 
 
@@ -149,7 +144,9 @@ else:
 
     _FASTER_LOADERS = (_FasterLoader,)
 
-_UNREADABLE: Final = (_Refused, yaml.YAMLError, ValueError, AttributeError, LookupError, TypeError, ArithmeticError)
+_OF_FOREIGN_VALUES: Final = (AttributeError, LookupError, TypeError, ArithmeticError)
+"""What PyYAML raises at a tag whose value does not fit it."""
+_UNREADABLE: Final = (_Refused, yaml.YAMLError, ValueError, *_OF_FOREIGN_VALUES)
 """What a loader raises at a document that is none, or beyond a limit."""
 
 
