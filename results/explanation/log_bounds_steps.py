@@ -60,9 +60,10 @@ def _opened(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 
 def _recovered_start(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    """The log start survives a restart once it was in force: an event of the replica followed it."""
+    """The log start survives a restart once it was in force: an event of the replica followed it. One without
+    records brings none back: a wiped disk may have emptied it."""
     replica = state.replica(event.node)
-    if 0 <= event.offset < replica.settled_start and not replica.removed:
+    if 0 <= event.offset < min(replica.settled_start, event.log_end) and not replica.removed:
         yield Step(
             StepKind.LOG_START_FELL,
             event.time_ns,

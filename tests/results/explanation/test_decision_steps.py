@@ -119,9 +119,9 @@ STARTED = event(4, "b2", "log_start", {"before": 0, "reason": "leader"}, leader=
                 high_watermark=5)  # fmt: skip
 
 
-def opened(start: int) -> list[Event]:
+def opened(start: int, end: int = 5) -> list[Event]:
     later = event(4.5, "b2", "follower_high_watermark", offset=3, high_watermark=5, **WATERMARK_OF_FOLLOWER)
-    recovered = event(5, "b2", "log_recovered", offset=start, log_end=5, high_watermark=5)
+    recovered = event(5, "b2", "log_recovered", offset=start, log_end=end, high_watermark=5)
     of_leader = {**STARTED, "node": "b1", "detail": json.dumps({"before": 0, "reason": "delete_records"})}
     return [*BORN, of_leader, STARTED, later, recovered]
 
@@ -234,6 +234,10 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
     ),
     "log-start-fell": (opened(0), opened(3)),
 }
+
+
+def test_an_emptied_log_brings_no_deleted_records_back() -> None:
+    assert kinds(opened(0, end=0)) == ["log-came-back-shorter"]
 
 
 @pytest.mark.parametrize("kind", CASES)
