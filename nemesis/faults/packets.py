@@ -18,7 +18,7 @@ from nemesis.handle import FaultHandle
 from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, LinkQuality, both_ways, on_channel, one_way
 
 _SURE_LOSS: Final = 0.4
-"""Of a link in both directions: a broker that sends nothing but heartbeats loses one of them, or of their answers."""
+"""A broker that sends nothing but heartbeats loses one of them, or of their answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Packets(Fault):
         """A leader may be the very broker that it is to be cut from, and two brokers may share no partition; a
         connection of one name may have nothing to carry; and a link that loses a few packets may lose none of the few
         that an idle broker sends."""
-        loses = self.loss >= _SURE_LOSS and not self.one_way
-        return self.against == ("all",) and self.channel is None and bool(self.delay_ms or self.jitter_ms or loses)
+        sure = bool(self.delay_ms or self.jitter_ms) or self.loss >= _SURE_LOSS
+        return self.against == ("all",) and self.channel is None and sure
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Loss alone needs nothing, on links that are not limited to some connections."""
@@ -96,13 +96,14 @@ class Packets(Fault):
         return replace(self, channel=draw_channel(random, cluster, self.nodes, self.against, self.against == ("all",)))
 
     def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
-        """Loss alone where links cannot be slowed."""
+        """Loss alone where links cannot be slowed, so much that it has as sure an effect."""
         missing = self.needs() & frozenset(unsupported)
         if EnvironmentCapability.CHANNELS in missing:
             return None
         if not missing:
             return self
-        return replace(self, delay_ms=0.0, jitter_ms=0.0, loss=self.loss or _loss(random))
+        loss = self.loss if self.loss >= _SURE_LOSS else _loss(random, _SURE_LOSS)
+        return replace(self, delay_ms=0.0, jitter_ms=0.0, loss=loss)
 
     def describe(self) -> str:
         """Targets, and how bad their links are."""
@@ -113,6 +114,6 @@ class Packets(Fault):
         return f"packets {' '.join(self.nodes)} {arrow} {' '.join(self.against)} {' '.join(bad)}"
 
 
-def _loss(random: Random) -> float:
+def _loss(random: Random, least: float = 0.02) -> float:
     """The share of packets lost on a lossy link."""
-    return round(random.uniform(0.02, 0.5), 3)
+    return round(random.uniform(least, 0.5), 3)

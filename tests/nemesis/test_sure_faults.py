@@ -12,6 +12,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.placement import HalfDeletedReplica
+from nemesis.ports import EnvironmentCapability
 from nemesis.schedule import Schedule
 from nemesis.swarm import draw
 
@@ -45,13 +46,11 @@ def test_a_disk_with_room_is_not_sure_to_be_full_in_time() -> None:
 
 def test_a_link_that_loses_few_packets_is_not_sure_to_lose_one() -> None:
     """Seed 8001181 of varied runs of 10 s: one packet in twenty of an idle broker, for four seconds."""
-    lossy = [Packets(loss=loss, one_way=one_way) for loss, one_way in ((0.046, False), (0.4, False), (0.4, True))]
-    assert [fault.effective_alone(CLUSTER) for fault in (*lossy, Packets(loss=0.046, delay_ms=2.0))] == [
-        False,
-        True,
-        False,
-        True,
-    ]
+    few, many, slow = Packets(loss=0.046), Packets(loss=0.4), Packets(loss=0.046, delay_ms=2.0)
+    assert [fault.effective_alone(CLUSTER) for fault in (few, many, slow)] == [False, True, True]
+    without_delay = slow.adapted([EnvironmentCapability.DELAY], Random(1))
+    assert without_delay is not None
+    assert without_delay.effective_alone(CLUSTER)
 
 
 LATE = replace(CLUSTER, patience_s=4.0, controllers=("c1", "c2", "c3"))
