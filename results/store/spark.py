@@ -34,6 +34,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from results.run.paths import DEFAULT_STORE
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -304,14 +306,16 @@ def _first_line(error: Exception) -> str:
 
 
 def sources() -> list[tuple[str, bytes]]:
-    """Every file that tasks may need, by its name below the root of the packages, in order."""
+    """Every file that tasks may need, by its name below the root of the packages, in order. The runs in the default
+    store of a checkout, which lies in a package, are none."""
     sources: list[tuple[str, bytes]] = []
 
     def walk(item: Any, name: str) -> None:
         if item.is_dir():
             for child in sorted(item.iterdir(), key=lambda child: child.name):
-                if child.name != "__pycache__":
-                    walk(child, f"{name}/{child.name}")
+                below = f"{name}/{child.name}"
+                if child.name != "__pycache__" and below != str(DEFAULT_STORE):
+                    walk(child, below)
         elif name.endswith(_SENT):
             sources.append((name, item.read_bytes()))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from results.run.paths import DEFAULT_STORE
 from results.store import spark
 from results.store.spark import SparkUnavailable, check_reachable, find_java, interrupted_afterwards, java_version
 
@@ -79,3 +80,19 @@ def test_an_interruption_while_java_starts_comes_once_it_runs() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_runs_in_the_default_store_of_a_checkout_are_no_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That store lies in a package: each run there kept a suite that was interrupted before it from going on."""
+    for package in spark.PACKAGES:
+        (tmp_path / package).mkdir()
+    monkeypatch.setattr(spark, "files", lambda package: tmp_path / package)
+    before = spark.fingerprint()
+    run = tmp_path / DEFAULT_STORE / "20260101T000000-append-seed1"
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text("name: append")
+    assert spark.fingerprint() == before
+    (tmp_path / "results" / "new.py").write_text("")
+    assert spark.fingerprint() != before
