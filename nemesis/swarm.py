@@ -32,9 +32,9 @@ the fault that it concerns. Times do not depend on which families there are, and
 family with the least key, each drawing its key alone. So a new family takes some slots of old schedules for itself and
 leaves all others as they were, and so does a new fault within its family. Where no fault of a run may have an effect by
 itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family.
-Where those that may last too short a time for that (`Fault.acts_within`), the first of them begins earlier and lasts
-longer; where too few of them are left as they are, more of them keep their times and their links. The last fault waits
-until clients have written something.
+Where each that may lasts too short a time for that (`Fault.acts_within`), the first of them begins earlier and lasts
+longer. The one that is sure to act keeps its times and its links. The last fault waits until clients have written
+something.
 
 **Density.** A run may have several schedules at the same time: a fault that mostly meets a healthy cluster in one of
 them meets others there. The first is that of the same seed alone; the others come from streams of their own.
@@ -82,6 +82,8 @@ _ROTATING_SHARE = 0.5
 """Of the runs: whether other brokers may lose data once the last ones are whole again."""
 _ATTEMPTS = 20
 """How often the only fault of a run is drawn until it has an effect by itself."""
+_MILLISECOND_S = 1e-3
+"""Times of a schedule are rounded to it."""
 _LAST_FAULT_EARLIEST = 0.25
 """When the last fault of a run may begin, in multiples of the cluster's patience: once clients have written something
 that a power loss can take."""
@@ -172,13 +174,14 @@ class _Drawing:
             of_slots.append(_to_the_millisecond(earliest_s, min(last.for_s, time_limit_s - earliest_s), last.fault))
         of_slots = list(_lasting_enough(of_slots, background, cluster, time_limit_s))
         yield from background
-        yield from _acting(of_slots, list(self._changed(of_slots, streams)), background, cluster)
+        yield from self._changed(of_slots, streams)
 
     def _changed(self, of_slots: Sequence[ScheduledFault], streams: _Streams) -> Iterator[ScheduledFault]:
-        """The faults with triggers, limited to channels, and blacked out; the first that has an effect by itself stays
-        as it is."""
+        """The faults with triggers, limited to channels, and blacked out. One stays as it is: the first that is sure to
+        act, else the first that may have an effect by itself."""
         cluster = self.cluster
-        kept = next((number for number, each in enumerate(of_slots) if each.fault.effective_alone(cluster)), 0)
+        effective = [number for number, each in enumerate(of_slots) if each.fault.effective_alone(cluster)]
+        kept = next((number for number in effective if _is_sure(of_slots[number], cluster)), next(iter(effective), 0))
         for number, scheduled in enumerate(of_slots):
             random = streams.of("channel", number)
             limitable = number != kept and EnvironmentCapability.CHANNELS not in cluster.unsupported
@@ -211,12 +214,12 @@ def _tempo_and_victims(run: Random, streams: _Streams, cluster: ClusterShape) ->
 def _lasting_enough(
     of_slots: Sequence[ScheduledFault], background: Sequence[ScheduledFault], cluster: ClusterShape, time_limit_s: float
 ) -> Iterator[ScheduledFault]:
-    """The faults. Where those that have an effect by themselves last too short a time for it, all of them together, the
-    first of them lasts as long as it may need, and begins early enough."""
-    lasting = sum(_share_of_need(each, cluster) for each in (*of_slots, *background)) >= 1
+    """The faults. Where none is sure to act, the first that may have an effect by itself lasts as long as it may need,
+    and begins early enough."""
+    sure = any(_is_sure(each, cluster) for each in (*of_slots, *background))
     for each in of_slots:
-        if not lasting and each.fault.effective_alone(cluster):
-            lasting = True
+        if not sure and each.fault.effective_alone(cluster):
+            sure = True
             at_s = _early_enough(each.at_s, each.fault, cluster, time_limit_s)
             for_s = max(each.for_s, _needed_s(each.fault, cluster))
             yield _to_the_millisecond(at_s, min(for_s, time_limit_s - at_s), each.fault)
@@ -224,33 +227,16 @@ def _lasting_enough(
             yield each
 
 
-def _acting(
-    of_slots: Sequence[ScheduledFault],
-    changed: Sequence[ScheduledFault],
-    background: Sequence[ScheduledFault],
-    cluster: ClusterShape,
-) -> Iterator[ScheduledFault]:
-    """The faults of `changed`. Where those that still have an effect by themselves last too short a time for it, more
-    of them are as they were in `of_slots`."""
-    sure = sum(_share_of_need(each, cluster) for each in (*changed, *background))
-    for before, after in zip(of_slots, changed, strict=True):
-        more = _share_of_need(before, cluster) - _share_of_need(after, cluster)
-        back = sure < 1 and more > 0
-        sure += more if back else 0.0
-        yield before if back else after
-
-
 def _needed_s(fault: Fault, cluster: ClusterShape) -> float:
     return fault.acts_within * cluster.patience_s
 
 
-def _share_of_need(scheduled: ScheduledFault, cluster: ClusterShape) -> float:
-    """How long a fault lasts, as a share of the time that it may need to have an effect by itself; at most 1, and 0 for
-    one that has none, or that waits for a condition."""
-    if scheduled.when is not None or not scheduled.fault.effective_alone(cluster):
-        return 0.0
-    needed_s = _needed_s(scheduled.fault, cluster)
-    return min(1.0, scheduled.for_s / needed_s) if needed_s > 0 else 1.0
+def _is_sure(scheduled: ScheduledFault, cluster: ClusterShape) -> bool:
+    """Whether a fault acts whatever else happens: it has an effect by itself, waits for nothing, and lasts as long as
+    it may need."""
+    waits = scheduled.when is not None
+    lasts = scheduled.for_s >= _needed_s(scheduled.fault, cluster) - _MILLISECOND_S
+    return not waits and lasts and scheduled.fault.effective_alone(cluster)
 
 
 def _early_enough(at_s: float, fault: Fault, cluster: ClusterShape, time_limit_s: float) -> float:

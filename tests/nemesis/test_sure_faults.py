@@ -57,12 +57,12 @@ LATE = replace(CLUSTER, patience_s=4.0, controllers=("c1", "c2", "c3"))
 """A run of 10 s is short where a cluster takes 4 s to act on a silent broker."""
 
 
-def sure_share(schedule: Schedule, cluster: ClusterShape) -> float:
-    """How much of the time that it may need to have an effect by itself each fault that waits for nothing has, in
-    sum."""
+def best_share(schedule: Schedule, cluster: ClusterShape) -> float:
+    """The share that one fault which waits for nothing has of the time that it may need to have an effect by itself:
+    the largest of such shares."""
     sure = [each for each in schedule if each.when is None and each.fault.effective_alone(cluster)]
     needed_s = [each.fault.acts_within * cluster.patience_s for each in sure]
-    return sum(min(1.0, each.for_s / needed) if needed else 1.0 for each, needed in zip(sure, needed_s, strict=True))
+    return max(each.for_s / needed if needed else 1.0 for each, needed in zip(sure, needed_s, strict=True))
 
 
 def test_a_story_of_a_short_run_begins_early_enough_to_have_an_effect() -> None:
@@ -78,9 +78,10 @@ def test_a_story_of_a_short_run_begins_early_enough_to_have_an_effect() -> None:
 
 
 @pytest.mark.parametrize("shares", [{}, {"triggers": 1.0}, {"triggers": 0.5, "channels": 0.5, "blackouts": 0.5}])
-def test_faults_that_wait_for_nothing_last_long_enough_to_have_an_effect(shares: dict[str, float]) -> None:
+def test_a_fault_that_waits_for_nothing_lasts_long_enough_to_have_an_effect(shares: dict[str, float]) -> None:
     """Seeds of varied runs of 10 s: 3000493 with a slow disk for 0.1 s in which nobody wrote, and nothing else that did
-    not wait for a condition in vain; 3000983 with one response held, whose request was not sent within 0.4 s."""
+    not wait for a condition in vain; 3000983 with one response held, whose request was not sent within 0.4 s; 8004941
+    with two late messages and a story, each of which had nearly the time that it may need, and none of which acted."""
     for seed in range(600):
         schedule = draw(Random(seed), LATE, 10.0, **shares)
-        assert sure_share(schedule, LATE) >= 1 - 1e-3, seed
+        assert best_share(schedule, LATE) >= 1 - 1e-3, seed
