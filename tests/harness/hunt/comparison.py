@@ -1,6 +1,7 @@
 """Compares the guided search with random runs: the same worlds, families and processor time, from an empty corpus.
 
-Beside both are *dense* random runs, of DENSE schedules at once: what such runs gain without a search.
+Beside both are *dense* random runs, of DENSE schedules at once: what such runs gain without a search (not with
+`--no-dense`, for long ranges).
 
     python -m tests.harness.hunt.comparison --ranges 5 --cpu-seconds 150 --out docs/hunt-measurements.jsonl
 
@@ -26,7 +27,7 @@ from harness.spec import Spec, parse
 from tests.harness.hunt.searches import Step, add_row, commit, hunted, load_modules, randomly, read_rows
 
 SEARCHES: Final = ("random", "dense", "hunt")
-"""In the order of the table; rows of before have no dense runs."""
+"""In the order of the table; not all rows have dense runs."""
 DENSE: Final = 8
 """Schedules of a dense random run."""
 
@@ -88,7 +89,9 @@ def in_turns(
     return tallies
 
 
-def compared(number: int, cpu_seconds: float, time_limit_s: float, on_run: Callable[[str], None]) -> dict[str, Any]:
+def compared(
+    number: int, cpu_seconds: float, time_limit_s: float, on_run: Callable[[str], None], *, dense: bool = True
+) -> dict[str, Any]:
     """One range."""
     spec = base(time_limit_s)
 
@@ -97,11 +100,9 @@ def compared(number: int, cpu_seconds: float, time_limit_s: float, on_run: Calla
         on_run(f"range {number}, {name}: {len(tally.curve)} runs, {spent}, {len(tally.seen)} situations")
 
     row = {"range": number, "cpu_seconds": cpu_seconds, "time_limit_s": time_limit_s, "commit": commit()}
-    searches = {
-        "random": randomly(spec, number),
-        "hunt": hunted(spec, number),
-        "dense": randomly(replace(spec, schedules=DENSE), number),
-    }
+    searches = {"random": randomly(spec, number), "hunt": hunted(spec, number)}
+    if dense:
+        searches["dense"] = randomly(replace(spec, schedules=DENSE), number)
     tallies = in_turns(searches, cpu_seconds, show)
     return {**row, **{name: tally.to_json() for name, tally in tallies.items()}}
 
@@ -169,16 +170,19 @@ def main() -> None:
     parser.add_argument("--ranges", type=int, default=20)
     parser.add_argument("--cpu-seconds", type=float, default=3600.0)
     parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--no-dense", dest="dense", action="store_false")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     known = {(row["range"], row["cpu_seconds"], row["time_limit_s"]) for row in read_rows(options.out)}
     load_modules()
     for number in range(options.first, options.first + options.ranges):
         if (number, options.cpu_seconds, options.time_limit) not in known:
-            add_row(
-                options.out,
-                compared(number, options.cpu_seconds, options.time_limit, lambda text: print(text, file=sys.stderr)),
-            )
+            row = compared(number, options.cpu_seconds, options.time_limit, _show, dense=options.dense)
+            add_row(options.out, row)
+
+
+def _show(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 if __name__ == "__main__":
