@@ -76,6 +76,7 @@ INEXCUSABLE = frozenset(
         "reassignment-joins-isr",
         "reassignment-completed-early",
         "reassignment-shrinks-isr",
+        "reassignment-drops-last-known",
         "acted-on-undecided",
         "epoch-undecided",
         "acknowledged-uncommitted",

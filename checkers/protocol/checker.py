@@ -71,6 +71,7 @@ leader-epoch-stood        the leader epoch never falls; a change of leader and t
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
 reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
+reassignment-drops-last-known  … and takes no member of the LastKnownELR while ISR and ELR are empty
 recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
 recovery-outdated         … in the life that is registered and the leader epoch in which there is no leader; so does the
                           one that any recovery elects
@@ -162,9 +163,9 @@ from checkers.violations import Violations, merge_verdicts, unknown_verdict, ver
 
 NAME = "protocol"
 RESTS_ON = EXCUSES | {EvidencePart.TRACE}
-_BEYOND_KAFKA = frozenset({"reassignment-shrinks-isr"})
+_BEYOND_KAFKA = frozenset({"reassignment-shrinks-isr", "reassignment-drops-last-known"})
 """Promises of the prototype that Apache Kafka does not make: it completes a reassignment once the added replicas are in
-the ISR, however few these are."""
+the ISR, however few these are, and its LastKnownELR names the last leader alone."""
 _DECISIONS_ALONE = Finding(
     "decisions-alone",
     (

@@ -103,6 +103,10 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     shrunk = len(after.isr) < min(minimum, len(before.isr)) and bool(gone)
     if shrunk and (completed or before.adding & (before.isr | before.elr)) and not settings.unclean_election:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")
+    forgotten = before.last_known_elr & gone
+    if forgotten and not before.isr | before.elr and not settings.unclean_election:
+        line = f"ISR and ELR are empty, so {names(forgotten)} may alone have had what is committed"
+        change.report("reassignment-drops-last-known", line)
 
 
 def _check_minimum(change: _Change) -> None:

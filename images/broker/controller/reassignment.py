@@ -6,8 +6,9 @@ are `adding`, replicas not in the target are `removing`. A new reassignment canc
 *Complete*: in the change that brings the last adding replica into the ISR, if |ISR ∩ target| ≥ min.isr and one of these
 is eligible as leader. Earlier, the target might lack committed records, or hold them too few times.
 
-*Cancel*: the adding replicas are removed at once. If one of them is in ISR or ELR, committed records may depend on it;
-then at least min.isr of the original replicas must be in the ISR, unless the topic allows unclean election.
+*Cancel*: the adding replicas are removed at once. If one of them is in ISR, ELR or LastKnownELR, committed records may
+depend on it; then at least min.isr of the original replicas must be in the ISR, unless the topic allows unclean
+election. Where ISR and ELR are empty, the LastKnownELR alone says who may hold all that is committed.
 
 The removal of a replica bumps the leader epoch, so that earlier requests and state of that replica are not attributed
 to a later replica on the same broker (Kafka Replication Correctness §6.5.4).
@@ -39,7 +40,8 @@ def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bo
     """Whether the original replicas alone hold committed records often enough."""
     if topic.unclean_election:
         return True
-    if not any(replica in partition.isr or replica in partition.elr for replica in partition.adding):
+    depended_on = {*partition.isr, *partition.elr, *partition.last_known_elr}
+    if depended_on.isdisjoint(partition.adding):
         return True
     original = [replica for replica in partition.replicas if replica not in partition.adding]
     in_sync = [replica for replica in original if replica in partition.isr]

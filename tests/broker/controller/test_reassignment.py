@@ -142,6 +142,23 @@ def test_cancelling_is_refused_while_too_few_of_the_original_replicas_are_in_syn
     assert reassign(driver, 2, 3) is ErrorCode.invalid_replica_assignment, "another one would drop 4 just the same"
 
 
+def test_cancelling_is_refused_while_the_new_replica_alone_may_hold_what_is_committed() -> None:
+    """2 and 4 acknowledged, came back uncleanly, and are in neither ISR nor ELR any more."""
+    driver = cluster(replicas=(2, 3))
+    reassign(driver, 4, 5)
+    driver.send(driver.proposal(2, 3, 4))
+    driver.send(driver.proposal(2, 4))
+    for broker in (2, 4):
+        driver.fence(broker)
+    for broker in (2, 4):
+        driver.register(broker)
+    before = driver.partition
+    assert (before.isr, before.elr, set(before.last_known_elr)) == ((), (), {2, 4})
+    assert cancel(driver) is ErrorCode.invalid_replica_assignment
+    assert reassign(driver, 3, 5) is ErrorCode.invalid_replica_assignment, "another one would drop 4 just the same"
+    assert driver.partition == before
+
+
 def test_cancelling_goes_ahead_where_unclean_election_is_allowed() -> None:
     assert cancel(_resting_on_the_new_replica(unclean=True)) is ErrorCode.none
 

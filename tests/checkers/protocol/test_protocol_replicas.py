@@ -188,6 +188,11 @@ BROKEN = {
         decided(4, 1, 1, 1, (1, 2), (1, 2, 3, 4), "reassignment", adding=[4], removing=[2, 3]),
         decided(5, 2, 1, 2, (1,), (1, 4), "fenced"),
     ],
+    "reassignment-drops-last-known": [
+        *ADDING,
+        decided(5, 2, -1, 2, (), (1, 2, 3, 4), "registered", adding=[4], removing=[3], last_known_elr=[1, 4]),
+        decided(6, 3, -1, 3, (), (1, 2, 3), "reassignment_cancelled", last_known_elr=[1]),
+    ],
     "acted-on-undecided": [*COPIED, decided(3, 1, 1, 2, (1, 2)), follows(4, "b3", 2, 2, 1)],
 }
 ACCOMPANIED = {"reassignment-shrinks-isr": {"reassignment-completed-early"}}

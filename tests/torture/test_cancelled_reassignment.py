@@ -1,0 +1,103 @@
+"""A reassignment is cancelled while ISR and ELR are empty, so that the LastKnownELR alone names the replica that it was
+to add, which may hold all that is committed. Found by reading; no random run had shown it.
+
+Replicas (b1, b3) are to move to (b2, b5). b5 is down, so the move stays open; b2 joins the ISR, and b3 leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+from images.broker.controller import reassignment
+
+Script = Sequence[dict[str, Any]]
+
+
+def together(*conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"all": list(conditions)}
+
+
+def opened(away: str) -> Script:
+    """The move begins; b3 is away for so long."""
+    joined, left = together({"injected": "move"}, {"isr": {"has": "b2"}}), {"isr": {"lacks": "b3"}}
+    return (
+        {"at": "1s", "fault": "place-replicas", "nodes": ["b1", "b3"]},
+        {"at": "4s", "for": "30s", "fault": "kill", "nodes": ["b5"]},
+        {"when": {"fenced": "b5"}, "fault": "place-replicas", "nodes": ["b2", "b5"], "id": "move"},
+        {"when": joined, "for": away, "fault": "controlled-restart", "nodes": ["b3"], "id": "three"},
+        {"when": together({"injected": "three"}, left), "then_after": "2s", "for": "4s", "nodes": ["b1"], "id": "one"},
+    )
+
+
+def cancelled(when: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"when": when, "fault": "cancel-placement", "id": "cancel", **more}
+
+
+def loss() -> Script:
+    """b1 loses all it has, the only one that loses anything; b2 is killed, and neither has led again when the move is
+    cancelled. b2 alone has what both acknowledged."""
+    *move, one = opened("20s")
+    return (
+        *move,
+        {**one, "fault": "power-loss", "keep": "nothing"},
+        {"when": {"injected": "one"}, "for": "7s", "fault": "kill", "nodes": ["b2"], "id": "two"},
+        {"when": together({"injected": "one"}, {"registered": "b1"}), "for": "7s", "fault": "kill", "nodes": ["b1"]},
+        cancelled(together({"injected": "two"}, {"unfenced": "b2"})),
+    )
+
+
+def kills() -> Script:
+    """Nobody loses anything. b1 and b2 are killed, each again before it can lead; b2 led last."""
+    *move, one = opened("24s")
+    again = together({"injected": "one"}, {"registered": "b1"})
+    two_again = together({"injected": "two"}, {"registered": "b2"})
+    return (
+        *move,
+        {**one, "fault": "kill"},
+        {"when": again, "for": "12s", "fault": "kill", "nodes": ["b1"], "id": "again"},
+        {
+            "when": {"injected": "again"},
+            "then_after": "200ms",
+            "for": "4s",
+            "fault": "kill",
+            "nodes": ["b2"],
+            "id": "two",
+        },
+        {"when": two_again, "for": "6s", "fault": "kill", "nodes": ["b2"], "id": "two-again"},
+        cancelled({"injected": "two-again"}, then_after="500ms"),
+    )
+
+
+def played(script: Script, strategy: str) -> Outcome:
+    settings = {"unclean.recovery.strategy": strategy, "min.insync.replicas": "2"}
+    shape = {"brokers": 5, "replication_factor": 2, "partitions": 1, "rate": 20, "seed": 1, "time_limit": "40s"}
+    return run_in_simulation(parse({**shape, "settings": settings, "faults": list(script)}))
+
+
+@pytest.mark.parametrize(("strategy", "script"), [("balanced", loss()), ("last-known-leader", kills())])
+def test_a_cancellation_is_refused_while_the_new_replica_may_alone_hold_what_is_committed(
+    strategy: str, script: Script
+) -> None:
+    outcome = played(script, strategy)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+
+
+@pytest.mark.parametrize(
+    ("strategy", "script", "found"),
+    [("balanced", loss(), "lost-append"), ("last-known-leader", kills(), "not-recovered")],
+)
+def test_without_the_refusal_it_takes_the_only_log(
+    strategy: str, script: Script, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reassignment, "may_cancel", lambda topic, partition, rules: True)
+    outcome = played(script, strategy)
+    assert outcome.validity is Validity.INVALID
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert kinds >= {found, "reassignment-drops-last-known"}, kinds
