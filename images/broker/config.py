@@ -59,6 +59,7 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
     item_pattern: str = ""
     """The form of each item of a list."""
+    maximum: int = (1 << 63) - 1
 
     def parse(self, name: str, text: str) -> int | bool | str:
         """The value in `text`. Raises ConfigError if it is none."""
@@ -74,8 +75,8 @@ class ConfigKey:
                 raise ConfigError(f"{name}: {text!r} is not a whole number") from None
             if number < self.minimum:
                 raise ConfigError(f"{name}: {number} is less than {self.minimum}")
-            if number >= 1 << 63:
-                raise ConfigError(f"{name}: {number} is more than {(1 << 63) - 1}")
+            if number > self.maximum:
+                raise ConfigError(f"{name}: {number} is more than {self.maximum}")
             return number
         if self.kind is list:
             for item in split_list(text):
@@ -218,7 +219,9 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
         int, 3, "Replicas of __consumer_offsets when it is created.", minimum=1
     ),
     "offsets.commit.timeout.ms": ConfigKey(int, 5_000, "Time a committed offset may take to be replicated.", minimum=1),
-    "offset.metadata.max.bytes": ConfigKey(int, 4_096, "Largest metadata of a committed offset.", minimum=0),
+    "offset.metadata.max.bytes": ConfigKey(
+        int, 4_096, "Largest metadata of a committed offset.", minimum=0, maximum=(1 << 15) - 1
+    ),
     "group.min.session.timeout.ms": ConfigKey(
         int, 6_000, "Least session timeout a group's member may ask for.", minimum=1
     ),

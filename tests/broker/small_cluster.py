@@ -15,7 +15,9 @@ from typing import Any
 
 from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest, Listener
 from kio.schema.create_topics.v7 import request as create
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.produce.v11 import request as producing
 
 from images.broker.broker_node import BrokerNode
@@ -68,6 +70,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.rules_off = ""
         """Rules switched off in the broker."""
+        self.segment_bytes = 1024
         self.ports = [_free_port(), _free_port()]
         self.files = BreakableFiles(directory / "broker")
         self.lives = 0
@@ -90,7 +93,10 @@ class Cluster:
             replica.fetch.backoff.ms=10
             replica.high.watermark.checkpoint.interval.ms=50
             controlled.shutdown.timeout.ms=500
-            log.segment.bytes=1024
+            log.segment.bytes={self.segment_bytes}
+            offsets.topic.num.partitions=1
+            offsets.topic.replication.factor=1
+            group.initial.rebalance.delay.ms=0
             faultline.rules.off={self.rules_off if role == "broker" else ""}
             """
         )
@@ -143,6 +149,14 @@ class Cluster:
         while True:
             if (await self.call(request)).topics[0].error_code in wanted:
                 return
+            await asyncio.sleep(0.01)
+
+    async def coordinate(self, group: str) -> None:
+        """Have the broker coordinate a group: `__consumer_offsets` exists, and it has loaded it."""
+        asked = DescribeGroupsRequest(groups=(group,), include_authorized_operations=False)
+        found = (ErrorCode.none, ErrorCode.group_id_not_found)
+        while (await self.call(asked)).groups[0].error_code not in found:
+            await self.call(FindCoordinatorRequest(key_type=0, coordinator_keys=(group,)))
             await asyncio.sleep(0.01)
 
     async def register_silent(self, broker: int) -> None:

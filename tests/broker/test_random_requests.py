@@ -33,6 +33,7 @@ def test_no_request_ends_a_node(tmp_path: Path, seed: int) -> None:
         async with cluster.broker() as (life, _):
             await cluster.create_topic()
             await cluster.produce(b"a")
+            await cluster.coordinate("t")
             known = await cluster.call(MetadataRequest(topics=None, include_topic_authorized_operations=False))
             odd = OddRequests(random, [CLUSTER_METADATA_TOPIC_ID, uuid.UUID(int=5)] + [known.topics[0].topic_id] * 3)
             connections: dict[int, Connection] = {}

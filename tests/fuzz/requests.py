@@ -1,6 +1,7 @@
 """Requests that are well-formed and make little sense, drawn from a seed.
 
-Every version of every API: numbers at the ends of their ranges, ids and names of what does not exist, damaged records.
+Every version of every API: numbers at the ends of their ranges, ids and names of what does not exist, damaged records,
+strings that only the flexible versions can carry.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from images.wire.schema import FieldShape, shapes
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
 _NUMBERS = ("1", "true", "-5", "9" * 30)
 _TEXTS = ("t", "t", "u", "", "..", "__cluster_metadata", "é..x", "\0", "x" * 249, "127.0.0.1")
+_LONG_TEXTS = ("x" * 40_000,)
+"""More bytes than a length of two bytes can say: only flexible versions carry them."""
 _SETTINGS = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
@@ -41,15 +44,17 @@ class OddRequests:
             if shape.nullable and shape.tag is None and shape.kafka_type != "uuid" and self._random.random() < 0.1:
                 values[shape.name] = None
             elif shape.array:
-                values[shape.name] = tuple(self._one(shape) for _ in range(self._random.choice((0, 1, 1, 2))))
+                count = self._random.choice((0, 1, 1, 2))
+                values[shape.name] = tuple(self._one(shape, message) for _ in range(count))
             else:
-                values[shape.name] = self._one(shape)
+                values[shape.name] = self._one(shape, message)
         return message(**values)
 
-    def _one(self, shape: FieldShape) -> Any:
+    def _one(self, shape: FieldShape, message: type) -> Any:
         if shape.struct:
             return self.request(shape.element)
-        return self._random.choice(self._values(shape))
+        flexible = shape.kafka_type == "string" and getattr(message, "__flexible__", False)
+        return self._random.choice(self._values(shape) + (_LONG_TEXTS if flexible else ()))
 
     def _values(self, shape: FieldShape) -> tuple[Any, ...]:
         match shape.kafka_type:

@@ -4,6 +4,9 @@ admins.
 The coordinator of a group is the leader of the partition of `__consumer_offsets` that its name falls to. A broker that
 does not lead it says NOT_COORDINATOR; one that leads it and has not loaded it yet, COORDINATOR_LOAD_IN_PROGRESS.
 
+Strings that records of that partition cannot hold are refused here: a group id of more than 32,767 bytes with
+INVALID_GROUP_ID, in JoinGroup a protocol type, protocol name or instance id of that length with INVALID_REQUEST.
+
 Offsets are kept until their group is deleted; the topic is not compacted.
 """
 
@@ -43,7 +46,7 @@ from images.broker.groups.answers import described_group, join_response, offset_
 from images.broker.groups.group import NO_GENERATION, Caller, Group, GroupLimits, JoinAnswer, JoinRequest, SyncAnswer
 from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
-from images.broker.groups.records import OffsetAndMetadata, partition_for
+from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, partition_for, storable
 from images.broker.groups.shard import Shard, TopicPartition
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
@@ -148,7 +151,7 @@ class GroupCoordinator:
     # --- finding the shard --------------------------------------------------------------------------------------------
 
     def _find(self, group: str) -> tuple[Shard | None, ErrorCode]:
-        if not group:
+        if not group or not storable(group):
             return None, ErrorCode.invalid_group_id
         topic = self._image().topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None or not topic.partitions:
@@ -168,10 +171,12 @@ class GroupCoordinator:
         shard, error = self._find(body.group_id)
         if shard is None:
             return join_response(JoinAnswer(body.member_id, error))
+        if not storable(body.protocol_type, body.group_instance_id, *(protocol.name for protocol in body.protocols)):
+            return join_response(JoinAnswer(body.member_id, ErrorCode.invalid_request))
         prefix = body.group_instance_id if body.group_instance_id is not None else request.client_id or "consumer"
         join_request = JoinRequest(
             member_id=body.member_id,
-            new_id=f"{prefix}-{self._random.getrandbits(128):032x}",
+            new_id=_new_member_id(prefix, self._random),
             protocol_type=body.protocol_type,
             protocols=tuple((protocol.name, protocol.metadata) for protocol in body.protocols),
             session_timeout_ms=_ms(body.session_timeout),
@@ -332,6 +337,12 @@ class GroupCoordinator:
                 error = await shard.delete(name)
             results.append(DeletableGroupResult(group_id=name, error_code=error))
         return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
+
+
+def _new_member_id(prefix: str, random: Random) -> str:
+    """A member id that was never used before; a long prefix is cut, so that records can hold the id."""
+    suffix = f"-{random.getrandbits(128):032x}"
+    return prefix.encode()[: STRING_BYTES_MAX - len(suffix)].decode(errors="ignore") + suffix
 
 
 def _ms(duration: timedelta) -> int:

@@ -14,6 +14,9 @@ group           2: group                                     3: protocol type, g
                                                              session timeout (int32, ms), subscription (bytes),
                                                              assignment (bytes)
 
+A string of more than 32,767 bytes in UTF-8 has no place in them, though the flexible versions of requests can carry
+one: `storable` tells it before anything of it gets into a group.
+
 These versions, which every Kafka since 2.3 reads, are the only ones written and read. Of a member's protocols only the
 chosen one is stored, as in Kafka: after a fail-over its group can agree on no other until its members join again.
 """
@@ -30,6 +33,9 @@ from images.broker.groups.group import ClassicGroupMember, Group
 _OFFSET_KEY, _GROUP_KEY = 1, 2
 _OFFSET_VALUE, _GROUP_VALUE = 3, 3
 _SHORT, _INT, _LONG = Struct(">h"), Struct(">i"), Struct(">q")
+
+STRING_BYTES_MAX = (1 << 15) - 1
+"""Length of the longest string that a record can hold, in UTF-8."""
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -69,6 +75,11 @@ def partition_for(group: str, partitions: int) -> int:
     for at in range(0, len(units), 2):
         code = (31 * code + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
     return (code & 0x7FFFFFFF) % partitions
+
+
+def storable(*texts: str | None) -> bool:
+    """Whether records can hold these strings."""
+    return all(text is None or len(text.encode()) <= STRING_BYTES_MAX for text in texts)
 
 
 def encode_offset(
