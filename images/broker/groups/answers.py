@@ -30,7 +30,7 @@ def join_response(answer: JoinAnswer) -> JoinGroupResponse:
         protocol_name=answer.protocol,
         leader=answer.leader,
         skip_assignment=answer.skip_assignment,
-        member_id=answer.member_id,
+        member_id=answer.member_id if answer.id_known else "",
         members=tuple(
             JoinGroupResponseMember(member_id=member_id, group_instance_id=instance, metadata=metadata)
             for member_id, instance, metadata in answer.members

@@ -14,7 +14,8 @@ shell must carry out. There is no I/O and no clock.
 The *generation* counts completed rebalances. Members get its number only once a record that it has begun is committed
 in `__consumer_offsets`, so a new coordinator never gives the same number to another generation; the record holds no
 members, and a group that is loaded from it is Empty. A member receives its partitions only once the assignment of its
-generation is committed in `__consumer_offsets`; so of two brokers that both act as coordinator only one can hand out
+generation is committed in `__consumer_offsets`, and a static member that returns takes its old place, with the
+partitions of it, only once a record of that is; so of two brokers that both act as coordinator only one can hand out
 partitions, and a new coordinator finds the latest assigned generation in its log.
 """
 
@@ -71,6 +72,8 @@ class ClassicGroupMember(NamedTuple):
     """Its JoinGroup waits for a response."""
     syncing: bool = False
     """Its SyncGroup waits for a response."""
+    replaces: ClassicGroupMember | None = None
+    """The static member whose place it takes, until a record that it does so is committed."""
 
     def metadata_for(self, protocol: str | None) -> bytes:
         """Its subscription under `protocol`."""
@@ -177,6 +180,8 @@ class JoinAnswer(NamedTuple):
     """(member id, instance id, subscription) of every member; sent to the leader only."""
     skip_assignment: bool = False
     """The generation has an assignment already, so its leader must not compute one."""
+    id_known: bool = True
+    """Whether the client is told the member id; if not, the group has forgotten it."""
 
 
 class SyncAnswer(NamedTuple):
@@ -203,7 +208,16 @@ class StoreGeneration:
     generation: int
 
 
-Decision = JoinAnswer | SyncAnswer | StoreGroup | StoreGeneration
+@dataclass(frozen=True, slots=True)
+class StoreReplacement:
+    """Append the group as it is now, in which `member_id` takes the place of a static member, and report with
+    `replacement_stored` once it is committed or has failed."""
+
+    generation: int
+    member_id: str
+
+
+Decision = JoinAnswer | SyncAnswer | StoreGroup | StoreGeneration | StoreReplacement
 
 
 class GroupStep(NamedTuple):

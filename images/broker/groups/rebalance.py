@@ -17,6 +17,7 @@ from images.broker.groups.group import (
     JoinRequest,
     StoreGeneration,
     StoreGroup,
+    StoreReplacement,
     SyncAnswer,
 )
 
@@ -93,6 +94,27 @@ def stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> Grou
     return GroupStep(stable, answers)
 
 
+def replacement_stored(group: Group, member_id: str, error: ErrorCode, now_ms: int) -> GroupStep:
+    """The append of `StoreReplacement` is committed, or has failed.
+
+    After a failure the old member has its place again, as in Kafka, and the new one must join again without a member
+    id. If its record is committed later all the same, a new coordinator knows a member id that no client has.
+    """
+    new = group.member(member_id)
+    if new is None or new.replaces is None:  # it has left, was replaced itself, or takes part in a rebalance
+        return GroupStep(group)
+    if error is not ErrorCode.none:
+        old = new.replaces._replace(last_contact_ms=now_ms)
+        restored = group._replace(
+            members=tuple(old if member.id == new.id else member for member in group.members),
+            leader=old.id if group.leader == new.id else group.leader,
+        )
+        return GroupStep(restored, (JoinAnswer(new.id, error, id_known=False),))
+    joined = new._replace(replaces=None, joining=False, last_contact_ms=now_ms)
+    stable = group.with_member(joined)
+    return GroupStep(stable, (_join_answer(stable, joined)._replace(skip_assignment=True),))
+
+
 def _sessions_renewed(members: tuple[ClassicGroupMember, ...], now_ms: int) -> tuple[ClassicGroupMember, ...]:
     """The members, none of them waiting for SyncGroup; a member that waited starts a new session."""
     return tuple(
@@ -109,7 +131,9 @@ def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> GroupStep:
     longest_ms = max((member.rebalance_timeout_ms for member in group.members), default=0)
     preparing = group._replace(
         state=GroupState.PREPARING,
-        members=tuple(member._replace(assignment=b"") for member in _sessions_renewed(group.members, now_ms)),
+        members=tuple(
+            member._replace(assignment=b"", replaces=None) for member in _sessions_renewed(group.members, now_ms)
+        ),
         storing=False,
         deadline_ms=now_ms + longest_ms,
         initial_delay_until_ms=now_ms + min(initial_delay_ms, longest_ms),
@@ -249,7 +273,8 @@ def _replace_static(
 ) -> GroupStep:
     """A static member returns under a new member id: it replaces the old one, whose id is fenced.
 
-    If its subscription is unchanged, the group does not rebalance.
+    If its subscription is unchanged, the group does not rebalance, and the new member joins once the replacement is
+    stored. Should a rebalance begin before that, it takes part as one that has joined.
     """
     fenced: list[Decision] = []
     if old.joining:
@@ -262,8 +287,10 @@ def _replace_static(
         leader=new.id if group.leader == old.id else group.leader,
     )
     if group.state is GroupState.STABLE and old.protocols == request.protocols:
-        answer = _join_answer(replaced, new)._replace(skip_assignment=True)
-        return GroupStep(replaced, (*fenced, StoreGroup(group.generation)), answer=answer)
+        # A replacement that is not committed yet is itself replaced: what may have to come back is the member before.
+        waiting = replaced.with_member(_updated(new, request, now_ms)._replace(replaces=old.replaces or old))
+        stores = StoreReplacement(group.generation, new.id)
+        return GroupStep(waiting, (*fenced, stores), waiting_member_id=new.id)
     joining = replaced.with_member(_updated(new, request, now_ms))
     step = (
         complete_if_all_joined(joining, now_ms)

@@ -5,7 +5,8 @@ high watermark has reached that offset: only then is everything it loaded commit
 earlier coordinator acknowledged. After that it appends three kinds of record:
 
 - a *group* record that a generation begins: its members receive its number once it is committed;
-- a *group* record with the assignment of a generation: members receive it once it is committed;
+- a *group* record with the assignment of a generation: members receive it once it is committed; and one with a static
+  member in the place of another, which joins once it is committed;
 - *offset* records: a commit is answered, and its offsets can be fetched, once they are committed. A commit whose wait
   timed out takes effect when the high watermark passes it, in log order.
 
@@ -30,10 +31,11 @@ from images.broker.groups.group import (
     JoinAnswer,
     StoreGeneration,
     StoreGroup,
+    StoreReplacement,
     SyncAnswer,
 )
 from images.broker.groups.membership import next_deadline_ms, on_tick
-from images.broker.groups.rebalance import generation_stored, stored
+from images.broker.groups.rebalance import generation_stored, replacement_stored, stored
 from images.broker.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -195,10 +197,12 @@ class Shard:
             return
         before, self.groups[name] = self.groups.get(name), step.group
         self._trace_group(before, step.group)
-        if any(isinstance(one, JoinAnswer) and one.error is ErrorCode.none for one in step.decisions):
+        if step.group.state is GroupState.COMPLETING and any(
+            isinstance(one, JoinAnswer) and one.error is ErrorCode.none for one in step.decisions
+        ):
             self._trace_generation(name, step.group)
         for decision in step.decisions:
-            if isinstance(decision, StoreGroup):
+            if isinstance(decision, StoreGroup | StoreReplacement):
                 self._store(name, decision)
             elif isinstance(decision, StoreGeneration):
                 self._store_generation(name, decision)
@@ -278,7 +282,7 @@ class Shard:
                 self.apply(name, on_tick(group, now_ms))
         return min((next_deadline_ms(group) for group in self.groups.values()), default=NEVER_MS)
 
-    def _store(self, name: str, store: StoreGroup) -> None:
+    def _store(self, name: str, store: StoreGroup | StoreReplacement) -> None:
         """Append the group as it is now, and report the outcome to the state machine."""
         group = self.groups[name]
         assigned = {member.id: member.assignment.hex() for member in group.members}
@@ -287,7 +291,10 @@ class Shard:
         )
         append_result = self._append((encode_group(group, self.record_ms()),))
         self._trace_storing(name, store.generation, append_result)
-        self._spawn(self._report_stored(name, store.generation, append_result))
+        if isinstance(store, StoreReplacement):
+            self._spawn(self._report_replacement(name, store, append_result))
+        else:
+            self._spawn(self._report_stored(name, store.generation, append_result))
 
     def _store_generation(self, name: str, store: StoreGeneration) -> None:
         """Append that the generation begins, and report the outcome to the state machine."""
@@ -314,6 +321,13 @@ class Shard:
                 error = ErrorCode.rebalance_in_progress  # members only need to join again
             self._trace_stored(name, generation, append_result, error)
             self.apply(name, stored(group, generation, error, self.now_ms()))
+
+    async def _report_replacement(self, name: str, store: StoreReplacement, append_result: AppendResult) -> None:
+        error = await self._wait_until_committed(append_result)
+        if name in self.groups and self.leads:
+            self._trace_stored(name, store.generation, append_result, error)
+            step = replacement_stored(self.groups[name], store.member_id, error, self.now_ms())
+            self.apply(name, step)
 
     def close(self) -> None:
         """End of the leadership: waiting requests get NOT_COORDINATOR, so that clients look up the new coordinator."""

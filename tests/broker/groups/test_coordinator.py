@@ -176,6 +176,57 @@ async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: b
     assert second.loaded
 
 
+def asks(new: str, member: str = "", instance: str | None = None) -> JoinRequest:
+    return JoinRequest(member, new, "consumer", (("range", b"s"),), 10_000, 10_000, instance)
+
+
+async def stable_with(cluster: Coordinators, shard: Shard, caller: Caller) -> None:
+    """Group g of broker 1 has this one member, with everything assigned to it; all of it is replicated."""
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    step = join(Group("g"), asks(caller.member_id, instance=caller.instance_id), shard.now_ms(), GROUPS)
+    assert (await shard.join_answer("g", step)).generation == caller.generation == 1
+    step = sync(shard.groups["g"], caller, (None, None), {caller.member_id: b"mine"}, shard.now_ms())
+    assert (await shard.sync_answer("g", step)).assignment == b"mine"
+    fetching.cancel()
+    cluster.replicate(1)
+    await turns()
+
+
+@in_virtual_time
+async def test_a_static_member_comes_back_once_that_is_committed() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    await stable_with(cluster, shard, Caller("m1", 1, "i"))
+    step = join(shard.groups["g"], asks("m2", instance="i"), shard.now_ms(), GROUPS)
+    joining = asyncio.ensure_future(shard.join_answer("g", step))
+    await turns()
+    assert not joining.done()
+    cluster.replicate(1)
+    answer = await joining
+    assert (answer.error, answer.member_id, answer.generation) == (ErrorCode.none, "m2", 1)
+    step = sync(shard.groups["g"], Caller("m2", 1, "i"), (None, None), {}, shard.now_ms())
+    assert (await shard.sync_answer("g", step)).assignment == b"mine"
+    cluster.replicate(1)
+    shard.close()
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert [member.id for member in second.groups["g"].members] == ["m2"]
+
+
+@in_virtual_time
+async def test_a_coordinator_that_was_deposed_unawares_lets_no_static_member_come_back() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    await stable_with(cluster, shard, Caller("m1", 1, "i"))
+    cluster.nodes[2].lead(2)  # and the first one does not hear of it
+    step = join(shard.groups["g"], asks("m2", instance="i"), shard.now_ms(), GROUPS)
+    answer = await shard.join_answer("g", step)
+    assert (answer.error, answer.id_known) == (ErrorCode.coordinator_not_available, False)
+    assert [member.id for member in shard.groups["g"].members] == ["m1"]
+
+
 @pytest.mark.parametrize("rule_on", [True, False])
 @in_virtual_time
 async def test_a_generation_is_given_out_twice_after_a_change_of_coordinator_exactly_without_the_rule(

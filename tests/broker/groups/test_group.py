@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from images.broker.groups import membership, rebalance
+from images.broker.groups.answers import join_response
 from images.broker.groups.group import (
     Caller,
     ClassicGroupMember,
@@ -21,10 +22,11 @@ from images.broker.groups.group import (
     JoinRequest,
     StoreGeneration,
     StoreGroup,
+    StoreReplacement,
     SyncAnswer,
 )
 from images.broker.groups.membership import check_commit, heartbeat, next_deadline_ms
-from images.broker.groups.rebalance import generation_stored, stored, sync
+from images.broker.groups.rebalance import generation_stored, replacement_stored, stored, sync
 from images.broker.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -274,17 +276,64 @@ def test_a_member_that_leaves_while_it_waits_is_told_that_it_is_none() -> None:
     assert answers(step) == {"m2": ErrorCode.unknown_member_id}
 
 
-def test_a_static_member_comes_back_without_a_rebalance_and_its_old_self_is_fenced() -> None:
+def with_static(instance: str = "i2") -> Group:
+    """Member m2 of a stable group is static."""
     group = stable("m1", "m2")
-    static = group.members[1]._replace(instance_id="i2")
-    group = group.with_member(static)
-    step = join(group, ask(new="m3", instance_id="i2"), 6_000, LIMITS)
-    assert isinstance(step.answer, JoinAnswer)
-    assert (step.answer.generation, step.answer.skip_assignment) == (1, True)
+    return group.with_member(group.members[1]._replace(instance_id=instance))
+
+
+def test_a_static_member_comes_back_without_a_rebalance_and_its_old_self_is_fenced() -> None:
+    step = join(with_static(), ask(new="m3", instance_id="i2"), 6_000, LIMITS)
+    assert (step.answer, step.waiting_member_id, step.decisions) == (None, "m3", (StoreReplacement(1, "m3"),))
+    step = replacement_stored(step.group, "m3", ErrorCode.none, 6_000)
+    (answer,) = step.decisions
+    assert isinstance(answer, JoinAnswer)
+    assert (answer.error, answer.generation, answer.skip_assignment) == (ErrorCode.none, 1, True)
     assert step.group.state is GroupState.STABLE
+    assert not step.group.members[1].joining
     assert heartbeat(step.group, Caller("m2", 1, "i2"), 6_000)[1] is ErrorCode.fenced_instance_id
     assert check_commit(step.group, Caller("m2", 1, "i2"), 6_000, LIMITS)[1] is ErrorCode.fenced_instance_id
     assert heartbeat(step.group, Caller("m3", 1, "i2"), 6_000)[1] is ErrorCode.none
+    assert sync(step.group, Caller("m3", 1, "i2"), (None, None), {}, 6_000).answer == SyncAnswer(
+        "m3", ErrorCode.none, "consumer", "range", b"m2"
+    )
+
+
+def test_a_static_member_whose_return_could_not_be_written_has_its_old_id_again() -> None:
+    group = with_static()
+    step = join(group, ask(new="m3", instance_id="i2", session_timeout_ms=9_000), 6_000, LIMITS)
+    step = replacement_stored(step.group, "m3", ErrorCode.coordinator_not_available, 7_000)
+    assert step.decisions == (JoinAnswer("m3", ErrorCode.coordinator_not_available, id_known=False),)
+    assert step.group == group.with_member(group.members[1]._replace(last_contact_ms=7_000))
+    assert join_response(step.decisions[0]).member_id == "", "it would be fenced under an id that the group forgot"
+
+
+def test_a_leader_whose_return_could_not_be_written_leads_again() -> None:
+    group = stable("m1", "m2")
+    group = group.with_member(group.members[0]._replace(instance_id="i1"))
+    step = join(group, ask(new="m3", instance_id="i1"), 6_000, LIMITS)
+    assert step.group.leader == "m3"
+    assert replacement_stored(step.group, "m3", ErrorCode.not_coordinator, 6_000).group.leader == "m1"
+
+
+def test_a_static_member_that_comes_back_twice_before_it_is_written_replaces_the_first_one() -> None:
+    group = with_static()
+    once = join(group, ask(new="m3", instance_id="i2"), 6_000, LIMITS)
+    twice = join(once.group, ask(new="m4", instance_id="i2"), 6_000, LIMITS)
+    assert answers(twice) == {"m3": ErrorCode.fenced_instance_id}
+    assert replacement_stored(twice.group, "m3", ErrorCode.none, 6_000) == GroupStep(twice.group)
+    failed = replacement_stored(twice.group, "m4", ErrorCode.coordinator_not_available, 6_000).group
+    assert [member.id for member in failed.members] == ["m1", "m2"]
+
+
+def test_a_static_member_whose_return_is_not_written_yet_takes_part_in_a_rebalance() -> None:
+    step = join(with_static(), ask(new="m3", instance_id="i2"), 6_000, LIMITS)
+    group = join(step.group, ask(new="m5"), 6_000, LIMITS).group
+    assert group.state is GroupState.PREPARING
+    assert replacement_stored(group, "m3", ErrorCode.coordinator_not_available, 6_000) == GroupStep(group)
+    step = join(group, ask("m1"), 6_000, LIMITS)
+    assert answers(step) == dict.fromkeys(("m1", "m3", "m5"), ErrorCode.none)
+    assert step.group.generation == 2
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------
@@ -330,6 +379,8 @@ EVENT = st.one_of(
     st.tuples(st.just("sync"), NAMES),
     st.tuples(st.just("stored"), st.sampled_from([ErrorCode.none, ErrorCode.rebalance_in_progress])),
     st.tuples(st.just("begun"), st.sampled_from([ErrorCode.none, ErrorCode.coordinator_not_available])),
+    st.tuples(st.just("joinstatic"), st.sampled_from(["i1", "i2"])),
+    st.tuples(st.just("replaced"), st.sampled_from([ErrorCode.none, ErrorCode.coordinator_not_available])),
     st.tuples(st.just("leave"), NAMES),
     st.tuples(st.just("time"), st.integers(1, 12_000)),
 )
@@ -343,14 +394,21 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
 ) -> None:
     group, now_ms = Group("g"), 0
     waiting: dict[tuple[type, str], None] = {}
-    for kind, value in events:
+    for number, (kind, value) in enumerate(events):
         before, step = group, GroupStep(group)
         name = str(value)
         if kind == "join" and group.member(name) is None:
             step = rebalance.join(group, ask(new=name), now_ms, LIMITS)
         elif kind == "rejoin" and group.member(name) is not None:
             step = rebalance.join(group, ask(name), now_ms, LIMITS)
+        elif kind == "joinstatic":
+            step = rebalance.join(group, ask(new=f"{name}-{number}", instance_id=name), now_ms, LIMITS)
+        elif kind == "replaced":
+            assert isinstance(value, ErrorCode)
+            new = next((member.id for member in group.members if member.replaces is not None), "")
+            step = replacement_stored(group, new, value, now_ms)
         elif kind == "sync":
+            name = group.leader if name == "m1" and group.leader else name
             step = sync(group, Caller(name, group.generation), (None, None), {name: b"all"}, now_ms)
         elif kind == "stored":
             assert isinstance(value, ErrorCode)
@@ -373,17 +431,24 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
                 waiting.pop((type(answer), answer.member_id), None)
         assert group.generation >= before.generation
         numbers = {answer.generation for answer in step.decisions if isinstance(answer, JoinAnswer)} - {-1}
-        if kind != "begun":
+        if kind not in ("begun", "replaced"):
             assert not numbers, "nobody gets a number that is not stored"
         expected = {(JoinAnswer, member.id) for member in group.members if member.joining}
         expected |= {(SyncAnswer, member.id) for member in group.members if member.syncing}
         assert set(waiting) == expected
+        replacing: set[tuple[type, str]] = {
+            (JoinAnswer, member.id) for member in group.members if member.replaces is not None
+        }
         if group.state is GroupState.STABLE:
-            assert not waiting
+            assert set(waiting) == replacing
+        else:
+            assert not replacing
     for _ in range(100):
         now_ms = max(now_ms, min(next_deadline_ms(group), now_ms + 30_000))
         group = generation_stored(group, group.generation + 1, ErrorCode.none, now_ms).group
         group = stored(on_tick(group, now_ms).group, group.generation, ErrorCode.none, now_ms).group
+        for member in group.members:
+            group = replacement_stored(group, member.id, ErrorCode.coordinator_not_available, now_ms).group
     assert group.state is GroupState.EMPTY, "a group whose members all fell silent is empty in the end"
 
 
