@@ -2,13 +2,16 @@
 
 A `Shard` exists for one leadership. It first loads the log up to its leader epoch start offset, and serves once the
 high watermark has reached that offset: only then is everything it loaded committed, including everything that an
-earlier coordinator acknowledged. After that it appends three kinds of record:
+earlier coordinator acknowledged. After that it appends these records:
 
 - a *group* record that a generation begins: its members receive its number once it is committed;
 - a *group* record with the assignment of a generation: members receive it once it is committed; and one with a static
   member in the place of another, which joins once it is committed;
 - *offset* records: a commit is answered, and its offsets can be fetched, once they are committed. A commit whose wait
   timed out takes effect when the high watermark passes it, in log order.
+
+The tombstones that delete a group are in one batch. At its append the group is gone for those that come later, whose
+own records follow it in the log; its offsets can be fetched until the batch is committed.
 
 When the leadership ends, every waiting request is answered with NOT_COORDINATOR.
 """
@@ -79,11 +82,12 @@ class TopicPartition(NamedTuple):
 
 
 class _Uncommitted(NamedTuple):
-    """Offsets in the log above the high watermark."""
+    """A change of a group's offsets that is in the log above the high watermark."""
 
-    end: int
+    append_result: AppendResult
     group: str
-    offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...]
+    offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...] | None
+    """None deletes all offsets of the group."""
 
 
 class Shard:
@@ -178,6 +182,7 @@ class Shard:
     def _replay_group(self, record: GroupRecord) -> None:
         if record.value is None:
             self.groups.pop(record.group, None)
+            self._offsets.pop(record.group, None)
         else:
             self.groups[record.group] = record.value
 
@@ -186,6 +191,7 @@ class Shard:
         if record.value is None:
             self._offsets.get(record.group, {}).pop(key, None)
         else:
+            self.groups.setdefault(record.group, Group(record.group))
             self._set_offsets(record.group, ((key, record.value),))
 
     # --- groups -------------------------------------------------------------------------------------------------------
@@ -356,11 +362,11 @@ class Shard:
         }
         append_result = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
         if append_result.error is ErrorCode.none:
+            self._uncommitted.append(_Uncommitted(append_result, name, offsets))
             if not self._rules.offset_commit_after_high_watermark:
-                self._set_offsets(name, offsets)
+                self._apply_committed_offsets()
                 self._trace_commit("offsets_committed", append_result, detail)
                 return ErrorCode.none
-            self._uncommitted.append(_Uncommitted(append_result.end, name, offsets))
         error = await self._wait_until_committed(append_result)
         if error is ErrorCode.none:
             self._trace_commit("offsets_committed", append_result, detail)
@@ -392,33 +398,42 @@ class Shard:
         return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:
-        """Delete a group without members, and its offsets."""
+        """Delete a group without members, and its offsets, also those of commits that are not committed yet.
+
+        GROUP_ID_NOT_FOUND on account of another deletion waits until that one is committed.
+        """
         self._apply_committed_offsets()
         group = self.groups.get(name)
+        uncommitted = [change for change in self._uncommitted if change.group == name]
         if group is None:
-            return ErrorCode.group_id_not_found
+            error = ErrorCode.none
+            if uncommitted:
+                error = await self._wait_until_committed(uncommitted[-1].append_result)
+            return ErrorCode.group_id_not_found if error is ErrorCode.none else error
         if group.state is not GroupState.EMPTY:
             return ErrorCode.non_empty_group
-        tombstones: list[tuple[bytes, bytes | None]] = [
-            encode_offset(name, key.topic, key.partition, None) for key in self._offsets.get(name, {})
-        ]
+        keys = dict.fromkeys(self._offsets.get(name, {}))
+        keys.update((key, None) for change in uncommitted for key, _ in change.offsets or ())
+        tombstones = [encode_offset(name, key.topic, key.partition, None) for key in keys]
         append_result = self._append((*tombstones, encode_group_gone(name)))
         if append_result.error is ErrorCode.none:
             del self.groups[name]
-            self._offsets.pop(name, None)
-            self._uncommitted = deque(item for item in self._uncommitted if item.group != name)
+            self._uncommitted.append(_Uncommitted(append_result, name, None))
         return await self._wait_until_committed(append_result)
 
     def _set_offsets(self, name: str, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
-        if name not in self.groups:
-            self.groups[name] = Group(name)
         self._offsets.setdefault(name, {}).update(offsets)
 
     def _apply_committed_offsets(self) -> None:
-        """Apply the offsets that the high watermark has passed."""
-        while self._uncommitted and self._uncommitted[0].end <= self._replica.state.high_watermark:
-            entry = self._uncommitted.popleft()
-            self._set_offsets(entry.group, entry.offsets)
+        """Apply the changes of offsets that the high watermark has passed; without its rule, all."""
+        at_once = not self._rules.offset_commit_after_high_watermark
+        high_watermark = self._replica.state.high_watermark
+        while self._uncommitted and (at_once or self._uncommitted[0].append_result.end <= high_watermark):
+            change = self._uncommitted.popleft()
+            if change.offsets is None:
+                self._offsets.pop(change.group, None)
+            else:
+                self._set_offsets(change.group, change.offsets)
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
