@@ -12,8 +12,9 @@ shell must carry out. There is no I/O and no clock.
     Dead: deleted, or coordinated by another broker.
 
 The *generation* counts completed rebalances. Members get its number only once a record that it has begun is committed
-in `__consumer_offsets`, so a new coordinator never gives the same number to another generation; the record holds no
-members, and a group that is loaded from it is Empty. A member receives its partitions only once the assignment of its
+in `__consumer_offsets`, so a new coordinator never gives the same number to another generation. The record holds the
+members, no leader and no partitions: a group that is loaded from it is in PreparingRebalance, and waits for them to
+join again. A member receives its partitions only once the assignment of its
 generation is committed in `__consumer_offsets`, and a static member that returns takes its old place, with the
 partitions of it, only once a record of that is; so of two brokers that both act as coordinator only one can hand out
 partitions, and a new coordinator finds the latest assigned generation in its log.
@@ -111,8 +112,11 @@ class Group(NamedTuple):
         leader: str | None,
         members: Sequence[ClassicGroupMember],
     ) -> Group:
-        """The group in a stored record; the record does not hold the rest of the state."""
-        state = GroupState.STABLE if members else GroupState.EMPTY
+        """The group in a stored record; the record does not hold the rest of the state. Without a leader it says that
+        the generation begins."""
+        state = GroupState.EMPTY
+        if members:
+            state = GroupState.STABLE if leader is not None else GroupState.PREPARING
         return cls(group, state, generation, protocol_type, protocol, leader, tuple(members))
 
     def member(self, member_id: str) -> ClassicGroupMember | None:
@@ -132,8 +136,14 @@ class Group(NamedTuple):
         return self._replace(members=tuple(changed if member.id == changed.id else member for member in self.members))
 
     def loaded(self, now_ms: int) -> Group:
-        """This group, as loaded by a new coordinator: every member has a full session timeout."""
-        return self._replace(members=tuple(member._replace(last_contact_ms=now_ms) for member in self.members))
+        """This group, as loaded by a new coordinator: every member has a full session timeout, and in a rebalance the
+        longest rebalance timeout to join again."""
+        members = tuple(member._replace(last_contact_ms=now_ms) for member in self.members)
+        if self.state is not GroupState.PREPARING:
+            return self._replace(members=members)
+        return self._replace(
+            members=members, deadline_ms=now_ms + max(member.rebalance_timeout_ms for member in members)
+        )
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

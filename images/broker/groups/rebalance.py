@@ -168,6 +168,13 @@ def complete(group: Group, now_ms: int) -> GroupStep:
     return GroupStep(group._replace(storing=True), (StoreGeneration(generation),))
 
 
+def generation_record(group: Group, generation: int) -> Group:
+    """The group in the record that this generation begins. Its members are those that have joined by now, so that no
+    later coordinator takes the group for one without members."""
+    protocol = _elect_protocol(group.members)
+    return Group.stored(group.id, group.protocol_type, generation, protocol, None, group.members)
+
+
 def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> GroupStep:
     """The append of `StoreGeneration` is committed, or has failed.
 

@@ -17,6 +17,8 @@ group           2: group                                     3: protocol type, g
 A string of more than 32,767 bytes in UTF-8 has no place in them, though the flexible versions of requests can carry
 one: `storable` tells it before anything of it gets into a group.
 
+A group record with members and without a leader says that a generation begins; Kafka writes none then.
+
 These versions, which every Kafka since 2.3 reads, are the only ones written and read. Of a member's protocols only the
 chosen one is stored, as in Kafka: after a fail-over its group can agree on no other until its members join again.
 """

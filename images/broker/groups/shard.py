@@ -38,7 +38,7 @@ from images.broker.groups.group import (
     SyncAnswer,
 )
 from images.broker.groups.membership import next_deadline_ms, on_tick
-from images.broker.groups.rebalance import generation_stored, replacement_stored, stored
+from images.broker.groups.rebalance import generation_record, generation_stored, replacement_stored, stored
 from images.broker.groups.records import (
     GroupRecord,
     OffsetAndMetadata,
@@ -307,8 +307,8 @@ class Shard:
         if not self._rules.generation_stored_before_join:
             self.apply(name, generation_stored(self.groups[name], store.generation, ErrorCode.none, self.now_ms()))
             return
-        next_group = Group.stored(name, self.groups[name].protocol_type, store.generation, None, None, ())
-        append_result = self._append((encode_group(next_group, self.record_ms()),))
+        record = generation_record(self.groups[name], store.generation)
+        append_result = self._append((encode_group(record, self.record_ms()),))
         self._trace_storing(name, store.generation, append_result)
         self._spawn(self._report_generation(name, store.generation, append_result))
 

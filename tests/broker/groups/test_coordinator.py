@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.groups.group import Caller, Group, GroupState, JoinAnswer, JoinRequest
+from images.broker.groups.membership import check_commit, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.groups.shard import Shard
@@ -17,9 +18,11 @@ from images.wire.batch import iterate
 from tests.broker.groups.coordinators import (
     GROUPS,
     MEMBER,
+    NOBODY,
     P0,
     UNIX_MS,
     asks,
+    committed,
     coordinators,
     in_virtual_time,
     stable_with,
@@ -171,7 +174,62 @@ async def test_a_generation_is_given_out_twice_after_a_change_of_coordinator_exa
     cluster.replicate(2)
     await turns()
     assert second.loaded
-    assert await joined(second, "m2") == (2 if rule_on else 1)
+    for member in second.groups["g"].members if rule_on else ():
+        second.apply("g", leave(second.groups["g"], member.id, None, second.now_ms())[0])
+    assert await joined(second, "m2") == (3 if rule_on else 1)
+
+
+@in_virtual_time
+async def test_a_group_keeps_its_members_through_a_change_of_coordinator_in_a_rebalance() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    await stable_with(cluster, shard, Caller("m1", 1))
+    await committed(cluster, shard, P0, 7)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    again = await shard.join_answer("g", join(shard.groups["g"], asks("", "m1"), shard.now_ms(), GROUPS))
+    fetching.cancel()
+    assert again.generation == 2
+    cluster.replicate(1)
+    shard.close()
+
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    group = second.groups["g"]
+    assert (group.state, group.generation) == (GroupState.PREPARING, 2)
+    assert await second.delete("g") is ErrorCode.non_empty_group
+    assert check_commit(group, NOBODY, second.now_ms(), GROUPS)[1] is ErrorCode.unknown_member_id
+    fetching = asyncio.ensure_future(cluster.keep_replicating(2))
+    step = sync(group, Caller("m1", 2), (None, None), {"m1": b"old"}, second.now_ms())
+    assert (await second.sync_answer("g", step)).error is ErrorCode.rebalance_in_progress
+    answer = await second.join_answer("g", join(second.groups["g"], asks("", "m1"), second.now_ms(), GROUPS))
+    fetching.cancel()
+    assert (answer.error, answer.generation, answer.leader) == (ErrorCode.none, 3, "m1")
+
+
+@in_virtual_time
+async def test_a_group_loaded_in_a_rebalance_is_empty_when_nobody_joins_again() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    await stable_with(cluster, shard, Caller("m1", 1))
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await shard.join_answer("g", join(shard.groups["g"], asks("", "m1"), shard.now_ms(), GROUPS))
+    fetching.cancel()
+    cluster.replicate(1)
+    shard.close()
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert second.on_tick() == second.now_ms() + 10_000
+    await asyncio.sleep(10)
+    second.on_tick()
+    cluster.replicate(2)
+    await turns()
+    assert (second.groups["g"].state, second.groups["g"].members) == (GroupState.EMPTY, ())
+    deleting = asyncio.ensure_future(second.delete("g"))
+    await turns()
+    cluster.replicate(2)
+    assert await deleting is ErrorCode.none
 
 
 @in_virtual_time

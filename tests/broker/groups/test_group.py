@@ -13,7 +13,6 @@ from images.broker.groups import membership, rebalance
 from images.broker.groups.answers import join_response
 from images.broker.groups.group import (
     Caller,
-    ClassicGroupMember,
     Group,
     GroupLimits,
     GroupState,
@@ -27,17 +26,6 @@ from images.broker.groups.group import (
 )
 from images.broker.groups.membership import check_commit, heartbeat, next_deadline_ms
 from images.broker.groups.rebalance import generation_stored, replacement_stored, stored, sync
-from images.broker.groups.records import (
-    GroupRecord,
-    OffsetAndMetadata,
-    OffsetRecord,
-    UnreadableRecord,
-    decode,
-    encode_group,
-    encode_group_gone,
-    encode_offset,
-    partition_for,
-)
 from images.broker.rules import Rules
 
 LIMITS = GroupLimits(1_000, 60_000, 0, Rules())
@@ -433,7 +421,7 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
         numbers = {answer.generation for answer in step.decisions if isinstance(answer, JoinAnswer)} - {-1}
         if kind not in ("begun", "replaced"):
             assert not numbers, "nobody gets a number that is not stored"
-        expected = {(JoinAnswer, member.id) for member in group.members if member.joining}
+        expected: set[tuple[type, str]] = {(JoinAnswer, member.id) for member in group.members if member.joining}
         expected |= {(SyncAnswer, member.id) for member in group.members if member.syncing}
         assert set(waiting) == expected
         replacing: set[tuple[type, str]] = {
@@ -450,47 +438,3 @@ def test_whatever_happens_generations_grow_and_everybody_who_waits_is_answered(
         for member in group.members:
             group = replacement_stored(group, member.id, ErrorCode.coordinator_not_available, now_ms).group
     assert group.state is GroupState.EMPTY, "a group whose members all fell silent is empty in the end"
-
-
-# --- records ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_offset_is_written_as_kafka_writes_it() -> None:
-    key, value = encode_offset("g", "t", 3, OffsetAndMetadata(7, 2, "me", 1))
-    assert key.hex() == "0001" + "000167" + "000174" + "00000003"
-    assert value is not None
-    assert value.hex() == "0003" + f"{7:016x}" + f"{2:08x}" + "00026d65" + f"{1:016x}"
-    assert decode(key, value) == OffsetRecord("g", "t", 3, OffsetAndMetadata(7, 2, "me", 1))
-
-
-def test_a_group_comes_back_from_its_record_as_far_as_a_new_coordinator_needs_it() -> None:
-    group = stable("m1", "m2")
-    decoded_group = decode(*encode_group(group, 99))
-    assert isinstance(decoded_group, GroupRecord)
-    assert decoded_group.value is not None
-    again = decoded_group.value.loaded(5_000)
-    assert again == group._replace(deadline_ms=again.deadline_ms, initial_delay_until_ms=0)
-
-
-def test_a_record_without_value_takes_back() -> None:
-    assert decode(*encode_group_gone("g")) == GroupRecord("g", None)
-    assert decode(*encode_offset("g", "t", 0, None)) == OffsetRecord("g", "t", 0, None)
-
-
-@pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x07", b"\x00\x01\x00\x05ab", None])
-def test_a_record_of_an_unknown_kind_is_refused(key: bytes | None) -> None:
-    with pytest.raises(UnreadableRecord):
-        decode(key, b"\x00\x03")
-
-
-def test_a_group_falls_to_the_partition_javas_hash_says() -> None:
-    # String.hashCode: "a" = 97, "ab" = 97 · 31 + 98, and the sign bit is dropped, not negated.
-    assert partition_for("a", 50) == 97 % 50
-    assert partition_for("ab", 50) == (97 * 31 + 98) % 50
-    assert partition_for("polygenelubricants", 7) == 0, "its hash is the least of all integers"
-
-
-def test_a_member_keeps_nothing_but_its_chosen_protocol() -> None:
-    member = ClassicGroupMember("m", protocols=(("range", b"r"), ("sticky", b"s")))
-    assert member.metadata_for("sticky") == b"s"
-    assert member.metadata_for(None) == b""

@@ -215,10 +215,10 @@ FIFTH: Final = (
     Flaw(
         "empty-group-drops-offsets",
         "A coordinator that loads `__consumer_offsets` drops the offsets of a group not only at its "
-        'tombstone but at every record of the group without members ("an empty group keeps no offsets"). '
-        "The record that a generation begins has no members either, and it is written at every rebalance.",
+        'tombstone but at every record of the group without partitions ("a group without them keeps no offsets"). '
+        "The record that a generation begins has none, and it is written at every rebalance.",
         "That the new coordinator, while it loaded the log, dropped (cleared, deleted) the offsets that had "
-        "been committed before a record of the group without members (an empty group, the begin of a "
+        "been committed before a record of the group without partitions (an empty group, the begin of a "
         "generation). Half of it: that an acknowledged commit is gone, or the committed offset went back or "
         "to nothing, after the coordinator moved, although the record is in the log it loaded, without what "
         "made the coordinator drop it.",
@@ -227,8 +227,8 @@ FIFTH: Final = (
                 _GROUPS_SHARD,
                 "            self.groups[record.group] = record.value\n",
                 "            self.groups[record.group] = record.value\n"
-                "        if record.value is None or record.value.state is GroupState.EMPTY:\n"
-                "            self._offsets.pop(record.group, None)  # a group without members keeps no offsets\n",
+                "        if record.value is None or record.value.state is not GroupState.STABLE:\n"
+                "            self._offsets.pop(record.group, None)  # without partitions it keeps no offsets\n",
             ),
         ),
         VARIED_GROUPS,
