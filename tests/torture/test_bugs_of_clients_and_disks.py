@@ -152,7 +152,7 @@ def _answers_at_once(patch: Patch) -> None:
     async def at_once(self: Shard, append_result: AppendResult) -> ErrorCode:
         while self._uncommitted:
             entry = self._uncommitted.popleft()
-            self._set_offsets(entry.group, entry.offsets)
+            self._set_offsets(entry.group, entry.offsets or ())
         return append_result.error
 
     patch.setattr(Shard, "_wait_until_committed", at_once)
