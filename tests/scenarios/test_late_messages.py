@@ -5,6 +5,8 @@ do not delay requests over a restart or an election of their sender.
 
 A late answer comes by a slow link after leadership has gone to another broker and come back. The follower keeps its
 connection to the first leader, which leads a second partition all the time.
+
+The content of an answer that came too late, and was discarded, must come again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.produce.v11 import request as producing
 
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
+from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
 from images.wire.batch import build
 from nemesis.ports import DONE, Link, LinkQuality
@@ -281,3 +284,39 @@ def test_an_end_of_an_epoch_from_an_earlier_leadership_cuts_committed_records_ex
 
     settings = {**SETTINGS, "faultline.protocol": "kip320"}
     assert played(scenario, *off, settings=settings) == ([RECORDS] if off else [])
+
+
+@pytest.mark.parametrize("protocol", [TruncationProtocol.TRUNCATE_ON_FETCH, TruncationProtocol.KIP279])
+def test_a_follower_that_discards_the_answer_with_a_log_start_reads_of_it_again_and_can_join(
+    protocol: TruncationProtocol,
+) -> None:
+    """A third replica is taken off while the answer is on its way, which raises the leader epoch and leaves the leader.
+    Below the leader's log start no follower may join the ISR, which this one leaves when it loses the controllers."""
+
+    async def scenario(scene: Scene) -> tuple[list[tuple[str, int]], str]:
+        cluster = scene.deployment
+        leader, follower, _ = scene.replicas
+        await asyncio.sleep(1)
+        await cluster.degrade([Link(leader, follower)], LinkQuality(delay_ms=700))
+        await asyncio.sleep(3)
+        since = len(scene.trace)
+        deletion = asyncio.ensure_future(cluster.admin.delete_records(TOPIC, 0, 6))
+        await scene.until("log_start", node=leader, since=since)
+        await asyncio.sleep(0.85)  # the answer with the log start has been sent, and is on the slow link
+        assert (await cluster.admin.reassign(TOPIC, 0, [leader, follower])).outcome == DONE
+        await asyncio.sleep(0.5)
+        await cluster.clear_degradation([Link(leader, follower)])
+        await deletion
+        await scene.until("log_start", node=follower, since=since)
+        starts = [(node, event.offset) for node, event in scene.trace[since:] if event.kind == "log_start"]
+        cut = [Link(follower, node) for node in cluster.controllers]
+        since = len(scene.trace)
+        await cluster.cut(cut)
+        await scene.until("partition_changed", isr=scene.ids(leader), since=since)
+        await cluster.heal_links(cut)
+        await scene.until("partition_changed", isr=scene.ids(leader, follower), since=len(scene.trace))
+        return [start for start in starts if start[0] in (leader, follower)], await scene.append()
+
+    starts, outcome = played(scenario, settings={"faultline.protocol": protocol})
+    assert [offset for _, offset in starts] == [6, 6]
+    assert outcome == "ok"

@@ -8,9 +8,15 @@ its session and an epoch that counts its requests:
     ---------------  -----------------------------  ---------------------------------------  --------------------------
     any, -1          all                            all                                      is closed; none is created
     any, 0           all                            all                                      is closed; one is created
-    s, n > 0         those that changed, and those  those with records, an error, a          s goes on, if n is its next
-                     to forget                      divergence, or another high watermark    epoch
-                                                    or log start than in the last answer
+    s, n > 0         those that changed, those      those with records, an error, a          s goes on, if n is its next
+                     whose answer was discarded,    divergence, or another high watermark    epoch
+                     and those to forget            or log start than in the last answer;
+                                                    those that a follower names
+
+A follower discards the answer for a partition whose offset or leader epoch has changed since the request. It then names
+the partition, and the leader answers for it even if nothing has changed since the discarded answer: else the follower
+would never read of the high watermark and log start in it. Consumers keep neither, and are answered as by Kafka, which
+leaves such a partition out for followers, too.
 
 A session that has no partition left is closed, and its last request is served without a session. A session that does
 not exist is answered with FETCH_SESSION_ID_NOT_FOUND (70), an epoch out of turn with INVALID_FETCH_SESSION_EPOCH (71),
@@ -73,7 +79,8 @@ class FetchSession:
     requested: dict[Key, SessionPartition] = field(default_factory=dict)
     """Each partition as the client last sent it."""
     last_answer: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    """The high watermark and log start of each partition in its last answer."""
+    """The high watermark and log start of each partition in its last answer; none for a partition that a follower has
+    named since."""
     served_topics: set[int] = field(default_factory=set)
     """The topics that have been answered without an error, by id as a number."""
 
@@ -149,6 +156,9 @@ class FetchSessionCache:
         session.epoch = next_epoch(session.epoch)
         session.used_s = self._clock()
         session.requested.update(requested)
+        if session.of_follower:
+            for key in requested:
+                session.last_answer.pop(key, None)
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 session.requested.pop((topic.topic_id, index), None)
@@ -206,6 +216,7 @@ class FetchSessionHandler:
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH
         self._sent: dict[Key, Any] = {}
+        """Each partition as last sent, None if its answer was discarded."""
 
     def next_request(self, wanted: Mapping[Key, Any]) -> SessionRequest:
         """The session fields of a request for exactly these partitions."""
@@ -232,6 +243,11 @@ class FetchSessionHandler:
         elif session_id != NO_SESSION:
             self._id, self._epoch = session_id, 1
         return True
+
+    def discarded(self, key: Key) -> None:
+        """The answer for this partition was discarded: the next request names it, even if it has not changed."""
+        if key in self._sent:
+            self._sent[key] = None
 
     def connection_lost(self) -> None:
         """The last request may not have arrived: the next request is a full one and closes the session."""

@@ -32,6 +32,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 
 from images.broker.config import Endpoint
 from images.broker.replication.fetch_sessions import FetchSessionHandler, Key
+from images.broker.replication.follower import answer_applies
 from images.broker.replication.partition import NO_EPOCH, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
@@ -79,6 +80,10 @@ class _FetchState(NamedTuple):
             state.epoch_query,
             replica.fence_of_fetch(),
         )
+
+    def answer_applies(self) -> bool:
+        """Whether the answer to a fetch in this state still applies to the replica."""
+        return answer_applies(self.replica.state, self.offset, self.leader_epoch, self.replica.limits)
 
 
 class _Divergence(NamedTuple):
@@ -162,9 +167,13 @@ class Fetcher:
                 unanswered = dict(states)
                 for topic in response.responses:
                     for answer in topic.partitions:
-                        state = unanswered.pop((topic.topic_id, answer.partition_index), None)
-                        if state is not None:
-                            await self._process(state, answer)
+                        key = (topic.topic_id, answer.partition_index)
+                        state = unanswered.pop(key, None)
+                        if state is None:
+                            continue
+                        if not state.answer_applies():
+                            self._session.discarded(key)
+                        await self._process(state, answer)
                 for state in unanswered.values():
                     state.replica.on_fit(state.offset, state.leader_epoch)
             except ConnectionLost as lost:

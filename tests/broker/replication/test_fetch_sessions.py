@@ -125,6 +125,23 @@ def test_the_leader_serves_exactly_the_follower_s_partitions_whatever_is_lost(da
         follower.answered(context.error, context.session.id if context.session else 0)
 
 
+def test_a_partition_of_which_the_answer_was_discarded_is_sent_again_or_forgotten() -> None:
+    leader, follower = sessions(), FetchSessionHandler()
+    first = leader.open(request(follower.next_request(wanted(part(0), part(1)))), of_follower=True)
+    assert first.session is not None
+    assert follower.answered(ErrorCode.none, first.session.id)
+    follower.discarded((TOPIC, 0))
+    follower.discarded((OTHER, 0))
+    again = follower.next_request(wanted(part(0), part(1)))
+    assert ([each.partition.partition for each in again.changed], again.forgotten) == ([0], [])
+    leader.open(request(again), of_follower=True)
+    assert follower.answered(ErrorCode.none, first.session.id)
+    follower.discarded((TOPIC, 0))
+    last = follower.next_request(wanted(part(1)))
+    assert (last.changed, last.forgotten) == ([], [(TOPIC, 0)])
+    assert partitions_of(leader.open(request(last), of_follower=True)) == wanted(part(1))
+
+
 # --- the leader's side ------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +269,30 @@ def test_an_answer_within_a_session_has_only_the_changed_partitions() -> None:
         await broker.produce((1, produced(b"news")))
         assert await ask(part(0), part(1)) == [1]
         assert await ask(part(0), part(1, offset=1)) == []
+
+    served(scenario)
+
+
+@pytest.mark.parametrize(("replica", "repeated"), [(2, [0]), (-1, [])])
+def test_a_partition_that_a_follower_names_is_answered_though_nothing_has_changed(
+    replica: int, repeated: list[int]
+) -> None:
+    """It may have discarded the last answer. A consumer's fetch is answered as by Kafka."""
+
+    async def scenario() -> None:
+        broker, client = Broker(), FetchSessionHandler()
+
+        async def ask() -> list[int]:
+            answer = await broker.ask(
+                Api.FETCH, request(client.next_request(wanted(part(0), part(1))), replica=replica)
+            )
+            assert client.answered(answer.error_code, answer.session_id)
+            return [each.partition_index for topic in answer.responses for each in topic.partitions]
+
+        assert await ask() == [0, 1]
+        client.discarded((TOPIC, 0))
+        assert await ask() == repeated
+        assert await ask() == []
 
     served(scenario)
 

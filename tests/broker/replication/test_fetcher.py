@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
+from kio.schema.list_offsets.v7.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
@@ -20,7 +26,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 
 from images.broker.config import Endpoint
 from images.broker.replication.fetcher import Fetcher, FetchLimits
-from images.broker.replication.partition import Limits, PartitionRegistration
+from images.broker.replication.partition import NO_EPOCH, Limits, PartitionRegistration
 from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire import batch as batches
@@ -34,7 +40,7 @@ BACKOFF_S = 1.0
 Answer = Callable[[Any], Any]
 
 
-def fetched(node: Node, *, seconds: float, answer: Answer) -> tuple[list[Any], list[str]]:
+def fetched(*nodes: Node, seconds: float, answer: Answer) -> tuple[list[Any], list[str]]:
     """The requests that a fetcher sends to its leader, broker 2, and the lines that it logs."""
     requests: list[Any] = []
     lines: list[str] = []
@@ -54,7 +60,7 @@ def fetched(node: Node, *, seconds: float, answer: Answer) -> tuple[list[Any], l
         limits = FetchLimits(max_wait_s=0.5, partition_max_bytes=1000, max_bytes=1000, backoff_s=BACKOFF_S, timeout_s=1)
         fetcher = Fetcher(1, 2, Endpoint("b2", 9092), limits, lambda: 11, lines.append, spawn)
         fetcher._call = call  # type: ignore[method-assign]
-        fetcher.follow([node.replica])
+        fetcher.follow([node.replica for node in nodes])
         await asyncio.sleep(seconds)
         fetcher.close()
         await asyncio.wait(tasks)
@@ -113,6 +119,38 @@ def test_a_follower_that_converges_in_several_rounds_does_not_pause() -> None:
     requests, lines = fetched(node, seconds=0.1, answer=answer)
     assert [request.topics[0].partitions[0].fetch_offset for request in requests[:4]] == [3, 2, 1, 0]
     assert lines == []
+
+
+def test_a_follower_that_sends_no_epoch_names_a_partition_again_after_its_answer_was_discarded() -> None:
+    """The answer has an error for the first partition. While the fetcher asks for the leader's offsets because of it,
+    the leader epoch of the second one rises, so that the rest of the same answer is discarded."""
+    nodes = [Node(1, Limits(2, 1_000, Rules(), TruncationProtocol.KIP279)) for _ in range(2)]
+    for index, node in enumerate(nodes):
+        node.replica.index = index
+        node.follow(2, 5)
+        node.replica.state = node.replica.state._replace(epoch_query=None)
+
+    def answer(request: Any) -> Any:
+        if not isinstance(request, FetchRequest):
+            nodes[1].follow(2, 6)
+            nodes[1].replica.state = nodes[1].replica.state._replace(epoch_query=None)
+            offset = ListOffsetsPartitionResponse(
+                partition_index=0, error_code=ErrorCode.none, timestamp=-1, offset=0, leader_epoch=5
+            )
+            topics = (ListOffsetsTopicResponse(name="t", partitions=(offset,)),)
+            return ListOffsetsResponse(throttle_time=timedelta(0), topics=topics)
+        if request.session_id:
+            return FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=7, responses=())
+        whole = _fetch_answer(request, error_code=ErrorCode.offset_out_of_range)
+        (topic,) = whole.responses
+        partitions = (*topic.partitions, replace(topic.partitions[0], error_code=ErrorCode.none, partition_index=1))
+        return replace(whole, session_id=7, responses=(replace(topic, partitions=partitions),))
+
+    requests, _ = fetched(*nodes, seconds=0.1, answer=answer)
+    first, second, third, *_ = (request for request in requests if isinstance(request, FetchRequest))
+    assert first.topics[0].partitions[1].current_leader_epoch == NO_EPOCH
+    assert second.topics[0].partitions == first.topics[0].partitions[1:]
+    assert third.topics == (), "the second answer applied"
 
 
 # --- the epoch query --------------------------------------------------------------------------------------------------
