@@ -8,6 +8,10 @@ import pytest
 
 from nemesis.ports import KeepUnsynced, Link, LinkQuality, both_ways
 from tests.scenarios.one_partition import RECORDS, TOPIC, Scene, played
+from workloads.clients.native import AdminClient, Client, Consumer, Producer
+
+CHECKPOINT_S = 20
+"""Longer than the deleted topic and the new one are written together."""
 
 
 def test_6_4_1_a_new_leader_that_runs_has_a_stale_high_watermark_until_its_isr_has_reached_its_start() -> None:
@@ -94,3 +98,41 @@ def test_6_5_1_case_2_a_running_member_of_the_elr_that_loses_its_log_is_a_candid
 
     ends = played(scenario, *off, settings={"unclean.recovery.strategy": "manual"})
     assert ends == ([0] if off else [])
+
+
+def test_a_leader_that_restarts_shows_no_record_below_the_high_watermark_of_a_deleted_topic_of_the_same_name() -> None:
+    """The leader of the new topic alone has its records, so none is committed. Every broker is killed before the next
+    checkpoint of the high watermarks, and the leader leads again with no follower in reach."""
+
+    async def scenario(scene: Scene) -> tuple[list[int], list[tuple[int, int]]]:
+        cluster = scene.deployment
+        await asyncio.sleep(CHECKPOINT_S + 1)
+        client = Client(cluster.bootstrap(), "again", cluster.stream("again"))
+        admin = AdminClient(client)
+        await admin.delete_topic(TOPIC, 10)
+        await admin.create_topic(TOPIC, 1, 3, {"unclean.recovery.strategy": "balanced"}, 30)
+        await admin.wait_for_leaders(TOPIC, 1, 30)
+        leader = (await cluster.leaders())[TOPIC, 0]
+        followers = [name for name in cluster.brokers if name != leader]
+        await scene.kill(*followers)
+        producer = Producer(client, TOPIC, acks=1)
+        for _ in range(RECORDS - 2):
+            assert (await producer.append(0, [b"new"])).outcome == "ok"
+        since = len(scene.trace)
+        await scene.kill(leader)
+        await cluster.cut(both_ways([leader], followers))
+        await asyncio.gather(*map(cluster.start, cluster.brokers))
+        await scene.until("became_leader", node=leader, since=since)
+        consumer = Consumer(client, reset="earliest")
+        consumer.assign([(TOPIC, 0)])
+        until = asyncio.get_running_loop().time() + 5
+        offsets: list[int] = []
+        while asyncio.get_running_loop().time() < until:
+            offsets += [record.offset for fetched in await consumer.poll(0.5) for record in fetched.records]
+        for each in (consumer, producer, client):
+            await each.close()
+        recovered = [event for event in scene.events(leader, "log_recovered", since) if event.topic == TOPIC]
+        return offsets, [(event.high_watermark, event.log_end) for event in recovered]
+
+    settings = {"replica.high.watermark.checkpoint.interval.ms": f"{CHECKPOINT_S * 1000}"}
+    assert played(scenario, settings=settings) == ([], [(0, RECORDS - 2)])

@@ -5,7 +5,8 @@ Layout of the data directory, as in Kafka:
     <topic>-<partition>/                     one log, see `log.py`
     <topic>-<partition>-delete/         what is left of a replica that was deleted
     <topic>-<partition>/partition.metadata   the topic's id: a new topic with the name of a deleted one starts empty
-    replication-offset-checkpoint            the high watermark of every replica, written periodically
+    replication-offset-checkpoint            the high watermark of every replica, written periodically, and before a
+                                             new log takes the place of one that it names
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class ReplicaManager:
         self._spawn = spawn
         self._replicas: dict[tuple[str, int], Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
-        self._high_watermarks = _read_high_watermarks(node_ports.files)
+        self._checkpoint = _read_high_watermarks(node_ports.files)
+        """The content of the checkpoint of the high watermarks."""
         self._applied = False
         self._fetch_limits = FetchLimits(
             max_wait_s=config.seconds("replica.fetch.wait.max.ms"),
@@ -130,9 +132,13 @@ class ReplicaManager:
         """Replace the checkpoint of the high watermarks. Before the first metadata is applied it stays as it is."""
         if not self._applied:
             return
-        lines = [f"{replica.topic} {replica.index} {replica.state.high_watermark}" for replica in self]
+        self._write_checkpoint({key: replica.state.high_watermark for key, replica in self._replicas.items()})
+
+    def _write_checkpoint(self, high_watermarks: dict[tuple[str, int], int]) -> None:
+        lines = [f"{topic} {index} {high_watermark}" for (topic, index), high_watermark in high_watermarks.items()]
         text = "\n".join(["0", str(len(lines)), *lines, ""])
         write_durably(self._node_ports.files, HIGH_WATERMARKS, text.encode())
+        self._checkpoint = high_watermarks
 
     def close(self) -> OSError | None:
         """Stop fetching, close the logs cleanly and write the high watermarks. Returns an error after which records may
@@ -174,7 +180,7 @@ class ReplicaManager:
         settings = self._config.topic(topic.config)
         if _read_topic_id(self._node_ports.files, directory) != topic.id:
             self._delete_stray(directory)
-            self._high_watermarks.pop((topic.name, partition.index), None)
+            self._forget_high_watermark((topic.name, partition.index))
             _write_topic_id(self._node_ports.files, directory, topic.id)
         log = Log.open(
             self._node_ports.files,
@@ -182,7 +188,7 @@ class ReplicaManager:
             self._log_config(settings),
             self._node_ports.log,
         )
-        high_watermark = self._high_watermarks.get((topic.name, partition.index), 0)
+        high_watermark = self._checkpoint.get((topic.name, partition.index), 0)
         left_over = log.left_over.detail() if log.left_over is not None else {}
         self._node_ports.trace(
             TraceEvent(
@@ -227,6 +233,12 @@ class ReplicaManager:
         replica.configured = topic.config
         return replica
 
+    def _forget_high_watermark(self, key: tuple[str, int]) -> None:
+        """Take a replica whose log is gone out of the checkpoint, before a new log has its name: after a crash the old
+        high watermark would count for the records of the new log, committed or not."""
+        if key in self._checkpoint:
+            self._write_checkpoint({other: mark for other, mark in self._checkpoint.items() if other != key})
+
     def _delete_all_except(self, hosted: Mapping[tuple[str, int], tuple[TopicImage, PartitionImage]]) -> None:
         """Delete replicas that are no longer on this broker, or whose topic was deleted, even if it was created
         again."""
@@ -235,7 +247,6 @@ class ReplicaManager:
                 replica.resign()
                 replica.log.close(clean=False)
                 del self._replicas[key]
-                self._high_watermarks.pop(key, None)
                 self._delete(replica.name)
                 self._node_ports.trace(TraceEvent("replica_deleted", *key))
         if not self._applied:
