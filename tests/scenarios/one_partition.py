@@ -87,14 +87,21 @@ class Scene:
         return bool(done) and appended.result().outcome == "ok"
 
     async def until(
-        self, kind: str, *, node: str = "", isr: Collection[int] | None = None, member: str = "", since: int = -1
+        self,
+        kind: str,
+        *,
+        node: str = "",
+        isr: Collection[int] | None = None,
+        member: str = "",
+        since: int = -1,
+        topic: str = TOPIC,
     ) -> TraceEvent:
         """The first event of the partition from now on, or from `since`, with this ISR, or this member in it."""
         since = len(self.trace) if since < 0 else since
         async with asyncio.timeout(60):
             while True:
                 for name, event in self.trace[since:]:
-                    if (event.kind, event.topic) != (kind, TOPIC) or node not in ("", name):
+                    if (event.kind, event.topic) != (kind, topic) or node not in ("", name):
                         continue
                     if isr is not None and set(event.members) != set(isr):
                         continue

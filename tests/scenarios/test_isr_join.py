@@ -12,8 +12,9 @@ import asyncio
 import pytest
 
 from images.trace import TraceEvent
-from nemesis.ports import DONE, Link, LinkQuality, one_way
+from nemesis.ports import DONE, Link, LinkQuality, both_ways, one_way
 from tests.scenarios.one_partition import RECORDS, SLOW, TOPIC, Scene, played
+from workloads.clients.native import Client, Producer
 
 
 @pytest.mark.parametrize(("off", "end"), [((), RECORDS), (("high_watermark_gates_isr_join",), 0)])
@@ -126,3 +127,48 @@ def _replicas(event: TraceEvent) -> list[int]:
     replicas = event.detail["replicas"]
     assert isinstance(replicas, list | tuple)
     return [int(replica) for replica in replicas]
+
+
+def test_a_proposal_that_a_deposed_controller_refuses_since_it_does_not_know_the_topic_is_sent_again() -> None:
+    """The leader reaches only the controller that was deposed before the topic was created, when a follower returns."""
+    topic = "new"
+
+    async def scenario(scene: Scene) -> object:
+        cluster = scene.deployment
+        deposed = await cluster.controller()
+        assert deposed is not None
+        others = [name for name in cluster.controllers if name != deposed]
+        isolated = both_ways([deposed], [*others, *cluster.brokers])
+        await cluster.cut(isolated, reset=True)
+        while await cluster.controller() in (None, deposed):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        since = len(scene.trace)
+        await scene.create_topic(topic, 3)
+        await scene.until("became_leader", topic=topic, since=since)
+        leader, stays, returns = await cluster.admin.replicas(topic, 0)
+        client = Client(cluster.bootstrap(), topic, cluster.stream(topic))
+        producer = Producer(client, topic, acks=1)
+        await cluster.cut(both_ways([leader], [returns]))
+        assert (await producer.append(0, [b"x"])).outcome == "ok"
+        await scene.until("partition_changed", topic=topic, isr=scene.ids(leader, stays))
+        await cluster.heal_links(both_ways([leader], [deposed]))
+        await cluster.cut(both_ways([leader], others), reset=True)
+        await asyncio.sleep(1)
+        since = len(scene.trace)
+        await cluster.heal_links(both_ways([leader], [returns]))
+        refused = await scene.happens("alter_partition_refused", since=since)
+        since = len(scene.trace)
+        await cluster.heal_links([*isolated, *both_ways([leader], others)])
+        await scene.until("partition_changed", topic=topic, isr=scene.ids(leader, stays, returns), since=since)
+        await producer.close()
+        await client.close()
+        return refused.detail["error"]
+
+    settings = {
+        "controller.quorum.fetch.timeout.ms": "40000",
+        "replica.lag.time.max.ms": "2000",
+        "replica.socket.timeout.ms": "500",
+        "replica.fetch.wait.max.ms": "200",
+        "broker.session.timeout.ms": "120000",
+    }
+    assert played(scenario, settings=settings) == "unknown_topic_id"

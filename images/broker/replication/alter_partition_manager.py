@@ -21,8 +21,17 @@ from images.broker.runtime.spawn import Spawn
 from images.trace import TraceEvent
 from images.wire.connection import ConnectionLost
 
-RETRIABLE = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, ErrorCode.unknown_server_error})
-"""Errors that do not concern the change itself."""
+RETRIABLE = frozenset(
+    {
+        ErrorCode.not_controller,
+        ErrorCode.stale_broker_epoch,
+        ErrorCode.unknown_server_error,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""Errors that do not concern the change itself. A deposed controller may not know the partition yet, and then no newer
+state of it is to come; if the partition was deleted, the metadata ends the change."""
 
 
 class AlterPartitionManager:

@@ -245,13 +245,14 @@ NINTH: Final = (
         (
             Edit(
                 _REPLICATION_ALTER_PARTITION_MANAGER,
-                "RETRIABLE = frozenset({ErrorCode.not_controller, ErrorCode.stale_broker_epoch, "
-                "ErrorCode.unknown_server_error})\n"
-                '"""Errors that do not concern the change itself."""\n',
-                "RETRIABLE = frozenset({ErrorCode.stale_broker_epoch, "
-                "ErrorCode.unknown_server_error})\n"
-                '"""Errors that do not concern the change itself. After any other, newer '
-                'metadata settles it."""\n',
+                "        ErrorCode.not_controller,\n        ErrorCode.stale_broker_epoch,\n",
+                "        ErrorCode.stale_broker_epoch,\n",
+            ),
+            Edit(
+                _REPLICATION_ALTER_PARTITION_MANAGER,
+                '"""Errors that do not concern the change itself. A deposed',
+                '"""Errors that do not concern the change itself. After any other, newer metadata '
+                "settles it. A deposed",
             ),
         ),
         VARIED_APPENDS,
