@@ -123,7 +123,8 @@ class GroupCoordinator:
             if replica.topic == CONSUMER_OFFSETS_TOPIC and replica.state.role is ReplicaRole.LEADER
         }
         for index, shard in list(self._shards.items()):
-            if index not in led or led[index].state.leader_epoch != shard.leader_epoch:
+            # A topic that was created anew begins at leader epoch 0 again, so the epoch alone does not tell.
+            if not shard.leads:
                 self._shards.pop(index).close()
         for index, replica in led.items():
             if index not in self._shards:
