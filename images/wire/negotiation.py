@@ -50,10 +50,11 @@ class NegotiatedConnection(Connection):
         try:
             answer = await Connection.call(connection, question, connect_timeout)
             if answer.error_code is not ErrorCode.none:
-                connection.close()
                 raise ConnectionLost(f"{host}:{port}: ApiVersions: {answer.error_code.name}")
-        except ConnectionLost as lost:
-            lost.sent = False  # none of the caller's requests was
+        except BaseException as error:  # a cancellation, too: nobody else holds the connection
+            connection._disconnect("gave up asking for versions")
+            if isinstance(error, ConnectionLost):
+                error.sent = False  # none of the caller's requests was
             raise
         connection._served = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         return connection

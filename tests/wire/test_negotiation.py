@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -118,3 +119,25 @@ async def test_a_broker_that_is_silent_about_its_versions_is_given_up_with_nothi
         with pytest.raises(ConnectionLost) as lost:
             await NegotiatedConnection.open("127.0.0.1", port, "test", 0.05)
         assert not lost.value.sent
+
+
+@asynchronous
+async def test_a_cancelled_open_closes_the_connection_that_waits_for_the_versions() -> None:
+    asked, closed = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while await reader.read(1024):
+                asked.set()
+        closed.set()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        opening = asyncio.ensure_future(connect(server.sockets[0].getsockname()[1]))
+        await asked.wait()
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        async with asyncio.timeout(5):
+            await closed.wait()
