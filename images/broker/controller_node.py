@@ -8,7 +8,8 @@ A controller is active once a record of its own epoch is committed, since it the
 it responds NOT_CONTROLLER. A controller deposed while a change waits for its commit closes the connection of the
 client: its successor may or may not commit the change, so no response would be certain.
 
-Any exception that is not a network error is fatal for the node.
+A change that is too large for the metadata log is refused, and has no effect (POLICY_VIOLATION). Any other exception
+that is not a network error is fatal for the node.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from images.broker.controller import admin_messages, messages, takeover_trace
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.placement import TopicDefaults
 from images.broker.controller.recovery_rounds import RecoveryRounds, RecoveryTimeouts
-from images.broker.controller.refusals import not_controller
+from images.broker.controller.refusals import not_controller, refusal
 from images.broker.controller.requests import RegistrationAnswer, TopicResult
 from images.broker.controller.topic_config import ConfigChange
 from images.broker.frozen_map import FrozenMap
@@ -44,7 +45,7 @@ from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.image_trace import metadata_loaded
 from images.broker.ports import NodePorts
 from images.broker.raft.fetch import MetadataFetchHandler
-from images.broker.raft.log import KafkaMetadataLog
+from images.broker.raft.log import ChangeTooLarge, KafkaMetadataLog
 from images.broker.raft.node import Deposed, RaftNode
 from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.server import CloseConnection, Handler, Request, Server
@@ -142,6 +143,8 @@ class ControllerNode:
                 return await method(self._active, request)
             except NotActive:
                 return not_controller(api, request.body)
+            except ChangeTooLarge as error:
+                return refusal(api, request.body, ErrorCode.policy_violation, str(error))
             except Deposed:
                 raise CloseConnection(
                     f"deposed while a change for {request.client_id} waited to be committed"
@@ -215,7 +218,7 @@ class _ActiveController:
     async def _decide(self, decide: Callable[[Controller, int], ControllerResult[A]]) -> A:
         """Decide on committed state, commit, then publish.
 
-        Raises NotActive if nothing was appended, Deposed if the outcome of the append is unknown.
+        Raises NotActive and ChangeTooLarge if nothing was appended, Deposed if the outcome of the append is unknown.
         """
         async with self._decision_lock:
             if self._fatal_error.occurred:
@@ -241,7 +244,7 @@ class _ActiveController:
             await self._raft.append(
                 self.epoch, result.records, self._node_ports.now_ms(), lambda: self._publish(result)
             )
-        except Deposed:
+        except (Deposed, ChangeTooLarge):
             raise
         except Exception as error:
             self._fatal_error.set(error)
@@ -365,7 +368,10 @@ class _ActiveController:
                 return controller.alter_config(name, changes, replaces=replaces, validate_only=validate_only)
             return controller.alter_broker_config(int(name), changes, replaces=replaces, validate_only=validate_only)
 
-        return await self._decide(decide)
+        try:
+            return await self._decide(decide)
+        except ChangeTooLarge as error:
+            return TopicResult(name, ErrorCode.policy_violation, str(error))
 
     async def reassign(self, request: Request[AlterPartitionReassignmentsRequest]) -> Any:
         """AlterPartitionReassignments."""

@@ -39,6 +39,9 @@ from images.broker.controller.placement import (
     NewTopic,
     TopicDefaults,
     TopicRefused,
+    check_total,
+    partitions_added,
+    partitions_of,
     plan,
     plan_partitions,
 )
@@ -188,27 +191,41 @@ class Controller:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> ControllerResult[tuple[TopicResult, ...]]:
         """Create the topics that can be created, in one batch; with `validate_only` only report which. A topic named
-        twice is refused, and answered once."""
-        return self._create(topics, lambda image, topic: plan(image, topic, self.settings.topics), validate_only)
+        twice is refused, and answered once. A request for too many partitions in all is refused as a whole, with
+        POLICY_VIOLATION (44)."""
+        defaults = self.settings.topics
+        return self._create(
+            topics,
+            lambda topic: partitions_of(topic, defaults),
+            lambda image, topic: plan(image, topic, defaults),
+            validate_only,
+        )
 
     def create_partitions(
         self, requests: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> ControllerResult[tuple[TopicResult, ...]]:
         """Add partitions to topics, in one batch; with `validate_only` only report whether that can be done. A topic
-        named twice is refused, and answered once.
+        named twice is refused, and answered once. A request for too many partitions in all is refused as a whole.
 
         Errors: UNKNOWN_TOPIC_OR_PARTITION (3), INVALID_TOPIC_EXCEPTION (17), INVALID_PARTITIONS (37),
         INVALID_REPLICATION_FACTOR (38), INVALID_REPLICA_ASSIGNMENT (39), INVALID_REQUEST (42), POLICY_VIOLATION (44).
         """
-        return self._create(requests, plan_partitions, validate_only)
+        return self._create(
+            requests, lambda request: partitions_added(self.image, request), plan_partitions, validate_only
+        )
 
     def _create(
         self,
         requests: Sequence[_New],
+        count_partitions: Callable[[_New], int],
         plan_one: Callable[[ClusterImage, _New], Sequence[Record]],
         validate_only: bool,
     ) -> ControllerResult[tuple[TopicResult, ...]]:
         counts = Counter(request.name for request in requests)
+        try:
+            check_total(count_partitions(request) for request in requests if counts[request.name] == 1)
+        except TopicRefused as refusal:
+            return ControllerResult(self, tuple(TopicResult(name, refusal.error, str(refusal)) for name in counts))
         change = self._begin()
         results = []
         for name, request in {request.name: request for request in requests}.items():

@@ -9,7 +9,7 @@ as its first one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -20,7 +20,11 @@ from images.broker.metadata.image import ClusterImage, PartitionImage, Record, T
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC, CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name, metric_name
 
-PARTITIONS_PER_TOPIC_MAX = 10_000
+PARTITIONS_MAX = 10_000
+"""As many partitions a topic may have, and a request may add in all, as in Kafka: they are one batch of the metadata
+log, which brokers read as a whole."""
+CONFIG_VALUE_LENGTH_MAX = 32_767
+"""As many characters the value of a topic's key may have, as in Kafka."""
 RECORDED_KEYS = ("min.insync.replicas", "unclean.leader.election.enable", "unclean.recovery.strategy")
 """Topic keys that are always stored in the metadata, so that all nodes use the same values."""
 
@@ -68,6 +72,30 @@ class NewPartitions:
     """The replicas of each new partition, or None."""
 
 
+def check_total(partitions: Iterable[int]) -> None:
+    """Raises TopicRefused if a request adds too many partitions, given how many it adds to each topic."""
+    total = sum(partitions)
+    if total > PARTITIONS_MAX:
+        raise TopicRefused(
+            ErrorCode.policy_violation, f"{total} partitions in one request, at most {PARTITIONS_MAX} are allowed."
+        )
+
+
+def partitions_of(topic: NewTopic, defaults: TopicDefaults) -> int:
+    """How many partitions `topic` asks for."""
+    if topic.assignments:
+        return len(topic.assignments)
+    return defaults.partitions if topic.partitions == -1 else max(0, topic.partitions)
+
+
+def partitions_added(image: ClusterImage, requested: NewPartitions) -> int:
+    """How many partitions `requested` asks to add."""
+    if requested.assignments is not None:
+        return len(requested.assignments)
+    topic = image.topics.get(requested.name)
+    return max(0, requested.count - len(topic.partitions)) if topic is not None else 0
+
+
 def plan(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) -> tuple[Record, ...]:
     """The records that create `topic`. Raises TopicRefused."""
     if topic.name == CLUSTER_METADATA_TOPIC or not is_legal_name(topic.name):
@@ -106,15 +134,19 @@ def plan_partitions(image: ClusterImage, requested: NewPartitions) -> tuple[Part
             f"The topic has {first} partitions; {requested.count} would not be an increase.",
         )
     factor = len(topic.partitions[0].replicas)
+    if requested.assignments is not None and len(requested.assignments) != added:
+        raise TopicRefused(
+            ErrorCode.invalid_replica_assignment,
+            f"{added} partitions are added, and there are assignments for {len(requested.assignments)}.",
+        )
+    if requested.count > PARTITIONS_MAX:
+        raise TopicRefused(
+            ErrorCode.policy_violation,
+            f"Number of partitions is {requested.count}, at most {PARTITIONS_MAX} are allowed.",
+        )
     if requested.assignments is None:
-        _check_partition_count(requested.count)
         replicas = _placed(image, requested.start + first, added, factor)
     else:
-        if len(requested.assignments) != added:
-            raise TopicRefused(
-                ErrorCode.invalid_replica_assignment,
-                f"{added} partitions are added, and there are assignments for {len(requested.assignments)}.",
-            )
         for index, members in enumerate(requested.assignments, start=first):
             _check_assignment(image, index, members, factor)
         replicas = requested.assignments
@@ -126,10 +158,18 @@ def plan_partitions(image: ClusterImage, requested: NewPartitions) -> tuple[Part
 def _config(topic: NewTopic, defaults: TopicDefaults) -> FrozenMap[str, str]:
     try:
         parse_topic_config(topic.config)
+        check_lengths(topic.config)
     except ConfigError as error:
         raise TopicRefused(ErrorCode.invalid_config, str(error)) from None
     recorded = {name: config_text(defaults.config.get(name, TOPIC_KEYS[name].default)) for name in RECORDED_KEYS}
     return FrozenMap(recorded | {name: config_text(value) for name, value in topic.config.items()})
+
+
+def check_lengths(config: Mapping[str, str]) -> None:
+    """Raises ConfigError if a value is too long to be stored in the metadata."""
+    for name, value in config.items():
+        if len(value) > CONFIG_VALUE_LENGTH_MAX:
+            raise ConfigError(f"{name}: {len(value)} characters, at most {CONFIG_VALUE_LENGTH_MAX} are stored")
 
 
 def config_text(value: object) -> str:
@@ -143,16 +183,7 @@ def _round_robin(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) 
     factor = defaults.replication_factor if topic.replication_factor == -1 else topic.replication_factor
     if count < 1:
         raise TopicRefused(ErrorCode.invalid_partitions, f"Number of partitions is {count}, at least 1 is needed.")
-    _check_partition_count(count)
     return _placed(image, topic.start, count, factor)
-
-
-def _check_partition_count(count: int) -> None:
-    if count > PARTITIONS_PER_TOPIC_MAX:
-        raise TopicRefused(
-            ErrorCode.policy_violation,
-            f"Number of partitions is {count}, at most {PARTITIONS_PER_TOPIC_MAX} are allowed.",
-        )
 
 
 def _placed(image: ClusterImage, start: int, count: int, factor: int) -> Sequence[tuple[int, ...]]:

@@ -23,7 +23,7 @@ from images.broker.config import (
     split_list,
     topic_key,
 )
-from images.broker.controller.placement import RECORDED_KEYS, TopicDefaults, config_text
+from images.broker.controller.placement import RECORDED_KEYS, TopicDefaults, check_lengths, config_text
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import TopicImage
 
@@ -55,6 +55,7 @@ def altered(topic: TopicImage, changes: Iterable[ConfigChange], defaults: TopicD
         else:
             config[change.name] = _changed_value(change, key, config.get(change.name, ""))
     parse_topic_config(config)
+    check_lengths(config)
     return FrozenMap(config)
 
 

@@ -21,12 +21,20 @@ from images.broker.raft.values import ElectionState, EpochAndOffset, LogView, Sn
 from images.broker.rules import Rules
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.wire import batch as batches
+from images.wire.connection import MAX_FRAME_BYTES
 
 DIRECTORY = f"{CLUSTER_METADATA_TOPIC}-0"
 QUORUM_STATE = f"{DIRECTORY}/quorum-state"
 _REPLAY_BYTES = 1 << 20
+CHANGE_BYTES_MAX = MAX_FRAME_BYTES // 4
+"""The largest change. A fetch gives whole batches, at least one: a batch that is larger than any frame would stop every
+reader of the log. A change of one broker's partitions has room for 100,000 of them."""
 
-__all__ = ["KafkaMetadataLog", "OffsetOutOfRange"]
+__all__ = ["CHANGE_BYTES_MAX", "ChangeTooLarge", "KafkaMetadataLog", "OffsetOutOfRange"]
+
+
+class ChangeTooLarge(Exception):
+    """A change has more bytes than a batch of the metadata log may have."""
 
 
 class KafkaMetadataLog:
@@ -85,9 +93,12 @@ class KafkaMetadataLog:
         return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshot)
 
     def encode_batch(self, records: Sequence[Record], epoch: int, timestamp_ms: int) -> bytes:
-        """Encode one change as one batch, which survives a crash as a whole or not at all."""
+        """Encode one change as one batch, which survives a crash as a whole or not at all. Raises ChangeTooLarge."""
         values = [encode(record) for record in records]
-        return batches.build(values, timestamp_ms=timestamp_ms, leader_epoch=epoch, base_offset=self.end)
+        batch = batches.build(values, timestamp_ms=timestamp_ms, leader_epoch=epoch, base_offset=self.end)
+        if len(batch) > CHANGE_BYTES_MAX:
+            raise ChangeTooLarge(f"a change of {len(batch)} bytes, at most {CHANGE_BYTES_MAX} fit the metadata log")
+        return batch
 
     def append(self, batch: bytes) -> batches.Header:
         """Append a batch with base offset `end`; it is on disk when this returns. Raises CorruptBatch or OSError."""

@@ -137,7 +137,7 @@ class RaftNode:
         """Append `records`, one change of the leader of `epoch`, and return once they are committed.
 
         `committed` is called at the moment of the commit, before any fetch can read them. Raises Deposed if this
-        controller is not leader of `epoch`, or loses the leadership first.
+        controller is not leader of `epoch`, or loses the leadership first, and ChangeTooLarge, with nothing appended.
         """
         if self.state.role is not RaftRole.LEADER or self.state.epoch != epoch:
             raise Deposed

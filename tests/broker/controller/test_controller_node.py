@@ -9,11 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
 from kio.schema.alter_partition.v3 import request as alter
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.describe_quorum.v2 import request as describe
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1 import request as configuring
 
 from images.wire.batch import iterate
 from tests.broker.controller.running_controller import SESSION_MS, SHORT_SESSIONS, UNIX_MS, run, running
@@ -169,6 +171,34 @@ def test_topics_are_created_and_deleted_over_the_wire(tmp_path: Path) -> None:
                 (None, ErrorCode.unknown_topic_id),
             ]
             assert not (await node.image()).topics
+
+    run(scenario)
+
+
+def test_a_change_too_large_for_the_metadata_log_is_refused_and_the_next_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as node:
+            await node.start_broker(1)
+            await node.create_topic("orders", 1)
+            before = await node.image()
+            monkeypatch.setattr("images.broker.raft.log.CHANGE_BYTES_MAX", 2_000)
+            text = ",".join(f"{partition}:1" for partition in range(500))
+            refused = await node.create_topic("payments", 1, **{"leader.replication.throttled.replicas": text})
+            assert refused.error_code is ErrorCode.policy_violation
+            assert "at most 2000 fit the metadata log" in refused.error_message
+            setting = configuring.AlterableConfig(
+                name="leader.replication.throttled.replicas", config_operation=0, value=text
+            )
+            change = configuring.AlterConfigsResource(resource_type=2, resource_name="orders", configs=(setting,))
+            answer = await node.call(
+                configuring.IncrementalAlterConfigsRequest(resources=(change,), validate_only=False)
+            )
+            assert [result.error_code for result in answer.responses] == [ErrorCode.policy_violation]
+            assert await node.image() == before
+            assert (await node.create_topic("payments", 1)).error_code is ErrorCode.none
+            assert set((await node.image()).topics) == {"orders", "payments"}
 
     run(scenario)
 

@@ -64,6 +64,7 @@ def test_an_assignment_is_taken_and_only_active_replicas_are_in_sync() -> None:
         (NewPartitions(TOPIC, 1), ErrorCode.invalid_partitions),
         (NewPartitions(TOPIC, -(2**31)), ErrorCode.invalid_partitions),
         (NewPartitions(TOPIC, 2**31 - 1), ErrorCode.policy_violation),
+        (NewPartitions(TOPIC, 10_001, assignments=((1, 2),) * 9_999), ErrorCode.policy_violation),
         (NewPartitions(TOPIC, 2**31 - 1, assignments=()), ErrorCode.invalid_replica_assignment),
         (NewPartitions(TOPIC, 3, assignments=()), ErrorCode.invalid_replica_assignment),
         (NewPartitions(TOPIC, 3, assignments=((1, 2), (2, 1))), ErrorCode.invalid_replica_assignment),
@@ -106,6 +107,17 @@ def test_a_topic_given_twice_is_refused_once_and_the_others_are_enlarged() -> No
         ("unknown", ErrorCode.unknown_topic_or_partition),
     ]
     assert len(driver.image.topics[TOPIC].partitions) == 2
+
+
+def test_a_request_for_more_than_ten_thousand_partitions_in_all_is_refused_as_a_whole() -> None:
+    driver = cluster()
+    driver.commit(driver.controller.create_topics([NewTopic("u", uuid.UUID(int=72), partitions=1)]))
+    results: list[TopicResult] = []
+    requests = NewPartitions(TOPIC, 5_002), NewPartitions("u", 5_002), NewPartitions("unknown", 9_000)
+    assert not changed(driver, lambda: results.extend(enlarge(driver, *requests)))
+    assert [result.error for result in results] == [ErrorCode.policy_violation] * 3
+    results = list(enlarge(driver, NewPartitions(TOPIC, 5_002), NewPartitions("u", 5_001)))
+    assert [result.error for result in results] == [ErrorCode.none] * 2
 
 
 def test_validating_adds_nothing() -> None:

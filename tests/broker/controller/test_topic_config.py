@@ -122,6 +122,18 @@ def test_a_list_is_set_appended_to_and_subtracted_from() -> None:
     assert replayed(driver.log) == driver.image
 
 
+def test_a_list_does_not_grow_beyond_what_the_metadata_stores() -> None:
+    driver = cluster(min_isr=1)
+    throttled = "follower.replication.throttled.replicas"
+    halves = [",".join(f"{partition}:1" for partition in range(first, first + 3_000)) for first in (0, 3_000)]
+    assert configure(driver, throttled, halves[0]) == (ErrorCode.none, None)
+    before = driver.image
+    error, line = configure(driver, throttled, halves[1], APPEND)
+    assert error is ErrorCode.invalid_config
+    assert "at most 32767" in (line or "")
+    assert driver.image == before
+
+
 def test_a_replaced_configuration_loses_every_key_that_is_not_given() -> None:
     driver = cluster(min_isr=2)
     configure(driver, "retention.ms", "1000")

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.controller.alter_partition import AlterPartition
 from images.broker.controller.placement import NewTopic
+from images.broker.controller.requests import TopicResult
 from images.broker.frozen_map import FrozenMap
 from tests.broker.controller.controller_driver import (
     ASSIGNED,
@@ -96,6 +97,30 @@ def test_a_topic_that_cannot_be_is_refused_with_kafkas_error(topic: NewTopic, er
     assert not changed(driver, lambda: results.extend(create_topics(driver, topic)))
     assert results[0].error is error
     assert results[0].message
+
+
+def test_a_request_for_more_than_ten_thousand_partitions_in_all_is_refused_as_a_whole() -> None:
+    driver = Driver()
+    driver.start(1)
+    topics = [new_topic(name, partitions=5_000, topic_id=uuid.UUID(int=at)) for at, name in enumerate("ab", 80)]
+    explicit = new_topic("c", partitions=-1, replication_factor=-1, assignments=((0, (1,)),))
+    by_default = new_topic("c", partitions=-1)
+    results: list[TopicResult] = []
+    assert not changed(driver, lambda: results.extend(create_topics(driver, *topics, explicit)))
+    assert not changed(driver, lambda: results.extend(create_topics(driver, *topics, by_default)))
+    assert [(result.name, result.error) for result in results] == [
+        (name, ErrorCode.policy_violation) for name in "abcabc"
+    ]
+    assert {result.error for result in create_topics(driver, *topics)} == {ErrorCode.none}
+
+
+def test_a_value_longer_than_the_metadata_stores_is_refused() -> None:
+    driver = Driver()
+    driver.start(1)
+    throttled = ",".join(["0:1"] * 10_000)
+    (result,) = create_topics(driver, new_topic(config=FrozenMap({"leader.replication.throttled.replicas": throttled})))
+    assert result.error is ErrorCode.invalid_config
+    assert "at most 32767" in (result.message or "")
 
 
 def test_a_name_given_twice_in_one_request_is_refused_once_and_the_others_are_created() -> None:
