@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tests.workloads.scripted_cluster import TOPIC, ScriptedCluster
+from tests.workloads.scripted_cluster import TOPIC, Log, ScriptedCluster
 from tests.workloads.test_consumer import TIMEOUTS, fill, read, values
 from tests.workloads.virtual_time import run
 from workloads.clients.native import (
     Client,
+    CompletedFetch,
     Consumer,
     ConsumerRules,
     LogTruncationError,
@@ -271,5 +273,43 @@ def test_records_fetched_ahead_are_neither_delivered_after_a_seek_nor_counted_as
         consumer.seek(*P0, 0)
         assert values(await read(consumer, 3)) == [(0, 1), (1, 2), (2, 3)]
         assert consumer.next_offsets() == {P0: OffsetAndEpoch(3, 0)}
+
+    with_consumer(test)
+
+
+async def create_anew(cluster: ScriptedCluster, consumer: Consumer) -> None:
+    """The consumer reads four records of leader epoch 3; then the topic is deleted and created anew, with six."""
+    cluster.leaders[0] = (1, 3)
+    fill(cluster, 0, 1, 2, 3, 4, epoch=3)
+    assert values(await read(consumer, 1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    cluster.topic_id, cluster.logs, cluster.leaders = UUID(int=43), [Log()], [(1, 0)]
+    fill(cluster, 0, 10, 20, 30, 40, 50, 60)
+
+
+def test_a_topic_that_is_created_anew_is_read_by_the_policy_and_no_offset_of_the_deleted_one_is_committed() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        await create_anew(cluster, consumer)
+        cluster.list_errors += [78] * 3
+        fetched: list[CompletedFetch] = []
+        during_reset = []
+        for _ in range(200):
+            fetched += await consumer.poll(0.01)
+            if 0 < len(cluster.list_errors) < 3:
+                during_reset.append(consumer.next_offsets()[P0])
+        assert set(during_reset) == {OffsetAndEpoch(0)}
+        assert values(fetched) == [(0, 10), (1, 20), (2, 30), (3, 40), (4, 50), (5, 60)]
+        assert consumer.next_offsets() == {P0: OffsetAndEpoch(6, 0)}
+
+    with_consumer(test, reset="earliest")
+
+
+def test_without_a_policy_a_topic_that_is_created_anew_is_read_after_a_seek() -> None:
+    async def test(cluster: ScriptedCluster, consumer: Consumer) -> None:
+        await create_anew(cluster, consumer)
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRangeError):
+                await read(consumer)
+        consumer.seek(*P0, 4)
+        assert values(await read(consumer, 2)) == [(4, 50), (5, 60)]
 
     with_consumer(test)

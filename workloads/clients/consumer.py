@@ -12,6 +12,9 @@ An OFFSET_OUT_OF_RANGE means that the records at the position were deleted, or t
 is always returned as a `CompletedFetch`. Then the position is reset by the policy, to the earliest or latest offset;
 without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a `seek`.
 
+A position is one in a topic of one id. If the metadata has another id under the same name, the topic was deleted and
+created anew, and the position is reset as after an OFFSET_OUT_OF_RANGE.
+
 `poll` returns one `CompletedFetch` for every answer about every partition, whether it holds records, an error or
 nothing, so that a workload can record each of them. Every fetch carries the leader epoch known from metadata, so a
 broker that leads in another epoch refuses it (KIP-320); a `CompletedFetch` without error therefore comes from the
@@ -31,6 +34,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchPartition, FetchRequest, FetchTopic
@@ -65,6 +69,8 @@ class _AssignedPartition:
     backoff: Backoff
     delivered: OffsetAndEpoch
     """The end of the records that `poll` has returned; records fetched ahead are beyond."""
+    topic_id: UUID | None = None
+    """That of the topic which the position is in; None until it is fetched from."""
     not_before_s: float = 0.0
     busy: bool = False
     """A request about it is in flight: a fetch, a validation or a reset."""
@@ -141,7 +147,9 @@ class Consumer:
 
         Raises KeyError for a partition that is not assigned."""
         epoch = UNKNOWN_EPOCH if leader_epoch is None else leader_epoch
-        self._move(self._find(topic, partition), FetchPosition.sought(offset, epoch))
+        assigned = self._find(topic, partition)
+        assigned.topic_id = None
+        self._move(assigned, FetchPosition.sought(offset, epoch))
 
     def position(self, topic: str, partition: int) -> int:
         """The next offset to be asked for. Raises KeyError for a partition that is not assigned."""
@@ -264,6 +272,8 @@ class Consumer:
         client.refresh_if_old()
         for assigned in self._assigned:
             key = (assigned.topic, assigned.partition)
+            if not assigned.busy:
+                self._check_topic_id(assigned)
             if assigned.busy or key in self._truncated or key in self._out_of_range:
                 continue
             if assigned.not_before_s > now_s:
@@ -289,6 +299,17 @@ class Consumer:
                 self._begin(broker, topic, wanted)
         return next_s
 
+    def _check_topic_id(self, assigned: _AssignedPartition) -> None:
+        """Reset the position if it is one of a deleted topic."""
+        before, assigned.topic_id = assigned.topic_id, self.client.metadata.topic_id(assigned.topic)
+        if before is None or before == assigned.topic_id:
+            return
+        out_of_range = assigned.position.offset
+        self._move(assigned, FetchPosition(0))  # at once: nothing of the deleted topic may be committed for this one
+        if self._reset == "none":
+            self._out_of_range[assigned.topic, assigned.partition] = out_of_range
+        assigned.needs_reset = self._reset != "none"
+
     def _begin(self, broker: int, topic: str, wanted: list[tuple[_AssignedPartition, Leader]]) -> None:
         pending = []
         for assigned, leader in wanted:
@@ -296,7 +317,7 @@ class Consumer:
             token = self._on_fetch(topic, assigned.partition, assigned.position.offset)
             unanswered = CompletedFetch(topic, assigned.partition, assigned.position.offset, token=token)
             pending.append(_PendingFetch(assigned, leader, assigned.position, unanswered))
-        task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, topic, pending))
+        task = self._fetches[broker] = asyncio.create_task(self._fetch(broker, wanted[0][0].topic_id, pending))
         task.add_done_callback(lambda task: self._ended(broker, pending, task))
 
     def _ended(self, broker: int, pending: list[_PendingFetch], task: asyncio.Task[None]) -> None:
@@ -369,7 +390,7 @@ class Consumer:
 
     # --- fetching -----------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, broker: int, topic: str, pending: list[_PendingFetch]) -> None:
+    async def _fetch(self, broker: int, topic_id: UUID | None, pending: list[_PendingFetch]) -> None:
         timeouts = self.client.timeouts
         request = FetchRequest(
             max_wait=timedelta(seconds=self._fetch_wait_s_max),
@@ -378,7 +399,7 @@ class Consumer:
             isolation_level=self._isolation,
             topics=(
                 FetchTopic(
-                    topic_id=self.client.metadata.topic_id(topic),
+                    topic_id=topic_id,
                     partitions=tuple(
                         FetchPartition(
                             partition=fetch.fetched.partition,

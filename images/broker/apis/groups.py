@@ -7,7 +7,7 @@ does not lead it says NOT_COORDINATOR; one that leads it and has not loaded it y
 Strings that records of that partition cannot hold are refused here: a group id of more than 32,767 bytes with
 INVALID_GROUP_ID, in JoinGroup a protocol type, protocol name or instance id of that length with INVALID_REQUEST.
 
-Offsets are kept until their group is deleted; the topic is not compacted.
+Offsets are kept until their group or their topic is deleted; `__consumer_offsets` is not compacted.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.config import NodeConfig
+from images.broker.frozen_map import FrozenMap
 from images.broker.groups.answers import described_group, join_response, offset_fetch_group, sync_response
 from images.broker.groups.group import NO_GENERATION, Caller, Group, GroupLimits, JoinAnswer, JoinRequest, SyncAnswer
 from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
-from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, partition_for, storable
-from images.broker.groups.shard import Shard, TopicPartition
-from images.broker.metadata.image import ClusterImage
+from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, TopicPartition, partition_for, storable
+from images.broker.groups.shard import Shard
+from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.ports import NodePorts
 from images.broker.replication.partition import ReplicaRole
@@ -96,6 +97,8 @@ class GroupCoordinator:
         self._fetch_timeout_s = config.seconds("replica.fetch.wait.max.ms")
         self._metadata_max = config.number("offset.metadata.max.bytes")
         self._shards: dict[int, Shard] = {}
+        self._topics: FrozenMap[str, TopicImage] = FrozenMap()
+        """Those of the metadata applied last."""
         self._changed = Condition()
 
     def handlers(self) -> dict[Api, Handler]:
@@ -115,8 +118,9 @@ class GroupCoordinator:
     # --- leadership and time ------------------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """The replicas have applied new metadata: load the shards of the partitions that this broker leads now, and
-        close those that it no longer leads."""
+        """The replicas have applied new metadata: load the shards of the partitions that this broker leads now, close
+        those that it no longer leads, and forget the offsets of deleted topics."""
+        deleted = self._deleted_topics()
         led = {
             replica.index: replica
             for replica in self._replica_manager
@@ -126,6 +130,8 @@ class GroupCoordinator:
             # A topic that was created anew begins at leader epoch 0 again, so the epoch alone does not tell.
             if not shard.leads:
                 self._shards.pop(index).close()
+            else:
+                shard.forget_topics(deleted)
         for index, replica in led.items():
             if index not in self._shards:
                 shard = self._shards[index] = Shard(
@@ -138,7 +144,20 @@ class GroupCoordinator:
                     self._changed,
                     self._log,
                 )
-                self._spawn(shard.load())
+                self._spawn(self._load(shard))
+
+    def _deleted_topics(self) -> list[str]:
+        """The topics that the metadata applied before has, and this one has no more, or under another id."""
+        before, self._topics = self._topics, self._image().topics
+        after = self._topics
+        return [name for name, topic in before.items() if name not in after or after[name].id != topic.id]
+
+    async def _load(self, shard: Shard) -> None:
+        """Load a shard, and forget the offsets of topics that were deleted before. Earlier coordinators knew only
+        metadata before this one's election, so that of the topics in their commits none is still to come."""
+        await shard.load()
+        if shard.loaded:
+            shard.forget_topics(shard.topics - self._image().topics.keys())
 
     async def run(self) -> None:
         """Let time pass in all groups, until cancelled."""

@@ -15,8 +15,7 @@ from kio.schema.offset_fetch.v9.response import (
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from images.broker.groups.group import Group, GroupState, JoinAnswer, SyncAnswer
-from images.broker.groups.records import OffsetAndMetadata
-from images.broker.groups.shard import TopicPartition
+from images.broker.groups.records import OffsetAndMetadata, TopicPartition
 from images.wire.field_values import NO_THROTTLE
 
 

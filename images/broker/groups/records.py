@@ -40,6 +40,13 @@ STRING_BYTES_MAX = (1 << 15) - 1
 """Length of the longest string that a record can hold, in UTF-8."""
 
 
+class TopicPartition(NamedTuple):
+    """A partition whose offsets are committed."""
+
+    topic: str
+    partition: int
+
+
 class OffsetAndMetadata(NamedTuple):
     """A committed offset."""
 

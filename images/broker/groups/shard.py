@@ -13,6 +13,10 @@ earlier coordinator acknowledged. After that it appends these records:
 The tombstones that delete a group are in one batch. At its append the group is gone for those that come later, whose
 own records follow it in the log; its offsets can be fetched until the batch is committed.
 
+The offsets of a deleted topic are forgotten at once, and deleted from the log by tombstones, which precede every later
+commit: a new topic of the same name begins without offsets. A coordinator that begins to lead finds in what it loads
+the offsets of topics that are gone.
+
 When the leadership ends, every waiting request is answered with NOT_COORDINATOR.
 """
 
@@ -44,12 +48,15 @@ from images.broker.groups.records import (
     OffsetAndMetadata,
     OffsetRecord,
     Records,
+    TopicPartition,
     UnreadableRecord,
     decode,
     encode_group,
     encode_group_gone,
     encode_offset,
 )
+from images.broker.groups.tombstones import Tombstones
+from images.broker.groups.trace_details import offsets_by_name, waiting_for
 from images.broker.replication import leader as leading
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import ACKS_ALL, Replica
@@ -72,13 +79,6 @@ _ERRORS = {
     ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
 }
 """Errors for group requests when the coordinator could not append."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition whose offsets are committed."""
-
-    topic: str
-    partition: int
 
 
 class _Uncommitted(NamedTuple):
@@ -123,6 +123,9 @@ class Shard:
         self._uncommitted: deque[_Uncommitted] = deque()
         self._joining: dict[tuple[str, str], asyncio.Future[JoinAnswer]] = {}
         self._syncing: dict[tuple[str, str], asyncio.Future[SyncAnswer]] = {}
+        self._deleted_topics: set[str] = set()
+        """Deleted while the log was being loaded, which has offsets of earlier coordinators alone."""
+        self._tombstones = Tombstones(self._append_now, spawn)
 
     @property
     def leads(self) -> bool:
@@ -220,8 +223,8 @@ class Shard:
 
     def _trace_group(self, before: Group | None, group: Group) -> None:
         """Trace a group that waits for something else than before."""
-        detail = _waiting_for(group)
-        if before is None or _waiting_for(before) != detail:
+        detail = waiting_for(group)
+        if before is None or waiting_for(before) != detail:
             self._trace_now("group_changed", group.id, {**detail, "held": self._held(group.id)})
 
     def _trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
@@ -358,7 +361,7 @@ class Shard:
             "member": caller.member_id,
             "generation": caller.generation,
             "current": group.generation,
-            "offsets": _values(dict(offsets)),
+            "offsets": offsets_by_name(dict(offsets)),
         }
         append_result = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
         if append_result.error is ErrorCode.none:
@@ -380,7 +383,7 @@ class Shard:
 
     def _held(self, name: str) -> dict[str, int]:
         """For the trace: the committed offsets of a group, as this coordinator has them now."""
-        return _values(self._offsets.get(name, {}))
+        return offsets_by_name(self._offsets.get(name, {}))
 
     async def committed_offsets(
         self, name: str, until: float
@@ -394,7 +397,7 @@ class Shard:
                 return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
         self._apply_committed_offsets()
         offsets = dict(self._offsets.get(name, {}))
-        self._trace_now("offsets_told", name, {"offsets": _values(offsets), "confirmed": list(confirmed)})
+        self._trace_now("offsets_told", name, {"offsets": offsets_by_name(offsets), "confirmed": list(confirmed)})
         return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:
@@ -435,10 +438,40 @@ class Shard:
             else:
                 self._set_offsets(change.group, change.offsets)
 
+    # --- deleted topics -----------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics with committed offsets."""
+        return frozenset(key.topic for offsets in self._offsets.values() for key in offsets)
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Delete the offsets of deleted topics, also those above the high watermark. Before the log is loaded, that is
+        left for the next call."""
+        self._deleted_topics.update(topics)
+        if not self.loaded or not self._deleted_topics:
+            return
+        deleted, self._deleted_topics = self._deleted_topics, set()
+        held = [(name, key) for name, offsets in self._offsets.items() for key in offsets]
+        held += [(change.group, key) for change in self._uncommitted for key, _ in change.offsets or ()]
+        gone = [(name, key) for name, key in dict.fromkeys(held) if key.topic in deleted]
+        for name, key in gone:
+            self._offsets.get(name, {}).pop(key, None)
+        self._uncommitted = deque(
+            change
+            if change.offsets is None
+            else change._replace(offsets=tuple(each for each in change.offsets if each[0].topic not in deleted))
+            for change in self._uncommitted
+        )
+        self._tombstones.add(encode_offset(name, key.topic, key.partition, None) for name, key in gone)
+
     # --- the log ------------------------------------------------------------------------------------------------------
 
     def _append(self, records: Iterable[tuple[bytes, bytes | None]]) -> AppendResult:
-        content: Records = tuple(records)
+        self._tombstones.append()
+        return self._append_now(tuple(records))
+
+    def _append_now(self, content: Records) -> AppendResult:
         if not self.leads:
             return AppendResult(ErrorCode.not_leader_or_follower)
         return self._replica.append(batches.build(content, timestamp_ms=self.record_ms()), ACKS_ALL)
@@ -453,20 +486,9 @@ class Shard:
         return _ERRORS.get(error, error)
 
 
-def _values(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[str, int]:
-    """For the trace: offsets by the name of the partition."""
-    return {f"{key.topic}-{key.partition}": value.offset for key, value in sorted(offsets.items())}
-
-
 _SUPERSEDED = ErrorCode.rebalance_in_progress
 
 
 def _resolve(future: asyncio.Future[Answer] | None, answer: Answer) -> None:
     if future is not None and not future.done():
         future.set_result(answer)
-
-
-def _waiting_for(group: Group) -> dict[str, object]:
-    """For the trace: the state of a group, and the answers that its members wait for."""
-    waits = {member.id: "join" if member.joining else "sync" if member.syncing else "" for member in group.members}
-    return {"state": str(group.state), "generation": group.generation, "storing": group.storing, "members": waits}

@@ -12,8 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.groups.group import Caller, Group, GroupLimits, JoinRequest
 from images.broker.groups.rebalance import join, sync
-from images.broker.groups.records import OffsetAndMetadata
-from images.broker.groups.shard import Shard, TopicPartition
+from images.broker.groups.records import OffsetAndMetadata, TopicPartition
+from images.broker.groups.shard import Shard
 from images.broker.rules import Rules
 from images.broker.runtime.condition import Condition
 from tests.broker.replication.replica_node import LIMITS, Node

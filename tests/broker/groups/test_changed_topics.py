@@ -9,16 +9,20 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
+import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9 import request as committing
+from kio.schema.offset_fetch.v9 import request as fetching
 
 from images.broker.apis.groups import GroupCoordinator
 from images.broker.config import NodeConfig
 from images.broker.frozen_map import FrozenMap
+from images.broker.groups.records import OffsetAndMetadata, TopicPartition
 from images.broker.metadata.image import (
     ChangeBroker,
     ClusterImage,
     PartitionImage,
+    ProducerIdsBlock,
     Record,
     RegisterBroker,
     RemoveTopic,
@@ -30,7 +34,7 @@ from images.broker.ports import NodePorts
 from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.server import Request
 from images.wire.connection import Api
-from tests.broker.groups.test_coordinator import in_virtual_time, turns
+from tests.broker.groups.test_coordinator import MEMBER, P0, coordinators, in_virtual_time, told, turns
 from tests.broker.log.disk_model import DiskModel
 
 CONFIG = NodeConfig.parse(
@@ -69,6 +73,15 @@ class Broker:
         self.replica_manager.apply(self.image)
         self.groups.apply()
 
+    async def told(self) -> int:
+        """The committed offset of `orders`-0 in group g; -1 without one."""
+        topic = fetching.OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
+        group = fetching.OffsetFetchRequestGroup(group_id="g", topics=(topic,))
+        body = fetching.OffsetFetchRequest(groups=(group,), require_stable=True)
+        answer = (await self.groups.offset_fetch(Request(Api.OFFSET_FETCH, 9, "test", 1, body, {}))).groups[0]
+        assert answer.error_code is ErrorCode.none
+        return answer.topics[0].partitions[0].committed_offset
+
     async def commit(self, offset: int) -> ErrorCode:
         """Commit this offset of `orders`-0 for group g, which has no members."""
         part = committing.OffsetCommitRequestPartition(
@@ -86,10 +99,13 @@ class Broker:
         return error
 
 
+def led(topic: str, topic_id: uuid.UUID, epoch: int) -> PartitionImage:
+    return PartitionImage(topic, topic_id, 0, (1,), (1,), (), (), 1, epoch, epoch)
+
+
 def created(topic: str, topic_id: uuid.UUID) -> tuple[Record, ...]:
     config = FrozenMap({"min.insync.replicas": "1", "unclean.leader.election.enable": "false"})
-    partition = PartitionImage(topic, topic_id, 0, (1,), (1,), (), (), 1, 0, 0)
-    return TopicRecord(topic, topic_id), TopicConfigRecord(topic, config), partition
+    return TopicRecord(topic, topic_id), TopicConfigRecord(topic, config), led(topic, topic_id, 0)
 
 
 @in_virtual_time
@@ -102,3 +118,122 @@ async def test_offsets_topic_deleted_and_created_anew_in_one_fetch_of_the_metada
     broker.apply(RemoveTopic(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID), *created(CONSUMER_OFFSETS_TOPIC, again))
     await turns()
     assert await broker.commit(6) is ErrorCode.none
+
+
+@pytest.mark.parametrize("fetches", [1, 2])
+@in_virtual_time
+async def test_a_topic_that_is_created_anew_begins_without_offsets(fetches: int) -> None:
+    broker = Broker()
+    broker.apply(*created("orders", ORDERS_ID))
+    await turns()
+    assert await broker.commit(5) is ErrorCode.none
+    changes = [RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9))]
+    if fetches == 2:
+        broker.apply(changes.pop(0))
+        assert await broker.told() == -1
+    broker.apply(*changes)
+    assert await broker.told() == -1
+    assert await broker.commit(1) is ErrorCode.none
+    assert await broker.told() == 1
+    broker.apply(ProducerIdsBlock(1000))
+    assert await broker.told() == 1
+
+
+@in_virtual_time
+async def test_offsets_of_a_deleted_topic_are_deleted_from_the_log_and_not_loaded_again() -> None:
+    broker = Broker()
+    broker.apply(*created("orders", ORDERS_ID))
+    await turns()
+    assert await broker.commit(5) is ErrorCode.none
+    broker.apply(RemoveTopic("orders", ORDERS_ID))
+    broker.apply(*created("orders", uuid.UUID(int=9)))
+    broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
+    await turns()
+    assert await broker.told() == -1
+
+
+@in_virtual_time
+async def test_a_coordinator_that_begins_to_lead_forgets_the_offsets_of_topics_that_are_gone() -> None:
+    broker = Broker()
+    broker.apply(*created("orders", ORDERS_ID))
+    await turns()
+    assert await broker.commit(5) is ErrorCode.none
+    broker.apply(RemoveTopic("orders", ORDERS_ID), led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
+    await turns()
+    broker.apply(*created("orders", uuid.UUID(int=9)))
+    assert await broker.told() == -1
+
+
+@in_virtual_time
+async def test_a_topic_that_is_created_anew_while_its_coordinator_loads_begins_without_offsets() -> None:
+    broker = Broker()
+    broker.apply(*created("orders", ORDERS_ID))
+    await turns()
+    assert await broker.commit(5) is ErrorCode.none
+    broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
+    broker.apply(RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9)))
+    await turns()
+    assert await broker.told() == -1
+
+
+@in_virtual_time
+async def test_a_commit_that_waits_for_the_high_watermark_does_not_bring_a_deleted_topic_back() -> None:
+    cluster = coordinators()
+    first = cluster.lead(1, 1)
+    cluster.replicate(1)
+    await turns()
+    offsets = [(P0, OffsetAndMetadata(7)), (TopicPartition("payments", 0), OffsetAndMetadata(8))]
+    committing = asyncio.ensure_future(first.commit("g", MEMBER, offsets))
+    await turns()
+    first.forget_topics(["orders"])
+    later = asyncio.ensure_future(first.commit("h", MEMBER, [(P0, OffsetAndMetadata(1))]))
+    await turns()
+    cluster.replicate(1)
+    assert await committing is ErrorCode.none
+    assert await later is ErrorCode.none
+    expected = dict(offsets[1:])
+    assert await told(cluster, 1, first) == expected
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert await told(cluster, 2, second) == expected
+    assert second.topics == {"orders", "payments"}
+
+
+@in_virtual_time
+async def test_tombstones_that_found_the_isr_too_small_precede_the_next_commit() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
+    assert await shard.commit("h", MEMBER, [(P0, OffsetAndMetadata(8))]) is ErrorCode.none
+    replica, end = cluster.nodes[1].replica, cluster.nodes[1].replica.log.end
+    cluster.nodes[1].lead(1, isr=(1,), partition_epoch=11)
+    shard.forget_topics(["orders"])
+    assert replica.log.end == end
+    assert shard.topics == frozenset()
+    cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(1))]) is ErrorCode.none
+    assert replica.log.end == end + 3
+    fetching.cancel()
+    second = cluster.lead(2, 2)
+    cluster.replicate(2)
+    await turns()
+    assert await told(cluster, 2, second) == {P0: OffsetAndMetadata(1)}
+
+
+@in_virtual_time
+async def test_tombstones_that_found_the_isr_too_small_are_appended_without_another_commit() -> None:
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
+    fetching.cancel()
+    replica, end = cluster.nodes[1].replica, cluster.nodes[1].replica.log.end
+    cluster.nodes[1].lead(1, isr=(1,), partition_epoch=11)
+    shard.forget_topics(["orders"])
+    cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
+    await asyncio.sleep(2)
+    assert replica.log.end == end + 1
