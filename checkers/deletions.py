@@ -1,26 +1,36 @@
-"""Permitted deletion: below which offset the records of a partition may be gone.
+"""Permitted deletion: since when, and below which offset, the records of a partition may be gone.
 
 Two things permit it. An administrator requested it: every `delete-records` fault records in its evidence, before the
 request is sent, the offset below which records are to be deleted (`asked_below`), or that everything below the high
-watermark is to be deleted (`to_high_watermark`). Or the topic has a retention by time or size. In that case, and when
-everything was to be deleted, only the brokers know how far the deletion went; it is taken from their traces
-(`log_start` events), which `checkers.protocol` checks, or, where there is no trace, from the replicas' own logs.
+watermark is to be deleted (`to_high_watermark`). Or the topic has a retention by time or size.
 
-A record below the permitted offset is *deleted*, not lost; the loss of one above it is a violation as ever.
+A request may be refused, or never arrive. So where there is a trace, only what a broker decided in it counts
+(`log_start` events with a reason of its own, which `checkers.protocol` checks): from that time on, up to that offset,
+and no further than requests begun by then, or the retention for which it says to delete, permit.
 
-Blind spots: retention that deletes more than its settings allow.
+Without a trace every request counts from its beginning, whatever became of it. How far brokers deleted for a retention,
+or up to their high watermark, is then taken from the replicas' own logs. The same holds for requests where the run was
+killed: the trace ends before the history then.
+
+A record below the permitted offset is *deleted*, not lost; the loss of one above it is a violation as ever. So is
+whatever was observed before the deletion (`checkers.violations`).
+
+Blind spots: retention that deletes more than its settings allow; without a trace, requests that were refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.tables import of_partition
+from checkers.violations import Deletion
 from workloads.columns import NEVER, named_partitions
+from workloads.history import TopicPartition
 
 DELETE_RECORDS = "delete-records"
 OWN_DECISIONS = frozenset({"delete_records", "retention_ms", "retention_bytes"})
@@ -31,16 +41,19 @@ OWN_DECISIONS = frozenset({"delete_records", "retention_ms", "retention_bytes"})
 class DeletionRequest:
     """The deletions requested of one partition number; the runner has one topic of its own."""
 
-    below: int = 0
-    """The greatest offset named."""
-    to_high_watermark: bool = False
-    """Whether deletion of everything committed was requested, too."""
+    requests: tuple[tuple[int, int], ...] = ()
+    """(time in ns at which it began, the offset below which records are to go) of each; NEVER for everything
+    committed."""
 
     @property
     def bound(self) -> int:
         """The greatest log start that DeleteRecords can have requested; NEVER where only the high watermark bounds
         it."""
-        return NEVER if self.to_high_watermark else self.below
+        return max((below for _, below in self.requests), default=0)
+
+    def bound_at(self, time_ns: int) -> int:
+        """The same of the requests that had begun by then."""
+        return max((below for begun_ns, below in self.requests if begun_ns <= time_ns), default=0)
 
 
 def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
@@ -49,49 +62,72 @@ def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
     for row in evidence.faults.filter(pc.equal(evidence.faults["fault"], DELETE_RECORDS)).to_pylist():
         partition = int(json.loads(row["detail"] or "{}").get("partition", 0))
         numbers = json.loads(row["evidence"] or "{}")
+        below = NEVER if numbers.get("to_high_watermark") else int(numbers.get("asked_below", 0))
         before = requests.get(partition, DeletionRequest())
-        requests[partition] = DeletionRequest(
-            max(before.below, int(numbers.get("asked_below", 0))),
-            before.to_high_watermark or bool(numbers.get("to_high_watermark")),
-        )
+        requests[partition] = DeletionRequest((*before.requests, (row["started_ns"], below)))
     return requests
 
 
-def deletable_below(evidence: RunEvidence) -> Mapping[tuple[str, int], int]:
+def deletable_below(evidence: RunEvidence) -> Mapping[TopicPartition, int]:
     """For each partition of the history, the offset below which records may be gone; absent where none may."""
-    wanted = deletion_requests(evidence)
-    traced_starts: Mapping[tuple[str, int], int] = {}
-    if evidence.settings.retains_less or any(each.to_high_watermark for each in wanted.values()):
-        traced_starts = _greatest_log_starts(evidence)
-    starts = {}
-    for key in named_partitions(evidence.history):
-        of_partition = wanted.get(key[1], DeletionRequest())
-        start = of_partition.below
-        if evidence.settings.retains_less or of_partition.to_high_watermark:
-            start = max(start, traced_starts.get(key, 0))
-        if start > 0:
-            starts[key] = start
-    return starts
+    return {name: max(each.below for each in deleted) for name, deleted in deletions(evidence).items()}
 
 
-def _greatest_log_starts(evidence: RunEvidence) -> dict[tuple[str, int], int]:
-    """The greatest log start that a broker decided on by itself; without a trace, the greatest of any replica's log.
+def deletions(evidence: RunEvidence) -> Mapping[TopicPartition, tuple[Deletion, ...]]:
+    """For each partition of the history, what may have been deleted; absent where nothing may."""
+    requests = deletion_requests(evidence)
+    if not requests and not evidence.settings.retains_less:
+        return {}
+    is_traced = evidence.settings.has_trace and evidence.trace.num_rows > 0
+    log_starts = _decided_log_starts(evidence) if is_traced else {}
+    permitted = {}
+    for name in named_partitions(evidence.history):
+        request = requests.get(name[1], DeletionRequest())
+        of_partition = [*_decided(log_starts.get(name, ()), request, evidence.settings)]
+        if not is_traced or not evidence.recovery:
+            of_partition += [Deletion(begun_ns, below, below) for begun_ns, below in request.requests if below < NEVER]
+        if not is_traced:
+            of_partition += _on_disk(evidence, name, request)
+        of_partition = [deletion for deletion in of_partition if deletion.below > 0]
+        if of_partition:
+            permitted[name] = tuple(sorted(of_partition, key=lambda deletion: deletion.time_ns))
+    return permitted
+
+
+_LogStart = tuple[int, str, int]
+"""time_ns, reason, offset."""
+
+
+def _decided_log_starts(evidence: RunEvidence) -> Mapping[TopicPartition, Sequence[_LogStart]]:
+    """The log starts that brokers decided on by themselves.
 
     A start that a follower took from its leader permits nothing: the leader may have lost the records below it.
     """
-    starts: dict[tuple[str, int], int] = {}
-    if evidence.settings.has_trace and evidence.trace.num_rows:
-        moves = evidence.trace.filter(pc.equal(evidence.trace["kind"], "log_start")).select(
-            ["topic", "partition", "offset", "detail"]
-        )
-        log_starts = [
-            ((row["topic"], row["partition"]), row["offset"])
-            for row in moves.to_pylist()
-            if json.loads(row["detail"] or "{}").get("reason") in OWN_DECISIONS
-        ]
-    else:
-        ends = evidence.replica_ends.select(["topic", "partition", "log_start"]).to_pylist()
-        log_starts = [((row["topic"], row["partition"]), row["log_start"]) for row in ends]
-    for key, start in log_starts:
-        starts[key] = max(start, starts.get(key, 0))
-    return starts
+    moves = evidence.trace.filter(pc.equal(evidence.trace["kind"], "log_start"))
+    decided: dict[TopicPartition, list[_LogStart]] = {}
+    for row in moves.select(["time_ns", "topic", "partition", "offset", "detail"]).to_pylist():
+        reason = json.loads(row["detail"] or "{}").get("reason")
+        if reason in OWN_DECISIONS:
+            decided.setdefault((row["topic"], row["partition"]), []).append((row["time_ns"], reason, row["offset"]))
+    return decided
+
+
+def _decided(log_starts: Sequence[_LogStart], request: DeletionRequest, settings: CheckSettings) -> Iterator[Deletion]:
+    """These log starts as far as something permits them. Times of traces whose clocks cannot be compared with that of
+    the history say nothing: there a deletion counts from the beginning."""
+    for time_ns, reason, offset in log_starts:
+        bound = NEVER if settings.retains_less_by(reason) else 0
+        if reason == "delete_records":
+            bound = request.bound_at(time_ns) if settings.has_ordered_trace else request.bound
+        below = min(offset, bound)
+        yield Deletion(time_ns if settings.has_ordered_trace else 0, below, below)
+
+
+def _on_disk(evidence: RunEvidence, name: TopicPartition, request: DeletionRequest) -> Iterator[Deletion]:
+    """What brokers deleted that write no trace: up to the greatest start of any replica's log, in unknown steps."""
+    since_ns = [begun_ns for begun_ns, below in request.requests if below == NEVER]
+    if evidence.settings.retains_less:
+        since_ns.append(0)
+    starts = of_partition(evidence.replica_ends, *name).column("log_start").to_pylist()
+    if since_ns and starts:
+        yield Deletion(min(since_ns), max(starts), 0)

@@ -103,6 +103,10 @@ class CheckSettings:
         """Whether brokers may delete records by themselves."""
         return self.retention_ms >= 0 or self.retention_bytes >= 0
 
+    def retains_less_by(self, reason: str) -> bool:
+        """Whether they may for this reason of a `log_start` event."""
+        return {"retention_ms": self.retention_ms, "retention_bytes": self.retention_bytes}.get(reason, -1) >= 0
+
     @property
     def losses_tolerated(self) -> int:
         """How many replicas of a partition may lose data at one time without an acknowledged record being lost."""

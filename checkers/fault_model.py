@@ -42,7 +42,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import deletable_below
+from checkers.deletions import deletions
 from checkers.evidence import RunEvidence
 from checkers.tables import of_partition
 from checkers.verdict import Verdict
@@ -355,8 +355,8 @@ def tolerances(evidence: RunEvidence) -> Tolerances:
         )
         if too_much:
             special[name] = Tolerance(unclean, too_much)
-    for name, start in deletable_below(evidence).items():
-        special[name] = replace(special[name], deleted_below=start)
+    for name, deleted in deletions(evidence).items():
+        special[name] = replace(special[name], deletions=deleted)
     return special
 
 

@@ -123,13 +123,30 @@ class FaultModelExceeded:
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """A permitted deletion of the records of one partition."""
+
+    time_ns: int
+    """No record is deleted by it before."""
+    below: int
+    """The greatest offset that the log may begin at by it."""
+    least: int
+    """The least such offset; less than `below` where the steps of the deletion are not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tolerance:
     """The violations that one partition may show without a bug."""
 
     unclean: bool = False
     exceeded: tuple[FaultModelExceeded, ...] = ()
-    deleted_below: int = 0
-    """Records at lower offsets may have been deleted (`checkers.deletions`)."""
+    deletions: tuple[Deletion, ...] = ()
+    """What may have been deleted (`checkers.deletions`), in the order of the times."""
+
+    @property
+    def deleted_below(self) -> int:
+        """Records at lower offsets may be gone at the end of the run."""
+        return max((deletion.below for deletion in self.deletions), default=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

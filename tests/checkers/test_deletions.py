@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from checkers import groups, logs, loss, reads
-from checkers.deletions import DeletionRequest, deletable_below, deletion_requests
+from checkers.deletions import deletable_below, deletion_requests, deletions
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import tolerances
 from checkers.linearizability import checker as linearizability
 from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict
+from checkers.violations import Deletion
 from tests.checkers import small_evidence
 from tests.checkers.protocol.test_protocol import COMMITTED, Event, appended, changed, leads, moved
 from tests.checkers.small_histories import append, end_offset, poll
 from tests.checkers.test_groups import GroupHistory
-from workloads.columns import INFO
+from workloads.columns import INFO, NEVER
 from workloads.history import SCHEMA
 
+S = 1_000_000_000
 READ = {"recovered": True, "final_reads": True}
 
 
@@ -49,12 +52,12 @@ def without_the_first(count: int, gone: int, **more: Any) -> RunEvidence:
 
 
 def test_the_requested_deletion_of_a_partition_is_the_greatest_offset_of_its_requests() -> None:
-    faults = small_evidence.faults(deletion(4), deletion(2), deletion(9, partition=1), deletion(None, partition=2))
-    assert deletion_requests(RunEvidence(faults=faults)) == {
-        0: DeletionRequest(4),
-        1: DeletionRequest(9),
-        2: DeletionRequest(0, to_high_watermark=True),
-    }
+    faults = small_evidence.faults(
+        deletion(4, at_s=1.0), deletion(2, at_s=2.0), deletion(9, partition=1), deletion(None, partition=2)
+    )
+    requests = deletion_requests(RunEvidence(faults=faults))
+    assert {partition: request.bound for partition, request in requests.items()} == {0: 4, 1: 9, 2: NEVER}
+    assert [requests[0].bound_at(round(time_s * S)) for time_s in (0.5, 1.5, 2.5)] == [0, 4, 4]
 
 
 def test_no_deletion_is_permitted_without_a_request_whatever_brokers_trace() -> None:
@@ -74,10 +77,36 @@ def test_a_deletion_up_to_the_high_watermark_is_bounded_by_the_trace_or_else_by_
 
 @pytest.mark.parametrize("settings", [{"retention_ms": 5}, {"retention_bytes": 0}])
 def test_retention_permits_deletion_up_to_the_traced_log_start(settings: dict[str, int]) -> None:
-    trace = small_evidence.trace(start_moved(3, "b1", 0, 2, "retention_ms"))
+    trace = small_evidence.trace(start_moved(3, "b1", 0, 2, next(iter(settings))))
     evidence = without_the_first(4, 2, trace=trace, settings=CheckSettings(**settings))
     assert deletable_below(evidence) == {("t", 0): 2}
     assert loss.check(evidence).validity is Validity.VALID
+
+
+@pytest.mark.parametrize(("asked_s", "asked", "below"), [(1.0, 3, 3), (1.0, 5, 3), (1.0, 2, 2), (4.0, 3, 0)])
+def test_where_brokers_trace_only_what_one_decided_counts_as_far_as_it_was_asked_for(
+    asked_s: float, asked: int, below: int
+) -> None:
+    faults = small_evidence.faults(deletion(asked, at_s=asked_s))
+    evidence = without_the_first(6, 3, faults=faults, trace=small_evidence.trace(start_moved(3, "b1", 0, 3)))
+    permitted = {("t", 0): (Deletion(3 * S, below, below),)} if below else {}
+    assert deletions(evidence) == permitted
+    assert loss.check(evidence).validity is (Validity.VALID if below == 3 else Validity.INVALID)
+
+
+def test_a_deletion_that_no_broker_decided_on_permits_nothing() -> None:
+    faults = small_evidence.faults(deletion(2))
+    trace = small_evidence.trace(appended(1, "b1", 0, 4), start_moved(4, "b2", 0, 2, "leader"))
+    refused = without_the_first(4, 2, faults=faults, trace=trace)
+    assert deletable_below(refused) == {}
+    assert loss.check(refused).validity is Validity.INVALID
+    assert deletable_below(replace(refused, recovery={})) == {("t", 0): 2}, "the trace of a killed run lacks its end"
+    assert deletable_below(replace(refused, settings=CheckSettings(has_trace=False))) == {("t", 0): 2}
+
+
+def test_only_the_retention_for_which_a_broker_deletes_permits_it() -> None:
+    trace = small_evidence.trace(start_moved(3, "b1", 0, 2, "retention_bytes"))
+    assert deletable_below(without_the_first(4, 2, trace=trace, settings=CheckSettings(retention_ms=5))) == {}
 
 
 # ---- loss, reads, linearizability, logs, groups ----------------------------------------------------------------------

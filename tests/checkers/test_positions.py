@@ -12,7 +12,7 @@ import pytest
 from checkers.clients import positions
 from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict
-from checkers.violations import FaultModelExceeded, Tolerance
+from checkers.violations import Deletion, FaultModelExceeded, Tolerance
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec
 from results.run.directory import RunDirectory
@@ -104,7 +104,7 @@ def test_a_position_out_of_range_moves_anywhere() -> None:
 
 
 def test_deleted_records_may_be_skipped_and_not_read_again() -> None:
-    deleted = Tolerance(deleted_below=4)
+    deleted = Tolerance(deletions=(Deletion(0, 4, 4),))
     assert check(poll(0, 0, 1), poll(4, 4), tolerance=deleted).validity is Validity.VALID
     assert kinds(check(poll(0, 0, 1), poll(5, 5), tolerance=deleted)) == ["position-skipped"]
     assert kinds(check(poll(0, 0, 1), poll(1, 1), tolerance=deleted)) == ["position-went-back"]

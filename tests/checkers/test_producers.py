@@ -10,7 +10,7 @@ import pyarrow as pa
 from checkers.clients import producers
 from checkers.tables import REPLICAS
 from checkers.verdict import Validity, Verdict
-from checkers.violations import Tolerance
+from checkers.violations import Deletion, Tolerance
 from tests.checkers.small_evidence import history
 from tests.checkers.small_histories import Row, append, poll
 from workloads.columns import INFO
@@ -96,7 +96,7 @@ def test_a_log_may_begin_with_any_sequence_number() -> None:
 def test_a_gap_behind_records_that_may_be_deleted_is_counted_only() -> None:
     gap = log((4, 7, 1, 0, 0), (5, 8, 1, 0, 3))
     for below, validity in ((5, Validity.VALID), (4, Validity.INVALID)):
-        tolerance = Tolerance(deleted_below=below)
+        tolerance = Tolerance(deletions=(Deletion(0, below, below),))
         assert producers.check_partition(history([append(7, 0, 1)]), gap, tolerance=tolerance).validity is validity
 
 
@@ -115,6 +115,12 @@ def test_a_producer_id_belongs_to_one_producer() -> None:
 def test_without_a_log_the_verdict_is_unknown_unless_nothing_must_be_in_it() -> None:
     nothing = REPLICAS.empty_table()
     assert verdict([append(7, 0, 1, 0)], nothing).validity is Validity.UNKNOWN
-    assert verdict([append(7, 0, 1, 0)], nothing, tolerance=Tolerance(deleted_below=1)).validity is Validity.VALID
-    assert verdict([append(7, 0, 1, 1)], nothing, tolerance=Tolerance(deleted_below=1)).validity is Validity.UNKNOWN
+    assert (
+        verdict([append(7, 0, 1, 0)], nothing, tolerance=Tolerance(deletions=(Deletion(0, 1, 1),))).validity
+        is Validity.VALID
+    )
+    assert (
+        verdict([append(7, 0, 1, 1)], nothing, tolerance=Tolerance(deletions=(Deletion(0, 1, 1),))).validity
+        is Validity.UNKNOWN
+    )
     assert verdict([append(7, 0, 1, outcome=INFO)], nothing).validity is Validity.VALID
