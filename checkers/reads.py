@@ -34,7 +34,7 @@ import pyarrow as pa
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import check_partitions
 from checkers.verdict import Finding, Verdict
-from checkers.violations import Tolerance, Violations, verdict_of
+from checkers.violations import SecondCopies, Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers
 
 NAME = "reads"
@@ -136,6 +136,7 @@ class _Claims:
             np.minimum(self.offset[ones], self.offset[others]),
             np.maximum(self._times(ones), self._times(others)),
             partial(self._explain_pair, kind, ones, others),
+            second=SecondCopies(self.offset[others], self._times(others)) if kind == "duplicate" else None,
         )
 
     def _pairs_in_one_log(self) -> Violations:
@@ -154,6 +155,7 @@ class _Claims:
             np.minimum(self.offset[one], self.offset[other]),
             self._times(other),
             partial(self._explain_pair, "duplicate", one, other),
+            second=SecondCopies(self.offset[other], self._times(other)),
         )
 
     def _disorder(self) -> Violations:

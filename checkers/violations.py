@@ -7,8 +7,8 @@ the few that are shown. A `Tolerance` says what may happen to one partition, and
 - *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`FaultModelExceeded`); the
   violation concerns an offset that was lost with them, the record existed by then, and the violation was observed
   afterwards. The cause may be a bug or the loss;
-- *counted*: the topic allows unclean elections, which may cause it; or its kind is in `OF_DELETED`, deletion may cause
-  it, and it concerns no record that was kept. It appears in the figures only.
+- *counted*: the topic allows unclean elections, which may cause it; or its kind is in `OF_DELETED`, and a deletion may
+  have caused it: it concerns a record that was gone when the violation was observed. It appears in the figures only.
 
 Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
 """
@@ -107,7 +107,9 @@ INEXCUSABLE = frozenset(
 
 OF_DELETED = frozenset({"duplicate", "not-delivered", "sequence-gap", "producer-epoch-fell"})
 """Violations that deleted records may cause. A duplicate among them: as in Kafka, a replica that began anew above
-0 knows no producer whose batches were deleted, and takes a retry for new."""
+0 knows no producer whose batches were deleted, and takes a retry for new. So the log began anew at an offset b above
+the first copy, and the retry stands at b or higher. b1 has 4 and 5 deleted when a value stands at both: the deletion
+below 6 came later, and no deletion made the copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,38 @@ class Tolerance:
         """Records at lower offsets may be gone at the end of the run."""
         return max((deletion.below for deletion in self.deletions), default=0)
 
+    def deleted_by(self, times_ns: Int64) -> Int64:
+        """Records at offsets lower than these may be gone at these times."""
+        since_ns = np.array([deletion.time_ns for deletion in self.deletions], dtype=np.int64)
+        below = np.array([0, *(deletion.below for deletion in self.deletions)], dtype=np.int64)
+        return np.asarray(np.maximum.accumulate(below)[np.searchsorted(since_ns, times_ns, side="right")])
+
+    def deleted(self, violations: Violations) -> npt.NDArray[np.bool_]:
+        """Which of `violations` deletion may have caused."""
+        second = violations.second
+        if second is None:
+            return violations.offsets < self.deleted_by(violations.times_ns)
+        between = [
+            (violations.offsets < deletion.below)
+            & (deletion.least <= second.offsets)
+            & (deletion.time_ns <= second.times_ns)
+            for deletion in self.deletions
+        ]
+        return np.asarray(np.any(between, axis=0)) if between else np.zeros(len(violations), dtype=bool)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondCopies:
+    """The later copies of records that stand twice, one entry each in both arrays."""
+
+    offsets: Int64
+    times_ns: Int64
+    """Time at which the copy is known to stand there."""
+
+    def chosen(self, which: Int64) -> SecondCopies:
+        """These of them only."""
+        return SecondCopies(self.offsets[which], self.times_ns[which])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Violations:
@@ -161,6 +195,8 @@ class Violations:
     """Explains violation number i. Called for the few that are shown."""
     since_ns: Int64 | None = None
     """Time since which the violated record or state existed; always, if not given."""
+    second: SecondCopies | None = None
+    """Of duplicates, whose offsets are those of the first copies."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -168,10 +204,9 @@ class Violations:
     def chosen(self, which: Int64) -> Violations:
         """These of them only."""
         since_ns = None if self.since_ns is None else self.since_ns[which]
-        explain = self.explain
-        return Violations(
-            self.kind, self.offsets[which], self.times_ns[which], lambda n: explain(int(which[n])), since_ns
-        )
+        second = None if self.second is None else self.second.chosen(which)
+        offsets, times_ns, explain = self.offsets[which], self.times_ns[which], self.explain
+        return Violations(self.kind, offsets, times_ns, lambda n: explain(int(which[n])), since_ns, second)
 
 
 def verdict_of(
@@ -189,8 +224,8 @@ def verdict_of(
         if not len(violations):
             continue
         excusable = violations.kind not in INEXCUSABLE
-        if violations.kind in OF_DELETED and tolerance.deleted_below:
-            kept = np.flatnonzero(violations.offsets >= tolerance.deleted_below)
+        if violations.kind in OF_DELETED and tolerance.deletions:
+            kept = np.flatnonzero(~tolerance.deleted(violations))
             counts["allowed"] += len(violations) - len(kept)
             violations = violations.chosen(kept)
             if not len(violations):

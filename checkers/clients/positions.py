@@ -13,8 +13,8 @@ In every workload, whether consumers are alone or members of a group. A position
   where the history has it;
 - a poll refused with OFFSET_OUT_OF_RANGE: it moves to an offset that the log has, which it does not report.
 
-Deleted records (`checkers.deletions`) may be skipped. No fault excuses either kind, nor does an unclean election: a
-position is the consumer's own, and a log that is not the one it read moves it only in these ways.
+Records that were deleted by then (`checkers.deletions`) may be skipped. No fault excuses either kind, nor does an
+unclean election: a position is the consumer's own, and a log that is not the one it read moves it only in these ways.
 
 Operations of one consumer are compared in the order of their invocation. It has one fetch at a time for a partition,
 and every answer is recorded before its next fetch is invoked; a poll without records may be left out of the history,
@@ -79,10 +79,10 @@ def check_partition(
     is_poll = numbers(pc.equal(history.column("kind"), "poll"), 0) == 1
     follows = np.flatnonzero((process[1:] == process[:-1]) & is_poll[1:]) + 1
     known = follows[(after[follows - 1] != NOTHING) & (asked[follows] != NOTHING)]
-    permitted = np.maximum(after[known - 1], tolerance.deleted_below)
+    completed_ns = numbers(history.column("completed_ns"), NEVER)
+    permitted = np.maximum(after[known - 1], tolerance.deleted_by(completed_ns[known]))
     skipped = known[asked[known] > permitted]
     back = known[asked[known] < after[known - 1]]
-    completed_ns = numbers(history.column("completed_ns"), NEVER)
 
     def violations(kind: str, rows: Int64) -> Violations:
         def explain(number: int) -> Finding:

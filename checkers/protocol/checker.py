@@ -32,8 +32,8 @@ coordinator-serves-uncommitted  a coordinator serves its groups once all that it
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
 generation-told-early     members get the number of a generation once the record that begins it is committed
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
-log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested,
-                          unless the topic has a retention (`checkers.deletions`)
+log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested until
+                          then, unless the topic has the retention that it names (`checkers.deletions`)
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and

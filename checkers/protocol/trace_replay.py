@@ -25,8 +25,6 @@ from checkers.protocol import (
 from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow, trace_rows
 
-UNLIMITED = -1
-
 
 def replay_trace(
     trace: pa.Table,
@@ -99,9 +97,9 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
         above = f"no high watermark had passed {committed}, so a record deleted above may be acknowledged later"
         partition.report(event, "log-start-uncommitted", committed, moved, above)
     if reason in OWN_DECISIONS:
-        bound = partition.deletion_request.bound if partition.deletion_request is not None else 0
-        limits = {"retention_ms": settings.retention_ms, "retention_bytes": settings.retention_bytes}
-        if limits.get(reason, UNLIMITED) == UNLIMITED and (reason != "delete_records" or event.offset > bound):
+        requests = partition.deletion_request
+        bound = requests.bound_at(event.time_ns) if requests is not None else 0
+        if not settings.retains_less_by(reason) and (reason != "delete_records" or event.offset > bound):
             wanted = f"deletion below {bound} had been asked for" if reason == "delete_records" else "nothing limits it"
             partition.report(event, "log-start-unasked", bound, moved, wanted)
         partition.decided_log_start = max(partition.decided_log_start, event.offset)

@@ -146,6 +146,27 @@ def test_a_duplicate_is_excused_only_if_the_first_copy_was_deleted(below: int, v
     assert reads.check(evidence).validity is validity
 
 
+TWICE = [append(6, 1, 2, 0), append(7, 1, outcome=INFO), append(8, 3, 4, 2), poll(0, 5, 6, 6, 7, 8)]
+
+
+def of_reads(main: list[Any], *events: Event) -> Validity:
+    """Of a partition in which everything was to be deleted up to the high watermark."""
+    trace = small_evidence.trace(appended(0, "b1", 0, 5), *events)
+    faults = small_evidence.faults(deletion(None, at_s=1.0))
+    history = small_evidence.history(main)
+    return reads.check(RunEvidence(history=history, faults=faults, trace=trace, recovery=READ)).validity
+
+
+def test_a_duplicate_is_excused_only_by_a_deletion_between_both_copies() -> None:
+    again = [*TWICE, poll(3, 9, 10, 7)]
+    assert of_reads(again, start_moved(8, "b1", 0, 2)) is Validity.VALID
+    assert of_reads(again, start_moved(8, "b1", 0, 3)) is Validity.VALID
+    assert of_reads(again, start_moved(8, "b1", 0, 1)) is Validity.INVALID, "the first copy was kept"
+    assert of_reads(again, start_moved(8, "b1", 0, 4)) is Validity.INVALID, "the second copy was deleted, too"
+    assert of_reads(again, start_moved(8, "b1", 0, 4), start_moved(7, "b1", 0, 2)) is Validity.VALID
+    assert of_reads(again, start_moved(11, "b1", 0, 3)) is Validity.INVALID, "both copies were read before"
+
+
 def test_replica_logs_are_compared_from_the_later_of_their_starts() -> None:
     replicas, ends = small_evidence.logs(
         b1=[(1, 10), (1, 11), (2, 12)], b2=[None, None, (2, 12)], b3=[(1, 66), (1, 11), (2, 12)]
@@ -205,6 +226,13 @@ def test_a_log_start_beyond_the_requested_deletion_is_a_violation() -> None:
     assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 3, "retention_bytes")], retention_ms=1) == [
         "log-start-unasked"
     ]
+
+
+def test_a_log_start_that_was_requested_only_later_is_a_violation() -> None:
+    events = [*COMMITTED, start_moved(4, "b1", 0, 3)]
+    for below in (3, None):
+        assert violations_of(events, deletion(below, at_s=4.0)) == []
+        assert violations_of(events, deletion(below, at_s=4.5)) == ["log-start-unasked"]
 
 
 def test_a_deletion_request_does_not_apply_to_an_internal_topic() -> None:

@@ -110,6 +110,13 @@ def test_deleted_records_may_be_skipped_and_not_read_again() -> None:
     assert kinds(check(poll(0, 0, 1), poll(1, 1), tolerance=deleted)) == ["position-went-back"]
 
 
+def test_records_are_not_skipped_before_they_are_deleted() -> None:
+    story = poll(0, 0, 1), poll(4, 4), poll(5, 5)
+    for second, expected in ((1, []), (2, ["position-skipped"])):
+        deleted = Tolerance(deletions=(Deletion(second * S, 4, 4),))
+        assert kinds(check(*story, tolerance=deleted)) == expected
+
+
 def test_neither_unclean_elections_nor_losses_beyond_the_fault_model_move_a_position() -> None:
     excess = FaultModelExceeded(offset=0, time_ns=0, lines=("two replicas lost it",))
     for tolerance in (Tolerance(unclean=True), Tolerance(exceeded=(excess,))):
