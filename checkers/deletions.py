@@ -78,7 +78,7 @@ def deletions(evidence: RunEvidence) -> Mapping[TopicPartition, tuple[Deletion, 
     requests = deletion_requests(evidence)
     if not requests and not evidence.settings.retains_less:
         return {}
-    is_traced = evidence.settings.has_trace and evidence.trace.num_rows > 0
+    is_traced = _is_traced(evidence)
     log_starts = _decided_log_starts(evidence) if is_traced else {}
     permitted = {}
     for name in named_partitions(evidence.history):
@@ -94,8 +94,22 @@ def deletions(evidence: RunEvidence) -> Mapping[TopicPartition, tuple[Deletion, 
     return permitted
 
 
+def knows_all_deletions(evidence: RunEvidence) -> bool:
+    """Whether `deletions` are all that the run can have had: the trace has every one, up to the end of the run, or
+    requests for fixed offsets were all. Where brokers write no trace, a replica may also have forgotten its log's start
+    in a crash, as Kafka's do."""
+    if _is_traced(evidence):
+        return bool(evidence.recovery)
+    unlimited = any(request.bound == NEVER for request in deletion_requests(evidence).values())
+    return not unlimited and not evidence.settings.retains_less
+
+
 _LogStart = tuple[int, str, int]
 """time_ns, reason, offset."""
+
+
+def _is_traced(evidence: RunEvidence) -> bool:
+    return evidence.settings.has_trace and evidence.trace.num_rows > 0
 
 
 def _decided_log_starts(evidence: RunEvidence) -> Mapping[TopicPartition, Sequence[_LogStart]]:

@@ -66,6 +66,8 @@ class CheckSettings:
     """`retention.bytes` of the topic; -1 for no limit."""
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
+    offset_reset: str = ""
+    """`auto.offset.reset` of the tailing consumers; empty in runs of earlier versions."""
     planned_appends: int = 0
     """Rate × time of the spec; 0 where it is not known."""
     topic: str = ""

@@ -367,6 +367,7 @@ class Spec:
             retention_ms=self._retention("retention.ms"),
             retention_bytes=self._retention("retention.bytes"),
             producer_id_expiration_ms=int(self.settings.get("producer.id.expiration.ms", _PRODUCER_ID_EXPIRATION_MS)),
+            offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s),
             groups=self.workload == "groups",
             topic=TOPIC,

@@ -11,7 +11,9 @@ In every workload, whether consumers are alone or members of a group. A position
 - `reset` in the history: the consumer detected that the log was truncated (KIP-320) and went back to where the logs
   diverge; `assign`: its group rebalanced, and it starts at the committed offset. It then asks from that very position,
   where the history has it;
-- a poll refused with OFFSET_OUT_OF_RANGE: it moves to an offset that the log has, which it does not report.
+- a poll refused with OFFSET_OUT_OF_RANGE: it moves to an offset that the log has, which it does not report. Down, where
+  the log ends below the position. Up, where the log begins above it, no further than to what was deleted by then; with
+  `auto.offset.reset` `latest`, and where deletions are not known in full (`checkers.deletions`), anywhere.
 
 Records that were deleted by then (`checkers.deletions`) may be skipped. No fault excuses either kind, nor does an
 unclean election: a position is the consumer's own, and a log that is not the one it read moves it only in these ways.
@@ -25,7 +27,8 @@ it had read another record, which an unclean election, or a loss beyond the faul
 violation by itself: a consumer that does not validate its positions, as before KIP-320, promises no better. `reset`
 operations bring a consumer back below such records, and it reads them.
 
-Blind spots: where a consumer begins that was assigned nothing; whether a reset that it reports has a cause
+Blind spots: where a consumer begins that was assigned nothing; a refusal of an offset that the log has, which moves a
+consumer back; whether a reset that it reports has a cause
 (`checkers.loss` looks for what was truncated); records skipped within one poll (`checkers.linearizability`); logs with
 holes, as compaction and transactions leave them, whose consumers seem to skip.
 """
@@ -38,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.deletions import knows_all_deletions
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import tolerances
 from checkers.tables import of_partition
@@ -50,16 +54,20 @@ RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
 
 _KINDS = ("poll", "assign", "reset")
 _OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+_NO_JUMP = ("earliest", "none")
+"""The values of `auto.offset.reset` with which no consumer goes to the end of the log."""
 
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
     tolerance = tolerances(evidence)
+    reset = evidence.settings.offset_reset if knows_all_deletions(evidence) else ""
     verdicts = [
         check_partition(
             of_partition(evidence.history, topic, number),
             topic=topic,
             partition=number,
+            reset=reset,
             tolerance=tolerance[topic, number],
         )
         for topic, number, _ in partitions(evidence.history)
@@ -68,9 +76,10 @@ def check(evidence: RunEvidence) -> Verdict:
 
 
 def check_partition(
-    history: pa.Table, *, topic: str = "", partition: int = -1, tolerance: Tolerance | None = None
+    history: pa.Table, *, topic: str = "", partition: int = -1, reset: str = "", tolerance: Tolerance | None = None
 ) -> Verdict:
-    """One partition of one run; `history` with the operations of groups."""
+    """One partition of one run; `history` with the operations of groups. `reset` is `auto.offset.reset`, or nothing
+    where a consumer that is out of range may move anywhere."""
     tolerance = tolerance or Tolerance()
     history = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(_KINDS)))
     history = history.sort_by([("process", "ascending"), ("index", "ascending")])
@@ -80,9 +89,12 @@ def check_partition(
     follows = np.flatnonzero((process[1:] == process[:-1]) & is_poll[1:]) + 1
     known = follows[(after[follows - 1] != NOTHING) & (asked[follows] != NOTHING)]
     completed_ns = numbers(history.column("completed_ns"), NEVER)
+    refused = numbers(pc.fill_null(pc.equal(history.column("error"), _OUT_OF_RANGE), False), 0) == 1
     permitted = np.maximum(after[known - 1], tolerance.deleted_by(completed_ns[known]))
-    skipped = known[asked[known] > permitted]
-    back = known[asked[known] < after[known - 1]]
+    permitted_at = dict(zip(known.tolist(), permitted.tolist(), strict=True))
+    jumps = refused[known - 1] & (reset not in _NO_JUMP)
+    skipped = known[(asked[known] > permitted) & ~jumps]
+    back = known[(asked[known] < after[known - 1]) & ~refused[known - 1]]
 
     def violations(kind: str, rows: Int64) -> Violations:
         def explain(number: int) -> Finding:
@@ -91,7 +103,8 @@ def check_partition(
             position = int(after[row - 1])
             what = "was not read" if kind == "position-skipped" else "is read again"
             first, last = sorted((position, int(asked[row])))
-            reason = f"its position was {position}, and nothing moved it: what lies from {first} up to {last} {what}"
+            moved = f"only deletions below {permitted_at[row]} may move it" if refused[row - 1] else "nothing moved it"
+            reason = f"its position was {position}, and {moved}: what lies from {first} up to {last} {what}"
             return Finding(
                 kind,
                 (_describe(before), _describe(poll), reason),
@@ -147,16 +160,16 @@ def _passed(row: Int64, offset: Int64, value: Int64, last_value: Int64) -> int:
 
 
 def _position_after(history: pa.Table) -> Int64:
-    """The position of the consumer after each operation; NOTHING where that is not known."""
+    """The position of the consumer after each operation, the highest that it can have without a deletion where it was
+    out of range; NOTHING where that is not known."""
     position = numbers(history.column("offset"), NOTHING).copy()
     lengths = numbers(pc.list_value_length(history.column("offsets")), 0)
     returned = np.flatnonzero(lengths)
     flat = numbers(pc.list_flatten(history.column("offsets").combine_chunks()), NOTHING)
     position[returned] = flat[np.cumsum(lengths)[returned] - 1] + 1
-    out_of_range = numbers(pc.fill_null(pc.equal(history.column("error"), _OUT_OF_RANGE), False), 0) == 1
     not_ok = numbers(pc.not_equal(history.column("outcome"), "ok"), 0) == 1
     not_started = not_ok & (numbers(pc.equal(history.column("kind"), "poll"), 0) == 0)
-    position[out_of_range | not_started] = NOTHING
+    position[not_started] = NOTHING
     return position
 
 

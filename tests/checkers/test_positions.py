@@ -32,14 +32,14 @@ def moved(kind: str, offset: int | None, process: int = 5) -> dict[str, Any]:
     return {"kind": kind, "process": process, "offset": offset, "outcome": "ok"}
 
 
-def check(*operations: dict[str, Any], tolerance: Tolerance | None = None) -> Verdict:
+def check(*operations: dict[str, Any], reset: str = "earliest", tolerance: Tolerance | None = None) -> Verdict:
     rows = [
         {"index": at, "phase": "main", "topic": "t", "partition": 0, "invoked_ns": at * S, "completed_ns": at * S + 9}
         | operation
         for at, operation in enumerate(operations)
     ]
     table = pa.Table.from_pylist(rows, SCHEMA)
-    return positions.check_partition(table, topic="t", partition=0, tolerance=tolerance)
+    return positions.check_partition(table, topic="t", partition=0, reset=reset, tolerance=tolerance)
 
 
 def kinds(verdict: Verdict) -> list[str]:
@@ -96,11 +96,27 @@ def test_a_consumer_that_was_moved_reads_from_there(kind: str) -> None:
     assert check(poll(0, 0, 1, 2), moved("reset", None), poll(0, 0)).validity is Validity.VALID
 
 
-def test_a_position_out_of_range_moves_anywhere() -> None:
+@pytest.mark.parametrize("reset", ["earliest", "none"])
+def test_a_position_out_of_range_moves_down_or_to_where_the_log_begins(reset: str) -> None:
     refused = poll(2, error="OFFSET_OUT_OF_RANGE")
-    assert check(poll(0, 0, 1), refused, poll(9, 9)).validity is Validity.VALID
-    assert check(poll(0, 0, 1), refused, poll(0, 0)).validity is Validity.VALID
-    assert kinds(check(poll(0, 0, 1), refused, poll(9, 9), poll(11, 11))) == ["position-skipped"]
+    assert check(poll(0, 0, 1), refused, poll(2, 2), reset=reset).validity is Validity.VALID
+    assert check(poll(0, 0, 1), refused, poll(1, 1), poll(2, 2), reset=reset).validity is Validity.VALID
+    verdict = check(poll(0, 0, 1), refused, poll(9, 9), reset=reset)
+    assert kinds(verdict) == ["position-skipped"]
+    assert verdict.findings[0].lines[-1] == (
+        "its position was 2, and only deletions below 2 may move it: what lies from 2 up to 9 was not read"
+    )
+    deleted = Tolerance(deletions=(Deletion(2 * S, 9, 9),))
+    assert check(poll(0, 0, 1), refused, poll(9, 9), reset=reset, tolerance=deleted).validity is Validity.VALID
+    assert kinds(check(refused, poll(9, 9), reset=reset, tolerance=deleted)) == ["position-skipped"], "deleted later"
+
+
+@pytest.mark.parametrize("reset", ["latest", ""])
+def test_a_position_out_of_range_moves_anywhere_where_the_log_ends_or_nobody_knows(reset: str) -> None:
+    refused = poll(2, error="OFFSET_OUT_OF_RANGE")
+    assert check(poll(0, 0, 1), refused, poll(9, 9), reset=reset).validity is Validity.VALID
+    assert check(poll(0, 0, 1), refused, poll(0, 0), reset=reset).validity is Validity.VALID
+    assert kinds(check(poll(0, 0, 1), refused, poll(9, 9), poll(11, 11), reset=reset)) == ["position-skipped"]
 
 
 def test_deleted_records_may_be_skipped_and_not_read_again() -> None:

@@ -47,6 +47,23 @@ def skip_records(evidence: RunEvidence, random: Random) -> Injection | None:
     return None
 
 
+def refuse_in_range(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A poll was refused as out of range although the log had its offset, and the consumer reads on further up."""
+    rows, deleted = rows_of(evidence.history), deletable_below(evidence)
+    for poll in overlapping(rows, random, _is_read):
+        _, after = _neighbours(rows, poll)
+        below = deleted.get((poll["topic"], poll["partition"]), 0)
+        if after is None or after["kind"] != "poll" or after["offset"] <= max(poll["offset"], below):
+            continue
+        refused = {"outcome": "fail", "error": "OFFSET_OUT_OF_RANGE", "offsets": None, "values": None}
+        line = (
+            f"#{poll['index']} was refused offset {poll['offset']}, and #{after['index']} asks from {after['offset']}"
+        )
+        changed = _changed(evidence, rows, poll, poll | refused | {"leader_epoch": None})
+        return Injection(changed, line, poll["topic"], poll["partition"], poll["offset"], after["index"])
+    return None
+
+
 def read_again(evidence: RunEvidence, random: Random) -> Injection | None:
     """A poll asked from below the consumer's position, and returned what an earlier one had returned."""
     rows = rows_of(evidence.history)
@@ -100,6 +117,7 @@ def read_uncommitted(evidence: RunEvidence, random: Random) -> Injection | None:
 
 CONSUMER_ANOMALIES = (
     Anomaly("records-skipped", "positions", "position-skipped", skip_records),
+    Anomaly("position-refused", "positions", "position-skipped", refuse_in_range),
     Anomaly("records-read-again", "positions", "position-went-back", read_again),
     Anomaly("uncommitted-record-read", "visibility", "read-above-high-watermark", read_uncommitted),
 )
