@@ -35,7 +35,8 @@ class CheckSettings:
     min_insync_replicas: int = 2
     replication_factor: int = 3
     unclean_election: bool = False
-    """`unclean.leader.election.enable`, or `proactive` unclean recovery: any live replica may be elected."""
+    """`unclean.leader.election.enable`, or `proactive` unclean recovery: any live replica may be elected, which permits
+    losses once it has happened (`checkers.unclean_elections`)."""
     unclean_recovery: str = "manual"
     """`unclean.recovery.strategy`. Balanced recovery promises as much durability as none at all: it must not lose
     records that fewer than min.insync.replicas replicas lost. The last known leader may lack what it lost itself."""
@@ -137,8 +138,9 @@ class EvidencePart(StrEnum):
     TRACE = "trace"
     """The protocol trace of every node, where its events have an order (`CheckSettings.has_ordered_trace`)."""
     LOSSES = "trace of losses"
-    """The events of the trace that date what replicas lost and brokers deleted: in a run with a fault that lost data, a
-    deletion or a retention, a checker that rests on them rests on the whole trace; in any other run, on nothing."""
+    """The events of the trace that date what replicas lost, what brokers deleted, and unclean elections: in a run with
+    a fault that lost data, a deletion, a retention, or a topic that permits unclean elections, a checker that rests on
+    them rests on the whole trace; in any other run, on nothing."""
     FAULTS = "fault evidence"
     RECOVERY = "recovery"
     SETTINGS = "settings"

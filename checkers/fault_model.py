@@ -45,6 +45,7 @@ import pyarrow.compute as pc
 from checkers.deletions import deletions
 from checkers.evidence import RunEvidence
 from checkers.tables import of_partition
+from checkers.unclean_elections import first_unclean_elections
 from checkers.verdict import Verdict
 from checkers.violations import FaultModelExceeded, Tolerance, merge_verdicts
 from workloads.columns import NEVER, named_partitions, partitions
@@ -328,7 +329,8 @@ def _lost_by_last_known_leaders(
 
 
 class Tolerances(dict[TopicPartition, Tolerance]):
-    """What every partition may show. In the dict are those that lost or deleted records; the others have `default`."""
+    """What every partition may show. In the dict are those that lost or deleted records, and, where the topic permits
+    unclean elections, those of which it is known when they had one; the others have `default`."""
 
     def __init__(self, default: Tolerance) -> None:
         self.default = default
@@ -339,14 +341,18 @@ class Tolerances(dict[TopicPartition, Tolerance]):
     def of_committed_offsets(self) -> Tolerance:
         """A loss in `__consumer_offsets` excuses every violation about committed offsets from then on, since these are
         offsets of records and not of the log that keeps the commits."""
-        exceeded = [excess for name in sorted(self) if name[0] == OFFSETS_TOPIC for excess in self[name].exceeded]
-        return Tolerance(self.default.unclean, tuple(replace(excess, offset=0) for excess in exceeded))
+        of_offsets = [self[name] for name in sorted(self) if name[0] == OFFSETS_TOPIC] or [self.default]
+        unclean_ns = [tolerance.unclean_since_ns for tolerance in of_offsets if tolerance.unclean]
+        exceeded = [replace(excess, offset=0) for tolerance in of_offsets for excess in tolerance.exceeded]
+        return Tolerance(bool(unclean_ns), min(unclean_ns, default=0), tuple(exceeded))
 
 
 def tolerances(evidence: RunEvidence) -> Tolerances:
     """The tolerances of a run."""
-    unclean = evidence.settings.unclean_election
-    special = Tolerances(Tolerance(unclean))
+    special = Tolerances(Tolerance(evidence.settings.unclean_election))
+    if evidence.settings.unclean_election:
+        for name, first_ns in first_unclean_elections(evidence).items():
+            special[name] = Tolerance(first_ns < NEVER, first_ns)
     last_known_leaders = _last_known_leaders(evidence)
     for name, lost in replica_losses(evidence).items():
         too_much = (
@@ -354,7 +360,7 @@ def tolerances(evidence: RunEvidence) -> Tolerances:
             *_lost_by_last_known_leaders(lost, last_known_leaders.get(name, ())),
         )
         if too_much:
-            special[name] = Tolerance(unclean, too_much)
+            special[name] = replace(special[name], exceeded=too_much)
     for name, deleted in deletions(evidence).items():
         special[name] = replace(special[name], deletions=deleted)
     return special

@@ -17,9 +17,10 @@ A record below the offset up to which deletion is permitted is deleted and not l
 counted as `deleted`.
 
 With acks=1 or 0 an acknowledged record that was never read is not promised; those lost are counted as
-`acknowledged_lost_allowed`. Topics with unclean elections promise nothing, so what they lose is counted as `allowed`.
-When more replicas lost data at one time than the protocol survives, records that existed then at the offsets concerned
-are excused, which makes the verdict `unknown` (`checkers.fault_model`).
+`acknowledged_lost_allowed`. Partitions that had an unclean election, where the topic permits it, promise nothing, so
+what they lose is counted as `allowed` (`checkers.unclean_elections`). When more replicas lost data at one time than the
+protocol survives, records that existed then at the offsets concerned are excused, which makes the verdict `unknown`
+(`checkers.fault_model`).
 
 The verdict is `unknown` too when neither test was possible for a promised record: there were no final reads, and the
 record is still on some disk, from where it may return or be truncated.

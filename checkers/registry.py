@@ -111,9 +111,15 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
 
 
 def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
-    """Whether `check_partition` looks at the trace: for what replicas lost, and for what was deleted."""
+    """Whether `check_partition` looks at the trace: for what replicas lost, for what was deleted, and for unclean
+    elections."""
     lossy = any(failure.may_have_lost for failure in node_failures(faults))
-    return lossy or settings.retains_less or DELETE_RECORDS in faults.column("fault").to_pylist()
+    return (
+        lossy
+        or settings.retains_less
+        or settings.unclean_election
+        or DELETE_RECORDS in faults.column("fault").to_pylist()
+    )
 
 
 def merge_partition_verdicts(

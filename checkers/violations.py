@@ -7,8 +7,9 @@ the few that are shown. A `Tolerance` says what may happen to one partition, and
 - *excused*, `unknown`: more replicas lost data at one time than the protocol survives (`FaultModelExceeded`); the
   violation concerns an offset that was lost with them, the record existed by then, and the violation was observed
   afterwards. The cause may be a bug or the loss;
-- *counted*: the topic allows unclean elections, which may cause it; or its kind is in `OF_DELETED`, and a deletion may
-  have caused it: it concerns a record that was gone when the violation was observed. It appears in the figures only.
+- *counted*: the topic allows unclean elections, and it was observed after the first one; or its kind is in
+  `OF_DELETED`, and a deletion may have caused it: it concerns a record that was gone when it was observed. It appears
+  in the figures only.
 
 Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
 """
@@ -39,6 +40,8 @@ INEXCUSABLE = frozenset(
         "replicas-differ",
         "two-leaders-one-epoch",
         "unclean-not-excluded",
+        "fenced-broker-elected",
+        "fenced-broker-joined-isr",
         "quorum-too-small",
         "quorum-not-superset",
         "high-watermark-fell",
@@ -141,6 +144,9 @@ class Tolerance:
     """The violations that one partition may show without a bug."""
 
     unclean: bool = False
+    """Whether an unclean election may have lost records (`checkers.unclean_elections`)."""
+    unclean_since_ns: int = 0
+    """The time of the first one."""
     exceeded: tuple[FaultModelExceeded, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     """What may have been deleted (`checkers.deletions`), in the order of the times."""
@@ -231,8 +237,11 @@ def verdict_of(
             if not len(violations):
                 continue
         if excusable and tolerance.unclean:
-            counts["allowed"] += len(violations)
-            continue
+            kept = np.flatnonzero(violations.times_ns < tolerance.unclean_since_ns)
+            counts["allowed"] += len(violations) - len(kept)
+            violations = violations.chosen(kept)
+            if not len(violations):
+                continue
         by_excess = [explained_by(excess, violations) for excess in tolerance.exceeded if excusable]
         excused = np.any(by_excess, axis=0) if by_excess else np.zeros(len(violations), dtype=bool)
         wrong = np.flatnonzero(~excused)

@@ -1,0 +1,109 @@
+"""Topics that permit unclean elections: what they excuse, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from checkers import loss, registry
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
+from checkers.fault_model import OFFSETS_TOPIC, tolerances
+from checkers.protocol import checker as protocol
+from checkers.unclean_elections import first_unclean_elections
+from checkers.verdict import Validity
+from tests.checkers import small_evidence
+from tests.checkers.protocol.test_protocol import COMMITTED, changed, leads
+from tests.checkers.small_evidence import S
+from tests.checkers.small_histories import append, poll
+from workloads.columns import NEVER
+
+T = ("t", 0)
+BORN = changed(0, 1, 1, (1, 2, 3), reason="created") | {"offset": 1}
+SHRUNK = changed(3, 1, 1, (1,), elr=(2,), reason="alter_partition") | {"offset": 2}
+OUTSIDE = changed(5, 3, 2, (3,), reason="taken_over") | {"offset": 3}
+TOLD = changed(5, 3, 2, (3,), unclean=True) | {"offset": 3}
+FROM_THE_ELR = changed(5, 2, 2, (2,)) | {"offset": 3}
+PERMITTED = CheckSettings(unclean_election=True)
+
+
+def of_run(*events: dict[str, Any], settings: CheckSettings = PERMITTED, acknowledged_s: int = 6) -> RunEvidence:
+    """A run in which the second of two records is lost."""
+    history = small_evidence.history([append(7, 1, 2, 0), append(8, 1, acknowledged_s, 1)], [poll(0, 8, 9, 7)])
+    recovery = {"recovered": True, "final_reads": True}
+    return RunEvidence(history, trace=small_evidence.trace(*events), settings=settings, recovery=recovery)
+
+
+@pytest.mark.parametrize(
+    ("events", "first_ns"),
+    [
+        ([BORN], NEVER),
+        ([BORN, SHRUNK, FROM_THE_ELR], NEVER),
+        ([BORN, SHRUNK, TOLD], 5 * S),
+        ([BORN, SHRUNK, OUTSIDE], 5 * S),
+        ([OUTSIDE, BORN, SHRUNK], 5 * S),
+        ([BORN, SHRUNK, leads(4, "b3", 2, 5), OUTSIDE], 4 * S),
+    ],
+    ids=["none", "clean", "told", "outside of ISR and ELR", "traced late", "led before it was traced"],
+)
+def test_the_first_unclean_election_is_told_or_outside_of_isr_and_elr(
+    events: list[dict[str, Any]], first_ns: int
+) -> None:
+    assert first_unclean_elections(of_run(*events)) == {T: first_ns}
+
+
+def test_a_setting_that_permits_unclean_elections_excuses_no_loss_without_one() -> None:
+    assert loss.check(of_run(BORN, SHRUNK, FROM_THE_ELR)).validity is Validity.INVALID
+    verdict = loss.check(of_run(BORN, SHRUNK, TOLD))
+    assert (verdict.validity, verdict.figures["allowed"]) == (Validity.VALID, 1)
+
+
+def test_what_was_observed_before_the_first_unclean_election_is_not_excused() -> None:
+    twice = small_evidence.history([append(7, 1, 2, 0), poll(0, 3, 4, 9), append(9, 1, 2, 1)])
+    reads = registry.CHECKERS["reads"]
+    for elected_s, validity in ((3, Validity.VALID), (5, Validity.INVALID)):
+        run = of_run(BORN, SHRUNK | {"time_ns": 1}, TOLD | {"time_ns": elected_s * S})
+        assert reads(replace(run, history=twice)).validity is validity
+
+
+def test_decisions_without_times_of_their_own_tell_whether_one_took_place() -> None:
+    decided = replace(PERMITTED, has_trace=False, has_decisions=True)
+    assert first_unclean_elections(of_run(BORN, SHRUNK, OUTSIDE, settings=decided)) == {T: 0}
+    assert first_unclean_elections(of_run(BORN, SHRUNK, FROM_THE_ELR, settings=decided)) == {T: NEVER}
+
+
+def test_everything_is_excused_where_the_decisions_are_not_known() -> None:
+    snapshot = changed(3, 1, 1, (1, 2), reason="snapshot")
+    whole = of_run(BORN)
+    killed, silent = replace(whole, recovery={}), replace(PERMITTED, has_trace=False)
+    for run in (of_run(snapshot), of_run(BORN | {"topic": "other"}), killed, replace(whole, settings=silent)):
+        tolerance = tolerances(run)[T]
+        assert (tolerance.unclean, tolerance.unclean_since_ns) == (True, 0)
+    assert not tolerances(whole)[T].unclean
+
+
+def test_committed_offsets_are_excused_by_an_unclean_election_of_their_own_topic() -> None:
+    of_offsets = {"topic": OFFSETS_TOPIC}
+    other = [BORN, SHRUNK, TOLD]
+    assert not tolerances(of_run(*other, BORN | of_offsets)).of_committed_offsets().unclean
+    run = of_run(*other, *(event | of_offsets for event in (BORN, SHRUNK, TOLD)))
+    tolerance = tolerances(run).of_committed_offsets()
+    assert (tolerance.unclean, tolerance.unclean_since_ns) == (True, 5 * S)
+    assert tolerances(of_run(*other)).of_committed_offsets().unclean, "nothing is known of that topic"
+
+
+def test_without_its_trace_a_run_that_permits_unclean_elections_is_not_judged_by_what_it_lost() -> None:
+    gap = EvidenceGap(EvidencePart.TRACE, "damaged")
+    run = replace(of_run(), gaps=(gap,))
+    (verdict,) = registry.check(run, {"loss": loss.check})
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "missing-evidence")
+
+
+def test_a_fenced_broker_in_the_isr_is_a_violation_whatever_elections_are_permitted() -> None:
+    fenced = small_evidence.event(4, "c1", "broker_fenced", broker=3, offset=2)
+    events = [*COMMITTED, changed(3.5, 3, 2, (3,), unclean=True), fenced | {"offset": -1}]
+    joined = changed(5, 1, 3, (1, 3), reason="alter_partition")
+    verdict = protocol.check(of_run(*events, changed(4.5, 1, 3, (1,)), joined))
+    assert "fenced-broker-joined-isr" in [finding.kind for finding in verdict.findings]
+    assert verdict.validity is Validity.INVALID
