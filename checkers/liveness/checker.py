@@ -17,7 +17,8 @@ A partition may also have to stay without a leader: after unclean shutdowns of a
 `min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
 operator (`unclean.recovery.strategy=manual`) rather than risk a loss. The verdict is then `unknown`, with that cause.
 It takes both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
-comparable clocks, a partition whose last known leader is none.
+comparable clocks, partitions that the controllers left without a leader, with ISR and ELR empty. A member of either is
+elected once it is unfenced. Only what is missing of these partitions is excused: whatever else is, is `not-recovered`.
 
 The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`) and
 when a node's machine vanished: the cluster was then never given back what it needs.
@@ -29,6 +30,7 @@ limit is as wrong as one that never does; the limit is part of the spec.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,7 +80,7 @@ def check(evidence: RunEvidence) -> Verdict:
         causes = out_of_sync.reasons(evidence.trace) if evidence.settings.has_ordered_trace else []
         missing = [f"still missing: {line}" for line in waiting[:1]] + waiting[1:]
         lines = (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))
-        excuse = _leaderless_by_design(evidence)
+        excuse = _leaderless_by_design(evidence, waiting)
         if excuse:
             return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, *lines)),), figures)
         return Verdict(NAME, Validity.INVALID, (Finding("not-recovered", lines),), figures)
@@ -131,8 +133,9 @@ def _more(lines: list[str], shown: int) -> tuple[str, ...]:
     return (f"and {len(lines) - shown} more",) if len(lines) > shown else ()
 
 
-def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
-    """Why the protocol itself may have left a partition without a leader; empty when it may not."""
+def _leaderless_by_design(evidence: RunEvidence, waiting: list[str]) -> tuple[str, ...]:
+    """Why the protocol itself may have left partitions without a leader, and nothing else is missing; empty when it may
+    not, or something else is."""
     settings = evidence.settings
     if settings.unclean_election or settings.unclean_recovery != "manual":
         return ()
@@ -143,7 +146,7 @@ def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
     if len(brokers) <= settings.losses_tolerated:
         return ()
     leaderless = _leaderless(evidence)
-    if leaderless is not None and not leaderless:
+    if leaderless is not None and not (waiting and all(_concerns(line, leaderless) for line in waiting)):
         return ()
     which = f": {', '.join(leaderless)}" if leaderless else ""
     return (
@@ -152,18 +155,25 @@ def _leaderless_by_design(evidence: RunEvidence) -> tuple[str, ...]:
     )
 
 
+def _concerns(line: str, names: list[str]) -> bool:
+    """Whether a line of what is missing names one of these partitions."""
+    return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w)", line) for name in names)
+
+
 def _leaderless(evidence: RunEvidence) -> list[str] | None:
-    """Partitions the controllers left without a leader; None without a trace that orders what they decided."""
+    """Partitions that the controllers left without a leader or a replica to elect; None where it is not known what they
+    decided."""
     if not evidence.settings.has_ordered_trace:
         return None
-    trace = evidence.trace
-    changes = trace.filter(pc.equal(trace.column("kind"), "partition_changed")).sort_by("seq")
+    changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
     if not changes.num_rows:
         return None
-    last = {
-        (topic, partition): leader
-        for topic, partition, leader in zip(
-            *(changes.column(name).to_pylist() for name in ("topic", "partition", "leader")), strict=True
-        )
-    }
-    return [f"{topic}-{partition}" for (topic, partition), leader in sorted(last.items()) if leader < 0]
+    in_order = changes.sort_by([("offset", "ascending"), ("seq", "ascending")])
+    last = {(row["topic"], row["partition"]): row for row in in_order.to_pylist()}
+    return [f"{topic}-{partition}" for (topic, partition), row in sorted(last.items()) if _is_abandoned(row)]
+
+
+def _is_abandoned(decision: Mapping[str, Any]) -> bool:
+    """Whether a partition has no leader and no replica that is known to hold every committed record."""
+    elr = json.loads(decision["detail"] or "{}").get("elr")
+    return bool(decision["leader"] < 0 and not decision["members"] and not elr)

@@ -120,6 +120,35 @@ def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_
     assert stuck(["b1", "c1"], -1).validity is Validity.INVALID
 
 
+@pytest.mark.parametrize(
+    ("isr", "elr", "waiting", "validity"),
+    [
+        ((), (), ["b1 sees no leader of t-0", "b3 sees no leader of t-0"], Validity.UNKNOWN),
+        ((1, 2, 3), (), ["b1 sees no leader of t-0"], Validity.INVALID),
+        ((), (2,), ["b1 sees no leader of t-0"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of t-0", "b1 sees t-1 with ISR {1, 2} of 3 replicas"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of t-0", "b1 sees 2 of 3 brokers unfenced"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of t-01"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of the-t-0"], Validity.INVALID),
+    ],
+    ids=["by design", "an ISR", "an ELR", "another partition", "a broker", "a longer number", "a longer name"],
+)
+def test_only_what_is_missing_of_partitions_without_any_candidate_is_by_design(
+    isr: tuple[int, ...], elr: tuple[int, ...], waiting: list[str], validity: Validity
+) -> None:
+    left = small_evidence.event(9, "c1", "partition_changed", {"elr": elr}, leader=-1, leader_epoch=3, members=isr)
+    led = small_evidence.event(9, "c1", "partition_changed", {"elr": ()}, leader=1, members=[1, 2], partition=1)
+    kills = small_evidence.fault("kill", ["b1", "b2"], 5, 6, {"killed": 2})
+    verdict = liveness.check(
+        RunEvidence(
+            recovery=STUCK | {"waiting_for": waiting},
+            trace=small_evidence.trace(left, led),
+            faults=small_evidence.faults(kills),
+        )
+    )
+    assert verdict.validity is validity
+
+
 def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
     def of(*later: tuple[float, str, dict[str, Any]]) -> list[str]:
         proposed = small_evidence.event(
