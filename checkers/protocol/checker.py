@@ -107,7 +107,8 @@ old quorum, which contains the replica that was elected; the controllers' ISR ha
 
 *A log that comes back shorter may have been truncated.* b2 follows a new leader, truncates its log and is killed before
 it traces that. So a shorter log is a violation only if the node had led, converged, appended or taken over a high
-watermark since it became follower, and nothing was ever deleted. After a clean shutdown no truncation is under way.
+watermark since it became follower, and its log had ended above every log start that was decided: a log that ends below
+its leader's begins anew there. After a clean shutdown no truncation is under way.
 
 *A decision may be traced late.* c1 commits a change and is cut off; c2 takes over and traces it; c1 wakes and traces it
 again. Decisions are compared in the order of the metadata log, and an older one is left out. A broker is held to the

@@ -80,7 +80,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
                 f"the controllers had accepted at {cluster.clean_lives[node] / 1e9:.6f} s that it shut down cleanly"
             )
             partition.report(event, "clean-shutdown-lost-records", event.log_end, back, accepted)
-        elif _is_settled(partition, node) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
+        elif _is_settled(partition, node, known) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
     if event.log_end > max(event.offset, 0):
@@ -114,10 +114,12 @@ def _check_deleted(cluster: ClusterState, partition: PartitionState, event: Trac
         partition.report(event, "deleted-log-came-back", event.offset, back, deleted)
 
 
-def _is_settled(partition: PartitionState, node: str) -> bool:
-    """Whether no truncation of the node's log can have been under way, nor a deletion of its records."""
+def _is_settled(partition: PartitionState, node: str, end: int) -> bool:
+    """Whether no truncation of the node's log, which ended at `end`, can have been under way: neither one for a leader
+    that it follows, nor one to begin anew where its leader's log starts, as a log does that ends no higher."""
     last = partition.log_events.get(node)
-    return last is not None and last.kind in _SETTLED and not partition.decided_log_start
+    begins_anew = 0 < partition.decided_log_start and end <= partition.decided_log_start
+    return last is not None and last.kind in _SETTLED and not begins_anew
 
 
 def check_told_ends(
@@ -159,7 +161,9 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
         if partition is None or node not in partition.opened or node in partition.removed:
             continue
         traced, last = len(partition.logs.get(node, ())), partition.log_events.get(node)
-        if last is None or last.time_ns > collected_ns or row["log_end"] >= traced or not _is_settled(partition, node):
+        if last is None or last.time_ns > collected_ns or row["log_end"] >= traced:
+            continue
+        if not _is_settled(partition, node, traced):
             continue
         if not cluster.lost_data(node, partition.opened[node], collected_ns) and node not in cluster.lied_to:
             partition.report(

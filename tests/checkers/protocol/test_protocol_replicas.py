@@ -239,6 +239,25 @@ def test_a_fault_that_loses_data_explains_a_shorter_log_and_no_clean_shutdown() 
     assert kinds(BROKEN["clean-shutdown-lost-records"], faults=lying) == []
 
 
+@pytest.mark.parametrize(("deleted", "found"), [(3, ["log-shortened"]), (4, ["log-shortened"]), (5, [])])
+def test_after_a_deletion_only_a_log_that_had_ended_no_higher_may_come_back_shorter(
+    deleted: int, found: list[str]
+) -> None:
+    restarted = [started(4, "b2"), decided(4.5, 1, 1, 1, (1, 3), reason="registered"), registered(5, 2, False)]
+    back = event(6, "b2", "log_recovered", offset=0, log_end=4)
+    events = [*COPIED, MOVED, log_start(3.5, "b1", deleted, "retention_bytes"), *restarted, back]
+    assert kinds(events) == found
+
+
+@pytest.mark.parametrize(("deleted", "found"), [(4, ["log-end-not-on-disk"]), (5, [])])
+def test_after_a_deletion_a_log_that_had_ended_above_it_reaches_as_far_on_its_disk(
+    deleted: int, found: list[str]
+) -> None:
+    records, ends = small_evidence.logs(b1=[(1, value) for value in range(5)], b2=[(1, value) for value in range(4)])
+    recorded = {"replicas": records, "replica_ends": ends, "history": small_evidence.history([append(0, 1, 5, 0)])}
+    assert kinds([*COPIED, MOVED, log_start(3.5, "b1", deleted, "retention_bytes")], **recorded) == found
+
+
 def test_a_clean_shutdown_covers_no_log_that_an_unclean_start_gave_up() -> None:
     lossy = small_evidence.faults(fault("wipe-disk", ["b2"], 3, 3.5, {"lost_bytes": 10}))
     given_up = [*RESTARTED, registered(5, 2, False)]
