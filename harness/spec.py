@@ -426,8 +426,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
     Settings of both are merged, the overrides' winning; every other override replaces the spec's. `drawn_seed` is
     taken when neither names a seed.
     """
-    if values is None:
-        values = {}
+    values = {} if values is None else values
     if not isinstance(values, Mapping):
         raise SpecError(f"a spec is a mapping of names to values, not {values!r}")
     merged = {name: value for name, value in values.items() if name not in PROSE}
