@@ -114,6 +114,12 @@ def test_commits_of_one_member_that_go_back_are_a_violation() -> None:
     assert kinds(story.verdict()) == ["commit-went-back"]
 
 
+def test_a_first_commit_below_the_start_of_its_member_is_a_violation() -> None:
+    """The committed offset goes back from 5 to 3 by it."""
+    verdict = begun().start(8, 8, 2, 5).commit(10, 8, 2, 3).start(12, 9, 3, 3).poll(14, 9, 3, 8).verdict()
+    assert kinds(verdict) == ["commit-went-back"]
+
+
 @pytest.mark.parametrize(
     ("topic", "lost", "validity"),
     [
@@ -157,6 +163,39 @@ def test_a_commit_of_unknown_outcome_cannot_arrive_after_one_of_a_later_generati
     story = GroupHistory().append(0, *range(8)).start(1, 7, 1, 0).poll(2, 7, 0, 5).commit(4, 7, 1, 5, "info")
     story = story.start(6, 8, 2, 0).poll(8, 8, 0, 8).commit(10, 8, 2, 8).start(12, 9, 3, 5)
     assert kinds(story.verdict()) == ["committed-offset-lost"]
+
+
+def late_commit() -> GroupHistory:
+    """Member 7 of generation 1 has committed 5, nobody knows whether, and then 8."""
+    story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8)
+    return story.commit(6, 7, 1, 5, "info").commit(8, 7, 1, 8)
+
+
+def test_a_late_commit_cannot_arrive_after_a_later_generation_started_elsewhere() -> None:
+    """Generation 2 starts at 8, after the late commit or without it; nothing puts 5 into force again for generation
+    3."""
+    story = late_commit().start(10, 8, 2, 8)
+    assert story.verdict().validity is Validity.VALID
+    assert kinds(story.start(12, 9, 3, 5).verdict()) == ["committed-offset-lost"]
+
+
+def test_a_start_at_another_offset_that_overlaps_overwrites_nothing() -> None:
+    """Generation 3 may have fetched its start before generation 2 did, and 8 have been committed between them."""
+    story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8).commit(6, 7, 1, 5, "info")
+    story.add(10, 8, "assign", until_s=16, value=2, offset=8)
+    story = story.start(10, 9, 3, 5).poll(11, 9, 5, 8).commit(13, 9, 3, 8)
+    assert story.verdict().validity is Validity.VALID
+
+
+def test_a_late_commit_may_be_repeated_by_a_later_generation() -> None:
+    story = late_commit().start(10, 8, 2, 8).commit(12, 8, 2, 5, "info").start(14, 9, 3, 5)
+    assert story.verdict().validity is Validity.VALID
+
+
+def test_a_start_at_0_after_a_start_elsewhere_is_a_lost_offset() -> None:
+    """The commit was never acknowledged, but the start shows that it was written."""
+    story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8).commit(6, 7, 1, 5, "info")
+    assert kinds(story.start(10, 8, 2, 5).start(12, 9, 3, 0).verdict()) == ["committed-offset-lost"]
 
 
 def test_a_start_at_a_failed_commit_is_a_violation() -> None:

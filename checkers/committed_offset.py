@@ -1,0 +1,180 @@
+"""The committed offset of a partition in one group, as a register: commits write it, starts read it.
+
+A start may return the value of any commit invoked before the start completed, unless that one was certainly
+overwritten before the start was invoked. A commit is overwritten by
+
+- *another commit* that was acknowledged, if it was invoked after the first was acknowledged, or is of a later
+  generation, since a generation's commits end when the next one begins;
+- *another start* that was told another offset, if it was invoked after the first was acknowledged, or is of a later
+  generation: the first came before that generation, or not at all, and was replaced by the time of this start.
+
+Before any commit the offset is 0, and that is overwritten in the same way.
+
+*A late commit may arrive last, within its generation.* `commit 5` ends unknown, `commit 8` of the same generation is
+ok, and the next member starts at 5. This is valid: the first commit may still have been on its way. With `commit 8` of
+a later generation it is a violation: a commit that comes so late must be refused. And if a member of the next
+generation had started at 8 before, it is a violation, too: `commit 5` had not come before that generation began.
+
+A client that is no member of its group commits in no generation (NO_GENERATION). Then only real time orders commits:
+the coordinator takes them whenever the group has no members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from workloads.columns import NEVER
+from workloads.history import NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOperation:
+    """One operation of the history, as far as groups go."""
+
+    index: int
+    process: int
+    kind: str
+    invoked_ns: int
+    completed_ns: int
+    """NEVER when it never completed."""
+    outcome: str
+    generation: int
+    offset: int
+    end: int
+    """Poll: where the records returned end; -1 without any."""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    def __str__(self) -> str:
+        until = f"{self.completed_ns / 1e9:.6f} s" if self.completed_ns != NEVER else "never"
+        return (
+            f"#{self.index} {self.kind} {self.offset} by process {self.process} in generation {self.generation} "
+            f"({self.invoked_ns / 1e9:.6f} to {until}) → {self.outcome}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupViolation:
+    """A broken promise about one partition of a group."""
+
+    kind: str
+    offset: int
+    time_ns: int
+    """Time at which it was seen; NEVER for the end of the run."""
+    operations: tuple[GroupOperation, ...]
+    reason: str
+    since_ns: int = -1
+    """Time since which the record or the commit that it is about existed; -1 for always."""
+
+
+_NOTHING_COMMITTED: Final = GroupOperation(
+    index=-1,
+    process=-1,
+    kind="commit",
+    invoked_ns=-1,
+    completed_ns=-1,
+    outcome="ok",
+    generation=NO_GENERATION,
+    offset=0,
+    end=-1,
+)
+"""The register before any commit: a start is then told 0."""
+
+
+def operations_of(table: pa.Table) -> list[GroupOperation]:
+    """The rows of a history."""
+
+    def row(values: dict[str, Any]) -> GroupOperation:
+        def number(name: str, missing: int) -> int:
+            value = values[name]
+            return missing if value is None else int(value)
+
+        offsets = values["offsets"]
+        return GroupOperation(
+            index=values["index"],
+            process=values["process"],
+            kind=values["kind"],
+            invoked_ns=values["invoked_ns"],
+            completed_ns=number("completed_ns", NEVER),
+            outcome=values["outcome"],
+            generation=number("value", NO_GENERATION),
+            offset=number("offset", -1),
+            end=offsets[-1] + 1 if offsets else -1,
+        )
+
+    return [row(values) for values in table.to_pylist()]
+
+
+def commits_that_went_back(
+    starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]
+) -> Iterator[GroupViolation]:
+    """A member starts at the committed offset of its group, and none of its commits in that generation is lower than
+    what it knew to be committed."""
+    last: dict[tuple[int, int], GroupOperation] = {}
+    for operation in sorted((*starts, *(row for row in commits if row.ok)), key=lambda row: row.index):
+        key = (operation.process, operation.generation)
+        before = last.get(key)
+        went_back = operation.kind == "commit" and before is not None and operation.offset < before.offset
+        if before is not None and went_back and before.completed_ns < operation.invoked_ns:
+            reason = "its commits go back" if before.kind == "commit" else "its commit goes back behind its start"
+            yield GroupViolation(
+                "commit-went-back", operation.offset, operation.completed_ns, (before, operation), reason
+            )
+        last[key] = operation
+
+
+def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterator[GroupViolation]:
+    """Each start at an offset that no commit wrote, or that was certainly overwritten."""
+    possible = [_NOTHING_COMMITTED, *(commit for commit in commits if commit.outcome != "fail")]
+    for start in starts:
+        written = [
+            commit for commit in possible if commit.offset == start.offset and commit.invoked_ns < start.completed_ns
+        ]
+        if not written:
+            reason = "nobody had committed that offset"
+            yield GroupViolation("uncommitted-start", start.offset, start.completed_ns, (start,), reason)
+            continue
+        replaced = [
+            other
+            for other in (*possible, *starts)
+            if other.ok and other.offset != start.offset and other.completed_ns < start.invoked_ns
+        ]
+        overwriting = [[other for other in replaced if _overwrites(other, commit)] for commit in written]
+        if all(overwriting):
+            since_ns, last = min((_latest(others, possible) for others in overwriting), key=lambda latest: latest[0])
+
+            action = "a commit of it had been acknowledged" if last.kind == "commit" else "a member had started there"
+            yield GroupViolation(
+                "committed-offset-lost",
+                start.offset,
+                start.completed_ns,
+                (last, start),
+                f"since then offset {last.offset} stood: {action}",
+                since_ns,
+            )
+
+
+def _overwrites(other: GroupOperation, commit: GroupOperation) -> bool:
+    """Whether `commit` no longer stands once `other`, which has another offset, has been acknowledged or told."""
+    fenced = commit.generation != NO_GENERATION and other.generation > commit.generation
+    return fenced or (commit.ok and other.invoked_ns > commit.completed_ns)
+
+
+def _latest(others: Iterable[GroupOperation], possible: Sequence[GroupOperation]) -> tuple[int, GroupOperation]:
+    """The one of them whose offset was committed last, and since when it may have been: a start tells what was
+    committed before."""
+
+    def committed_ns(other: GroupOperation) -> int:
+        if other.kind == "commit":
+            return other.invoked_ns
+        told = (commit for commit in possible if commit.offset == other.offset)
+        return min((commit.invoked_ns for commit in told), default=-1)
+
+    last = max(others, key=lambda other: (committed_ns(other), other.completed_ns))
+    return committed_ns(last), last
