@@ -81,6 +81,8 @@ class CheckSettings:
     """0 in runs of earlier versions."""
     groups: bool = False
     """Whether the workload's consumers form a group, so that there is something for `checkers.groups` to check."""
+    script_commits: bool = False
+    """Whether the script of the clients commits offsets or resumes from them: `checkers.groups` checks that, too."""
 
     def __post_init__(self) -> None:
         if self.recency not in ("default", "strict"):

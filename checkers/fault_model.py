@@ -180,6 +180,8 @@ def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLo
     if not lossy:
         return {}
     names = {name for table in (evidence.history, evidence.trace) for name in named_partitions(table)}
+    if evidence.settings.groups or evidence.settings.script_commits:
+        names.add((OFFSETS_TOPIC, 0))
     lost: dict[TopicPartition, list[ReplicaLoss]] = {name: [] for name in sorted(names) if name[0]}
     # Without comparable clocks no event of a node can be placed before or after a fault.
     trace = evidence.trace if evidence.settings.has_ordered_trace else evidence.trace.slice(0, 0)

@@ -18,6 +18,12 @@ not-delivered           at the end no member at all has read some acknowledged r
 
 *The committed offset is a register*, which commits write and starts read (`checkers.committed_offset`).
 
+The client of a script commits and resumes without being a member (NO_GENERATION), in a group of its own: its register
+is checked, and nothing else, since it may go wherever the script sends it. That is done with any workload. Where the
+system does not confirm what it reads (`CheckSettings.confirmed_ends`), such a client may ask a coordinator that was
+deposed long ago, so its starts are only held to offsets that were committed once; the coordinator of a member has just
+stored its generation.
+
 From starts that were committed, commits that were read, and reads without gaps it follows that no record below a start
 was skipped; `not-delivered` checks the outcome alone.
 
@@ -51,9 +57,10 @@ from checkers.committed_offset import (
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import tolerances
 from checkers.tables import of_partition
-from checkers.verdict import Finding, Verdict
+from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
 from workloads.columns import NEVER, named_partitions
+from workloads.history import NO_GENERATION
 
 NAME = "groups"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
@@ -63,16 +70,23 @@ def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
     history = evidence.history
     owned = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
-    if not owned.num_rows:
+    of_members = pc.not_equal(pc.fill_null(owned.column("value"), NO_GENERATION), NO_GENERATION)
+    if evidence.settings.groups and not pc.any(of_members).as_py():
         return unknown_verdict(NAME, "no member was ever assigned a partition")
+    if not owned.num_rows:
+        return Verdict(NAME, Validity.VALID, (Finding("no-commits", ("the script's client never committed",)),))
     tolerance = tolerances(evidence)
     of_offsets = tolerance.of_committed_offsets()
-    generation_starts = _generation_starts(owned)
+    generation_starts = _generation_starts(owned.filter(of_members))
     verdicts = []
-    for topic, partition in named_partitions(owned):
+    for topic, partition in named_partitions(owned.filter(of_members)):
         rows = of_partition(history, topic, partition)
         of_records = tolerance[topic, partition]
         verdicts += _check_partition(evidence, rows, topic, partition, generation_starts, of_records, of_offsets)
+    of_script = owned.filter(pc.invert(of_members))
+    for topic, partition in named_partitions(of_script):
+        rows = of_partition(of_script, topic, partition)
+        verdicts.append(_check_script(rows, topic, partition, evidence.settings.confirmed_ends, of_offsets))
     return merge_verdicts(NAME, verdicts, "no member was ever assigned a partition")
 
 
@@ -86,8 +100,7 @@ def _check_partition(
     of_offsets: Tolerance,
 ) -> list[Verdict]:
     operations = operations_of(rows)
-    starts = [row for row in operations if row.kind == "assign" and row.ok]
-    commits = [row for row in operations if row.kind == "commit"]
+    starts, commits = _starts_and_commits(row for row in operations if row.generation != NO_GENERATION)
     members = {row.process for row in starts}
     polls = [row for row in operations if row.kind == "poll" and row.ok and row.process in members]
     figures = {
@@ -114,6 +127,23 @@ def _check_partition(
             violations = _violations(undelivered, topic, partition)
             verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
     return verdicts
+
+
+def _check_script(rows: pa.Table, topic: str, partition: int, confirmed: bool, of_offsets: Tolerance) -> Verdict:
+    """The commits and starts of a script's client. `confirmed`: whether each start was told the latest commit."""
+    starts, commits = _starts_and_commits(operations_of(rows))
+    unfounded = [item for item in unfounded_starts(starts, commits) if confirmed or item.kind == "uncommitted-start"]
+    figures = {
+        "script_starts": float(len(starts)),
+        "script_commits_acknowledged": float(sum(row.ok for row in commits)),
+    }
+    return verdict_of(NAME, _violations(unfounded, topic, partition), of_offsets, figures)
+
+
+def _starts_and_commits(rows: Iterable[GroupOperation]) -> tuple[list[GroupOperation], list[GroupOperation]]:
+    operations = list(rows)
+    starts = [row for row in operations if row.kind == "assign" and row.ok]
+    return starts, [row for row in operations if row.kind == "commit"]
 
 
 def _generation_starts(owned: pa.Table) -> list[tuple[int, int]]:

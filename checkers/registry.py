@@ -79,9 +79,9 @@ def applicable_checkers(
     """The checkers that apply to a run with these settings, in order; all of them when the settings are not known.
 
     `protocol` and `raft` need a trace whose events have an order across nodes, or the decisions of the controllers,
-    `visibility` the trace, `groups` consumers that form a group, `coordinator` both of the last. A checker without its
-    subject is left out instead of saying `unknown`, which would keep every run of that system, environment or workload
-    from being valid.
+    `visibility` the trace, `groups` consumers that form a group or a script that commits, `coordinator` such consumers
+    and the trace. A checker without its subject is left out instead of saying `unknown`, which would keep every run of
+    that system, environment or workload from being valid.
     """
     if any(gap.part is EvidencePart.SETTINGS for gap in gaps):
         return checkers
@@ -89,7 +89,7 @@ def applicable_checkers(
         protocol.NAME: settings.has_ordered_trace or settings.has_decisions,
         raft.NAME: settings.has_ordered_trace or settings.has_decisions,
         visibility.NAME: settings.has_ordered_trace,
-        groups.NAME: settings.groups,
+        groups.NAME: settings.groups or settings.script_commits,
         coordinator.NAME: settings.groups and settings.has_ordered_trace,
     }
     return {name: checker for name, checker in checkers.items() if applies.get(name, True)}

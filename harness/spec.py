@@ -374,13 +374,13 @@ class Spec:
             partitions=self.partitions,
             controllers=self.controllers,
             script_topics=self.script_topics,
+            script_commits=any(each.operation.of_group for each in self.operations),
         )
 
     @property
     def script_topics(self) -> tuple[str, ...]:
         """The topics that the clients' script creates."""
-        operations = [scripted.operation for scripted in self.operations]
-        return tuple(operation.topic for operation in operations if isinstance(operation, CreateTopic))
+        return tuple(each.operation.topic for each in self.operations if isinstance(each.operation, CreateTopic))
 
     def _retention(self, key: str) -> int:
         """As the settings have it; no run is so long that Kafka's default of a week would matter."""

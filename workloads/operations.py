@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 
 class OperationError(ValueError):
@@ -35,6 +35,9 @@ class OperationRefused(Exception):
 @dataclass(frozen=True, slots=True)
 class ClientOperation:
     """One step of the scripted client."""
+
+    of_group: ClassVar[bool] = False
+    """Whether it writes or reads the committed offset of the client's group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,14 @@ class SeekBack(PartitionOperation):
 class CommitPosition(PartitionOperation):
     """Commit the position."""
 
+    of_group: ClassVar[bool] = True
+
 
 @dataclass(frozen=True, slots=True)
 class ResumeCommitted(PartitionOperation):
     """Move the position to the committed offset and its epoch; to 0 when nothing was committed."""
+
+    of_group: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ record of its own, at an offset of its own.
 No fault excuses the first two: they compare an answer with the high watermark of its moment. The count is excused where
 committed records of `__consumer_offsets` may be lost, since their offsets are used again.
 
-It applies to runs of one group, with a trace whose times compare with those of the history.
+It applies to runs whose members form one group, with a trace whose times compare with those of the history. A script's
+client commits in a group of its own, and starts in no generation; its commits are records of the same log.
 
 Blind spots: an answer before its own record is committed, when another request's record, appended in between, already
 is; generations that no member fetched offsets in; clusters that compact `__consumer_offsets` within the run.
@@ -38,6 +39,7 @@ from checkers.fault_model import OFFSETS_TOPIC, tolerances
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Violations, unknown_verdict, verdict_of
 from workloads.columns import NEVER, NOTHING, Int64, numbers
+from workloads.history import NO_GENERATION
 
 NAME = "coordinator"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.TRACE}
@@ -135,8 +137,9 @@ def _offsets(assigns: pa.Table, commits: pa.Table, log: _OffsetsLog) -> Violatio
 
 
 def _counted(assigns: pa.Table, commits: pa.Table, log: _OffsetsLog) -> Violations:
-    _, first = np.unique(numbers(assigns.column("value"), NOTHING), return_index=True)
-    generations = assigns.take(pa.array(first))
+    of_members = assigns.filter(pc.not_equal(assigns.column("value"), NO_GENERATION))
+    _, first = np.unique(numbers(of_members.column("value"), NOTHING), return_index=True)
+    generations = of_members.take(pa.array(first))
     told = pa.concat_tables([generations, commits])
     times_ns = np.concatenate([_times(generations)[0], _times(commits)[1]])
     order = np.argsort(times_ns, kind="stable")

@@ -66,6 +66,12 @@ def test_a_group_is_told_what_is_committed() -> None:
     assert check([START, commit, start], *events).validity is Validity.VALID
 
 
+def test_the_client_of_a_script_starts_without_a_record() -> None:
+    """It is a member of no generation, so no assignment of it has to be committed."""
+    resume = operation("assign", 4, 5, 0, generation=-1)
+    assert check([START, resume], *GENERATION_1).validity is Validity.VALID
+
+
 def test_a_commit_is_acknowledged_once_its_record_is_committed() -> None:
     commit = operation("commit", 5, 7, 7)
     verdict = check([START, commit], *GENERATION_1, moved(5.5, 5), appended(6, 5), moved(8, 6))

@@ -121,6 +121,14 @@ def test_without_a_traced_recovery_everything_counts_as_lost_for_good() -> None:
     assert (excess.offset, excess.time_ns) == (0, 30 * small_evidence.S)
 
 
+@pytest.mark.parametrize(("settings", "lost"), [({"groups": True}, 1), ({"script_commits": True}, 1), ({}, 0)])
+def test_without_a_trace_committed_offsets_may_be_lost_as_records_may(settings: dict[str, Any], lost: int) -> None:
+    """Nothing in the evidence names their topic then."""
+    both = [power_loss("b1", 5), power_loss("b2", 30)]
+    of_offsets = tolerances(evidence([], *both, **settings)).of_committed_offsets()
+    assert len(of_offsets.exceeded) == lost
+
+
 def test_a_recovery_traced_without_comparable_clocks_does_not_tell_what_was_lost() -> None:
     events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 10), recovered(8, "b2", 4)]
     both = [power_loss("b1", 5), power_loss("b2", 7)]

@@ -15,6 +15,7 @@ from checkers import availability, faults, processes, registry
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.liveness import checker as liveness
 from checkers.verdict import Validity, Verdict, checker_name, worst
+from harness.spec import parse
 from results.run.json_encoding import verdicts_from_json
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import append, end_offset, poll
@@ -382,6 +383,12 @@ def test_the_groups_checker_runs_where_consumers_form_a_group() -> None:
     run = replace(good_run(), settings=CheckSettings(groups=True))
     (verdict,) = [verdict for verdict in registry.check(run) if verdict.checker == "groups"]
     assert verdict.validity is Validity.UNKNOWN
+
+
+@pytest.mark.parametrize(("operation", "applies"), [("commit 0", True), ("resume 0", True), ("poll 0", False)])
+def test_the_groups_checker_runs_where_a_script_commits(operation: str, applies: bool) -> None:
+    settings = parse({"clients": {"operations": [{"at": "1s", "do": operation}]}}).check_settings()
+    assert ("groups" in registry.applicable_checkers(settings)) is applies
 
 
 def test_a_node_that_vanished_accuses_nobody_and_is_named() -> None:
