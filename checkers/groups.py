@@ -28,8 +28,9 @@ From starts that were committed, commits that were read, and reads without gaps 
 was skipped; `not-delivered` checks the outcome alone.
 
 Lost offsets are excused, which makes the verdict `unknown`, when more replicas of `__consumer_offsets` lost data than
-the protocol survives; with unclean elections they are counted only. Commits that go back are excused by such a loss of
-the partition's own records as well: their member goes back to where the log ends. `not-delivered` promises nothing for
+the protocol survives, after the commits that are gone were made; with unclean elections they are counted only. Nothing
+excuses a start at an offset that was never committed. Commits that go back are excused by such a loss of the
+partition's own records as well: their member goes back to where the log ends. `not-delivered` promises nothing for
 acks=1 or 0.
 
 Records that were deleted (`checkers.deletions`) may be skipped and need not be delivered.

@@ -35,7 +35,7 @@ from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import check_partitions
 from checkers.verdict import Finding, Verdict
 from checkers.violations import SecondCopies, Tolerance, Violations, verdict_of
-from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, OK, Columns, Int64, numbers
+from workloads.columns import APPEND, FAIL, FOREIGN, NEVER, NOTHING, OK, Columns, Int64, numbers
 
 NAME = "reads"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.RECOVERY}
@@ -136,6 +136,7 @@ class _Claims:
             np.minimum(self.offset[ones], self.offset[others]),
             np.maximum(self._times(ones), self._times(others)),
             partial(self._explain_pair, kind, ones, others),
+            np.minimum(self._since(ones), self._since(others)),
             second=SecondCopies(self.offset[others], self._times(others)) if kind == "duplicate" else None,
         )
 
@@ -155,6 +156,7 @@ class _Claims:
             np.minimum(self.offset[one], self.offset[other]),
             self._times(other),
             partial(self._explain_pair, "duplicate", one, other),
+            self._since(one),
             second=SecondCopies(self.offset[other], self._times(other)),
         )
 
@@ -184,6 +186,10 @@ class _Claims:
     def _times(self, claims: Int64) -> Int64:
         rows = self.row[claims]
         return np.where(rows >= 0, self.columns.completed_ns[np.maximum(rows, 0)], NEVER) if len(self.columns) else rows
+
+    def _since(self, claims: Int64) -> Int64:
+        """When the appends of the claimed values were invoked: their records cannot have existed before."""
+        return self.columns.of_appends(self.value[claims], self.columns.invoked_ns, NOTHING)
 
     def _describe(self, claim: int) -> str:
         row = int(self.row[claim])

@@ -11,7 +11,8 @@ the few that are shown. A `Tolerance` says what may happen to one partition, and
   `OF_DELETED`, and a deletion may have caused it: it concerns a record that was gone when it was observed. It appears
   in the figures only.
 
-Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended.
+Kinds in `INEXCUSABLE` are wrong whatever was lost: no disk failure writes a value that nobody appended, or commits an
+offset that nobody committed.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ INEXCUSABLE = frozenset(
         "position-went-back",
         "commit-uncommitted",
         "offset-uncommitted",
+        "uncommitted-start",
         "torn-log",
         "corrupt-log",
     }

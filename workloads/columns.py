@@ -109,6 +109,15 @@ class Columns:
             answer = f"{offset}" if outcome == OK else OUTCOMES[outcome]
         return f"#{self.index_of(row)} {what}{process} ({lasted}) → {answer}"
 
+    def of_appends(self, values: Int64, times_ns: Int64, otherwise: int) -> Int64:
+        """The times, of those of all rows, at the appends of `values`; `otherwise` where there is none."""
+        rows = np.flatnonzero((self.kind == APPEND) & np.isin(self.value, values))
+        if not len(rows):
+            return np.full(len(values), otherwise, dtype=np.int64)
+        rows = rows[np.argsort(self.value[rows], kind="stable")]
+        where = np.minimum(np.searchsorted(self.value[rows], values), len(rows) - 1)
+        return np.where(self.value[rows][where] == values, times_ns[rows][where], otherwise)
+
     @classmethod
     def from_table(cls, table: pa.Table) -> Columns:
         """The rows of `table` (history schema, all of one partition). Raises ValueError for an unknown kind or

@@ -86,7 +86,7 @@ from checkers.fault_model import check_partitions
 from checkers.linearizability.placement import CONFLICT, DUPLICATE, FAILED, PHANTOM, Placement, place
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, unknown_verdict, verdict_of
-from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64
+from workloads.columns import APPEND, FOREIGN, NEVER, NOTHING, OK, Columns, Int64
 
 NAME = "linearizability"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
@@ -164,18 +164,23 @@ class _Explainer:
             chosen = np.flatnonzero(misplaced.kind == code)
             offsets = columns.poll_offset[misplaced.record[chosen]]
             times = columns.completed_ns[misplaced.row[chosen]]
+            values = columns.poll_value[misplaced.record[chosen]]
+            since = None
             if code == CONFLICT:
                 times = np.maximum(times, self._appended_ns(placement.value_at[offsets]))
+                since = np.minimum(self._invoked_ns(values), self._invoked_ns(placement.value_at[offsets]))
             elif code == DUPLICATE:
                 # The pair concerns the lower of its two offsets.
-                offsets = np.minimum(offsets, self._stands_at(columns.poll_value[misplaced.record[chosen]], offsets))
-                times = np.maximum(times, self._appended_ns(columns.poll_value[misplaced.record[chosen]]))
+                offsets = np.minimum(offsets, self._stands_at(values, offsets))
+                times = np.maximum(times, self._appended_ns(values))
+                since = self._invoked_ns(values)
             violations.append(
-                Violations(_MISPLACED_KINDS[code], offsets, times, partial(self._misplaced, chosen, code))
+                Violations(_MISPLACED_KINDS[code], offsets, times, partial(self._misplaced, chosen, code), since)
             )
         offsets = columns.offset[placement.conflicting]
         times = np.maximum(columns.completed_ns[placement.conflicting], self._appended_ns(placement.value_at[offsets]))
-        violations.append(Violations("conflicting-offset", offsets, times, self._conflict))
+        since = np.minimum(columns.invoked_ns[placement.conflicting], self._invoked_ns(placement.value_at[offsets]))
+        violations.append(Violations("conflicting-offset", offsets, times, self._conflict, since))
         invoked = placement.latest[self._slots(placement.late)]
         # The pair concerns the lower of its two offsets, which is the one invoked too late; so does what excuses it.
         # An append may be invoked before the loss that excuses it, and find its place in the log after it.
@@ -199,15 +204,11 @@ class _Explainer:
 
     def _appended_ns(self, values: Int64) -> Int64:
         """Completion times of the appends of `values`; NEVER where one did not complete, or there is none."""
-        if not len(values):
-            return values
-        rows = np.flatnonzero((self.columns.kind == APPEND) & np.isin(self.columns.value, values))
-        if not len(rows):
-            return np.full(len(values), NEVER, dtype=np.int64)
-        rows = rows[np.argsort(self.columns.value[rows], kind="stable")]
-        where = np.minimum(np.searchsorted(self.columns.value[rows], values), len(rows) - 1)
-        present = self.columns.value[rows][where] == values
-        return np.where(present, self.columns.completed_ns[rows][where], NEVER)
+        return self.columns.of_appends(values, self.columns.completed_ns, NEVER)
+
+    def _invoked_ns(self, values: Int64) -> Int64:
+        """Since when records with `values` can have existed: always, where no append of one is known."""
+        return self.columns.of_appends(values, self.columns.invoked_ns, NOTHING)
 
     def _stands_at(self, values: Int64, otherwise: Int64) -> Int64:
         """The offsets at which `values` stand in the log; those in `otherwise` where one does not."""

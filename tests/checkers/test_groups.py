@@ -120,6 +120,44 @@ def test_a_first_commit_below_the_start_of_its_member_is_a_violation() -> None:
     assert kinds(verdict) == ["commit-went-back"]
 
 
+def after_losing(offset: int, time_s: int, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault model of the next checks was exceeded at that time, from `offset` of partition 0 of `topic` on."""
+    exceeded = Tolerances(Tolerance())
+    exceeded[topic, 0] = Tolerance(exceeded=(FaultModelExceeded(offset, time_s * S, ("everything",)),))
+    monkeypatch.setattr("checkers.groups.tolerances", lambda evidence: exceeded)
+
+
+@pytest.mark.parametrize(("lost_s", "validity"), [(11, Validity.UNKNOWN), (9, Validity.INVALID)])
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_loss_of_committed_offsets_excuses_nothing_that_was_committed_after_it(
+    acknowledged: bool, lost_s: int, validity: Validity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offset 8 is committed at 10 s; member 9 starts at 5."""
+    after_losing(0, lost_s, "__consumer_offsets", monkeypatch)
+    story = begun().poll(8, 7, 5, 8).commit(10, 7, 1, 8, "ok" if acknowledged else "info")
+    story = story if acknowledged else story.start(12, 8, 2, 8)
+    assert story.start(14, 9, 3, 5).verdict().validity is validity
+
+
+@pytest.mark.parametrize(("lost_s", "validity"), [(3, Validity.UNKNOWN), (1, Validity.INVALID)])
+def test_a_loss_of_records_excuses_no_delivery_of_one_appended_after_it(
+    lost_s: int, validity: Validity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_losing(0, lost_s, "t", monkeypatch)
+    story = GroupHistory().append(2, 0).start(4, 7, 1, 0)
+    assert story.verdict().validity is validity
+
+
+@pytest.mark.parametrize("settings", [{}, {"unclean_election": True}])
+def test_nothing_excuses_a_start_at_an_offset_that_nobody_committed(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = begun().poll(7, 7, 5, 8).start(9, 8, 2, 4)
+    assert story.verdict(**settings).validity is Validity.INVALID
+    after_losing(0, 8, "__consumer_offsets", monkeypatch)
+    assert story.verdict(**settings).validity is Validity.INVALID
+
+
 @pytest.mark.parametrize(
     ("topic", "lost", "validity"),
     [
@@ -134,9 +172,7 @@ def test_a_member_goes_back_with_a_log_that_lost_more_than_is_promised(
 ) -> None:
     """Seed 7003074 of varied runs of 10 s with the workload groups: a broker without the end of its log was elected as
     the last known leader, which that strategy accepts, and a member that had committed 95 went on at 5."""
-    exceeded = Tolerances(Tolerance())
-    exceeded[topic, 0] = Tolerance(exceeded=(FaultModelExceeded(lost, 7 * S, ("everything",)),))
-    monkeypatch.setattr("checkers.groups.tolerances", lambda evidence: exceeded)
+    after_losing(lost, 7, topic, monkeypatch)
     assert begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8).verdict().validity is validity
 
 

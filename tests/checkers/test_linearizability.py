@@ -206,6 +206,23 @@ def test_a_loss_beyond_the_fault_model_excuses_only_violations_that_it_may_have_
     assert verdict_on(*inexcusable, tolerance=beyond).validity is INVALID
 
 
+@pytest.mark.parametrize(("lost_at", "validity"), [(6, UNKNOWN), (4, INVALID)])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [append(2, 5, 7, 1), append(3, 5, 8, 1)],
+        [append(2, 5, 7, 1), append(3, 12, outcome=INFO), poll(1, 22, 23, 3)],
+        [append(2, 5, 7, 1), poll(1, 20, 21, 2, 2)],
+    ],
+    ids=["acknowledged twice", "another is read", "duplicate"],
+)
+def test_a_loss_excuses_nothing_about_records_appended_after_it(
+    rows: list[Row], lost_at: int, validity: Validity
+) -> None:
+    beyond = Tolerance(exceeded=(FaultModelExceeded(offset=1, time_ns=lost_at, lines=("lost",)),))
+    assert verdict_on(append(1, 0, 1, 0), *rows, tolerance=beyond).validity is validity
+
+
 def test_unclean_topics_may_lose_but_not_invent() -> None:
     unclean = Tolerance(unclean=True)
     verdict = verdict_on(append(1, 0, 1, 0), append(2, 2, 3, 0), tolerance=unclean)

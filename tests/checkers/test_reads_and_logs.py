@@ -12,6 +12,7 @@ import pytest
 from checkers import logs, reads
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Validity, Verdict
+from checkers.violations import FaultModelExceeded, Tolerance
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import Row, append, poll
 from workloads.columns import FAIL, INFO
@@ -68,6 +69,26 @@ def test_one_offset_with_two_values_is_a_conflict() -> None:
     verdict = read(rows)
     assert kinds(verdict) == ["conflicting-offset"]
     assert verdict.findings[0].operations == (2, 3)
+
+
+@pytest.mark.parametrize(("lost_s", "validity"), [(6, Validity.UNKNOWN), (4, Validity.INVALID)])
+@pytest.mark.parametrize(
+    ("rows", "log", "marked"),
+    [
+        ([append(7, 5, 7, 0), poll(0, 8, 9, 7, 7)], [], 0),
+        ([append(7, 5, 7, 0)], [(1, 7), (1, 7)], 0),
+        ([append(7, 5, 7, 0), append(8, 9, 10, 0)], [], 0),
+        ([append(7, 5, 7, 0), append(8, 9, outcome=INFO)], [(1, 8)], 1),
+    ],
+    ids=["duplicate", "duplicate in one log", "conflict", "conflict with a log"],
+)
+def test_a_loss_excuses_nothing_about_records_appended_after_it(
+    rows: list[Row], log: list[tuple[int, int]], marked: int, lost_s: int, validity: Validity
+) -> None:
+    disks = on_disk(b1=log)
+    disks["replica_ends"] = small_evidence.marked(disks["replica_ends"], b1=marked)
+    lost = Tolerance(exceeded=(FaultModelExceeded(0, lost_s * small_evidence.S, ("lost",)),))
+    assert reads.check_partition(small_evidence.history(rows), **disks, tolerance=lost).validity is validity
 
 
 def test_a_disk_counts_below_its_high_watermark_or_after_recovery() -> None:
