@@ -7,7 +7,8 @@ therefore applied record by record.
 
 A replica *lost* the offsets [a, b) when a fault measured `lost_bytes` > 0 on its node, and the log it then recovered
 ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace). It lacks
-offset o from the time of that measurement until its log has passed o again. The fault model is *exceeded* from the
+offset o from the time of that measurement until its log has passed o again. A replica that a reassignment removed has
+deleted its log, and lost nothing of it (`replica_deleted`): from then on nothing rests on it. The fault model is *exceeded* from the
 least offset on that as many replicas as `min.insync.replicas` lacked at one time.
 
 A fault whose effect on a node could not be read back (`unknown_lost_bytes`) may have lost anything: the trace decides,
@@ -61,7 +62,7 @@ VANISHED = "vanished"
 _UNKNOWN_LOSS = "unknown_lost_bytes"
 _OF_POWER_LOSS = frozenset({"unsynced_bytes", _UNKNOWN_LOSS})
 """Evidence that a fault which cuts the power measures, of that node alone, or could not measure."""
-_LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered")
+_LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered", "replica_deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,10 @@ def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> li
                 loss = _loss(node, log_end, end, since_ns, events[number + 1 :])
                 losses.append(replace(loss, unmeasured=_unmeasured(causes)))
             previous_ns = time_ns
-        end = offset if kind == "truncated" else log_end if log_end >= 0 else end
+        if kind == "replica_deleted":
+            end = 0
+        else:
+            end = offset if kind == "truncated" else log_end if log_end >= 0 else end
     return losses
 
 
@@ -264,6 +268,8 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
         elif kind == "truncated":
             # A log that starts again further up lacks nothing any more: the records below have been deleted.
             reached = max(first, offset)
+        elif kind == "replica_deleted":
+            reached = end
         if reached != before:
             regained.append((time_ns, reached))
         if reached >= end:

@@ -66,6 +66,26 @@ def test_losses_of_different_tails_do_not_exceed_the_fault_model() -> None:
     assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 5))) == {}
 
 
+def deleted(time_s: float, node: str) -> dict[str, Any]:
+    return small_evidence.event(time_s, node, "replica_deleted")
+
+
+@pytest.mark.parametrize(
+    "b1",
+    [
+        [deleted(3, "b1"), recovered(6, "b1", 0)],
+        [deleted(3, "b1"), appended(4, "b1", 0, 4), recovered(6, "b1", 4)],
+        [recovered(5.5, "b1", 4), deleted(5.6, "b1")],
+    ],
+    ids=["deleted before", "added again", "deleted after its loss"],
+)
+def test_a_replica_that_was_removed_lost_none_of_the_records_it_deleted(b1: list[dict[str, Any]]) -> None:
+    events = [*FULL, *b1, recovered(7, "b2", 4)]
+    assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 5.8))) == {}
+    kept = [*FULL, recovered(6, "b1", 4), recovered(7, "b2", 4)]
+    assert T in tolerances(evidence(kept, power_loss("b1", 5), power_loss("b2", 5.8)))
+
+
 def elected(time_s: float, leader: int, reason: str = "last_known_leader") -> dict[str, Any]:
     detail = {"reason": reason, "unclean": True}
     return small_evidence.event(time_s, "c1", "partition_changed", leader=leader, leader_epoch=2, detail=detail)
