@@ -7,8 +7,8 @@ therefore applied record by record.
 
 A replica *lost* the offsets [a, b) when a fault measured `lost_bytes` > 0 on its node, and the log it then recovered
 ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace). It lacks
-offset o from the time of that measurement until its log has passed o again. A replica that a reassignment removed has
-deleted its log, and lost nothing of it (`replica_deleted`): from then on nothing rests on it. The fault model is *exceeded* from the
+offset o from the time of that measurement until its log has passed o again. A replica that was removed has deleted its
+log (`replica_deleted`): it lost nothing of it, and nothing rests on it any more. The fault model is *exceeded* from the
 least offset on that as many replicas as `min.insync.replicas` lacked at one time.
 
 A fault whose effect on a node could not be read back (`unknown_lost_bytes`) may have lost anything: the trace decides,
@@ -63,6 +63,10 @@ _UNKNOWN_LOSS = "unknown_lost_bytes"
 _OF_POWER_LOSS = frozenset({"unsynced_bytes", _UNKNOWN_LOSS})
 """Evidence that a fault which cuts the power measures, of that node alone, or could not measure."""
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered", "replica_deleted")
+
+_DECISION_NS_MAX = 100_000_000
+"""Inaccuracy of the times of decisions that were read from a metadata log: they are in milliseconds, by a clock that
+its host may adjust during the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,26 +307,45 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
     )
 
 
-def _last_known_leaders(evidence: RunEvidence) -> dict[TopicPartition, list[tuple[int, str]]]:
-    """Each election of a last known leader as (time in ns, node); NEVER where the trace cannot be compared with the
-    times of the faults."""
+@dataclass(frozen=True, slots=True)
+class _LastKnownLeaderElection:
+    """An election of a last known leader."""
+
+    node: str
+    earliest_ns: int
+    """-1 where its time is not known."""
+    latest_ns: int
+    """NEVER where its time is not known."""
+
+
+def _last_known_leaders(evidence: RunEvidence) -> dict[TopicPartition, list[_LastKnownLeaderElection]]:
+    """Each election of a last known leader. Its time is not known where it cannot be compared with those of the faults;
+    a decision that was read from a metadata log has the time of the controller that made it, which counts unless a
+    fault changed that clock."""
+    settings = evidence.settings
+    dated_by_controllers = settings.has_decisions and not settings.has_trace
+    wrong_clocks = _nodes_of_family(evidence.faults, "clock") if dated_by_controllers else frozenset()
+    inexact_ns = _DECISION_NS_MAX if dated_by_controllers else 0
     changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
-    names = ("topic", "partition", "time_ns", "leader", "detail")
-    elections: dict[TopicPartition, list[tuple[int, str]]] = {}
-    for topic, partition, time_ns, leader, detail in zip(
+    names = ("topic", "partition", "node", "time_ns", "leader", "detail")
+    elections: dict[TopicPartition, list[_LastKnownLeaderElection]] = {}
+    for topic, partition, node, time_ns, leader, detail in zip(
         *(changes.column(name).to_pylist() for name in names), strict=True
     ):
         if json.loads(detail or "{}").get("reason") == LAST_KNOWN_LEADER_ELECTED:
-            elected_ns = time_ns if evidence.settings.has_ordered_trace else NEVER
-            elections.setdefault((topic, partition), []).append((elected_ns, f"b{leader}"))
+            comparable = settings.comparable_clocks and node not in wrong_clocks
+            times_ns = (time_ns - inexact_ns, time_ns + inexact_ns) if comparable else (-1, NEVER)
+            elections.setdefault((topic, partition), []).append(_LastKnownLeaderElection(f"b{leader}", *times_ns))
     return elections
 
 
 def _lost_by_last_known_leaders(
-    lost: list[ReplicaLoss], elections: Iterable[tuple[int, str]]
+    lost: list[ReplicaLoss], elections: Iterable[_LastKnownLeaderElection]
 ) -> Iterator[FaultModelExceeded]:
-    """Each election of a replica that lacked records at that time, with the least offset that it lacked."""
-    for time_ns, node in elections:
+    """Each election of a replica that lacked records at that time, with the least offset that it lacked. Nobody appends
+    shortly before it, since the partition has no leader."""
+    for election in elections:
+        node, time_ns = election.node, election.latest_ns
         lacking = [loss for loss in lost if loss.node == node and loss.lacked_from(time_ns) is not None]
         if not lacking:
             continue
@@ -333,7 +356,7 @@ def _lost_by_last_known_leaders(
             f"a possible loss that unclean.recovery.strategy=last-known-leader accepts: {node}, the last known leader, "
             f"was elected{when} and lacked offset {least} since the power loss at {since_ns / 1e9:.3f} s"
         )
-        yield FaultModelExceeded(least, since_ns if time_ns == NEVER else time_ns, (line,))
+        yield FaultModelExceeded(least, max(since_ns, election.earliest_ns), (line,))
 
 
 class Tolerances(dict[TopicPartition, Tolerance]):
@@ -393,5 +416,9 @@ def check_partitions(checker: str, evidence: RunEvidence, check: Callable[..., V
 
 def lied_to(faults: pa.Table) -> frozenset[str]:
     """The nodes whose disk lied about fsync at some time."""
-    lies = faults.filter(pc.equal(faults["family"], "fsync-lies"))
-    return frozenset(pc.list_flatten(lies.column("nodes")).to_pylist())
+    return _nodes_of_family(faults, "fsync-lies")
+
+
+def _nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
+    of_family = faults.filter(pc.equal(faults["family"], family))
+    return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())

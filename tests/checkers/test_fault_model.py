@@ -119,6 +119,21 @@ def test_without_comparable_clocks_all_that_a_last_known_leader_may_have_lost_is
     assert (excess.offset, excess.time_ns) == (0, 5 * small_evidence.S)
 
 
+@pytest.mark.parametrize(
+    ("elected_s", "clock_of", "excess_s"),
+    [(4, None, None), (7, None, 6.9), (4, "c1", 5), (4, "c2", None)],
+    ids=["before the loss", "after it", "by a wrong clock", "by another's clock"],
+)
+def test_a_decision_read_from_a_metadata_log_has_the_time_of_its_controller(
+    elected_s: float, clock_of: str | None, excess_s: float | None
+) -> None:
+    """Without a trace b1 may have lost everything at 5 s."""
+    clocks = [small_evidence.fault("clock", [clock_of], 1, 2, {"offset_ms": 5000})] if clock_of else []
+    decided = {"has_trace": False, "has_decisions": True}
+    found = tolerances(evidence([elected(elected_s, 1)], power_loss("b1", 5), *clocks, **decided))
+    assert [excess.time_ns for excess in found[T].exceeded] == ([excess_s * S] if excess_s else [])
+
+
 def test_a_log_that_comes_back_shorter_without_a_lossy_fault_is_no_loss() -> None:
     kill = small_evidence.fault("kill", ["b1"], 5, 6, {"killed": 1})
     assert replica_losses(evidence([*FULL, recovered(6, "b1", 4), recovered(6, "b2", 4)], kill)) == {}
