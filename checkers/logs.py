@@ -12,6 +12,10 @@ replicas-differ  after recovery the logs are not equal from the later of their s
                  by then and every replica is in the ISR, so nothing is left to be copied or truncated; nothing excuses
                  it.
 
+log-starts-late  a log starts above everything that was ever to be deleted (`checkers.deletions`): it lacks its
+                 beginning, and is compared with others only from there on. A replica that a reassignment added starts
+                 no higher than its leader, whose start only deletions move. With a retention nothing is said.
+
 leader-epoch-fell
                  along one log, a record has a lower leader epoch than the one before it. Leaders append in their own
                  epoch, which is higher than that of every record they took over, so this holds always, like Log
@@ -39,8 +43,8 @@ after the file has lost the entries. An epoch none of whose records is left, by 
 
 A record is compared by offset, leader epoch, value, producer id and sequence.
 
-The verdict is `unknown` when fewer logs than replicas were collected, and for a damaged log on a disk that lied about
-fsync: a broker need not read again what it had synced.
+The verdict is `unknown` when fewer logs than replicas were collected, and for a log that is damaged, or starts late, on
+a disk that lied about fsync: a broker need not read again what it had synced.
 
 Blind spots: the same error on all replicas; divergence that was repaired before the end; a replica
 whose high watermark is not known (-1) is compared below it only after recovery.
@@ -133,7 +137,7 @@ def check_partition(
 ) -> Verdict:
     """The logs of one partition, collected at `collected_ns`; the disks of `liars` lied about fsync. Epoch checkpoints
     are checked but on the nodes `checkpoints_unchecked`, on none where that is None; a deletion of records below
-    `deletable_below` may have been asked for."""
+    `deletable_below`, and of none above it, may have been asked for."""
     ends = replica_ends.sort_by("node").to_pylist()
     topic, partition = (ends[0]["topic"], ends[0]["partition"]) if ends else ("", -1)
     logs = [_log(replicas, row) for row in ends]
@@ -141,6 +145,7 @@ def check_partition(
         "log-mismatch": [],
         "log-divergence": [],
         "replicas-differ": [],
+        "log-starts-late": [],
         "leader-epoch-fell": [],
         "torn-log": [],
         "corrupt-log": [],
@@ -156,7 +161,13 @@ def check_partition(
     checkpoints = [log for log in logs if checkpoints_unchecked is not None and log.node not in checkpoints_unchecked]
     for log in logs:
         of_checkpoint = _checkpoint(log, recovered, deletable_below) if log in checkpoints else ()
-        of_log = (*_falls(log), *_damage(log, recovered and log.node not in liars), *of_checkpoint)
+        honest = log.node not in liars
+        of_log = (
+            *(_late_start(log, deletable_below) if honest else ()),
+            *_falls(log),
+            *_damage(log, recovered and honest),
+            *of_checkpoint,
+        )
         for kind, offset, lines in of_log:
             finding = Finding(kind, lines, topic, partition, offsets=(offset,), time_ns=collected_ns)
             differences[kind].append((offset, finding))
@@ -179,9 +190,11 @@ def check_partition(
         line = f"{len(logs)} of {replicas_expected} replicas' logs were collected: {names}"
         doubts.append(Finding("logs-missing", (line,), topic, partition))
     for log in logs:
-        if recovered and log.damage and log.node in liars:
-            lines = (_damage_line(log), f"the disk of {log.node} lied about fsync, and may have lost what was synced")
-            doubts.append(Finding("fsync-lies", lines, topic, partition, offsets=(log.end,)))
+        if log.node not in liars:
+            continue
+        reason = f"the disk of {log.node} lied about fsync, and may have lost what was synced"
+        for _, offset, lines in (*_late_start(log, deletable_below), *_damage(log, recovered)):
+            doubts.append(Finding("fsync-lies", (lines[0], reason), topic, partition, offsets=(offset,)))
     return verdict_of(NAME, violations, tolerance or Tolerance(), figures, doubts)
 
 
@@ -241,6 +254,14 @@ def _compare(one: ReplicaLog, other: ReplicaLog, recovered: bool) -> list[_Diffe
         )
         differences.append(("replicas-differ", short.end, lines))
     return differences
+
+
+def _late_start(log: ReplicaLog, deletable_below: int) -> Iterator[_Difference]:
+    if log.start > deletable_below:
+        asked = (
+            f"the records below {deletable_below} were to be deleted" if deletable_below else "nobody asked for that"
+        )
+        yield "log-starts-late", deletable_below, (f"{log.node}'s log starts at {log.start}, not at 0", asked)
 
 
 def _falls(log: ReplicaLog) -> Iterator[_Difference]:

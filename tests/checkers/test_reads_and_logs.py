@@ -263,7 +263,7 @@ def test_a_checkpoint_begins_where_the_log_does_or_further_up_where_deletion_was
     deletion = {"asked_below": 1, "deleted": 1}
     request = small_evidence.fault("delete-records", ["b1"], 1, 2, deletion) | {"detail": '{"partition": 0}'}
     assert checkpointed((0, 1), (2, 2)) == ["epoch-checkpoint-lacks"]
-    assert checkpointed((0, 1), (2, 2), start=1) == []
+    assert checkpointed((0, 1), (2, 2), start=1, fault=request) == []
     assert checkpointed((0, 1), (2, 2), fault=request) == []
     assert checkpointed((2, 2), fault=request) == ["epoch-checkpoint-lacks"], "deletion was requested below 1"
     assert checkpointed((2, 2), retention_ms=1000) == []
@@ -279,6 +279,45 @@ def test_epoch_checkpoints_are_checked_where_they_are_kept_up_to_date_and_nothin
     assert checkpointed((0, 0), fault=killed) == ["epoch-checkpoint-lacks"]
     of_another = small_evidence.fault("power-loss", ["b2"], 1, 2, {"unsynced_bytes": 9, "lost_bytes": 9})
     assert checkpointed((0, 0), fault=of_another) == ["epoch-checkpoint-lacks"]
+
+
+@pytest.mark.parametrize(
+    ("deletion", "settings", "found"),
+    [
+        (None, {}, ["log-starts-late"]),
+        ({"asked_below": 1}, {}, ["log-starts-late"]),
+        ({"asked_below": 2}, {}, []),
+        ({"to_high_watermark": 1}, {}, []),
+        (None, {"retention_ms": 1000}, []),
+    ],
+)
+def test_a_log_starts_no_higher_than_deletion_was_requested(
+    deletion: dict[str, int] | None, settings: dict[str, int], found: list[str]
+) -> None:
+    """b3 lacks its beginning, with a trace or without one, and nothing is left to compare it with there."""
+    replicas, ends = small_evidence.logs(
+        b1=[(1, 7), (1, 8), (1, 9)], b2=[(1, 7), (1, 8), (1, 9)], b3=[None, None, (1, 9)]
+    )
+    ends = small_evidence.starting(ends, b3=2)
+    requests = [small_evidence.fault("delete-records", ["b1"], 1, 2, deletion)] if deletion else []
+    for has_trace in (True, False):
+        run = RunEvidence(
+            replicas=replicas,
+            replica_ends=ends,
+            faults=small_evidence.faults(*requests),
+            settings=CheckSettings(has_trace=has_trace, **settings),
+            recovery={"recovered": True},
+        )
+        assert kinds(logs.check(run)) == found
+
+
+def test_a_log_that_starts_late_on_a_disk_that_lied_is_unknown() -> None:
+    replicas, ends = small_evidence.logs(b1=[(1, 7), (1, 8)], b2=[None, (1, 8)])
+    ends = small_evidence.starting(ends, b2=1)
+    lies = small_evidence.faults(small_evidence.fault("fsync-lies", ["b2"], 1, 2, {"lies": 1}))
+    run = RunEvidence(replicas=replicas, replica_ends=ends, settings=CheckSettings(replication_factor=2))
+    assert logs.check(run).validity is Validity.INVALID
+    assert logs.check(replace(run, faults=lies)).validity is Validity.UNKNOWN
 
 
 def damaged(damage: str, *, recovered: bool = True, faults: pa.Table | None = None) -> Verdict:
