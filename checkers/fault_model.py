@@ -64,6 +64,8 @@ _OF_POWER_LOSS = frozenset({"unsynced_bytes", _UNKNOWN_LOSS})
 """Evidence that a fault which cuts the power measures, of that node alone, or could not measure."""
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered", "replica_deleted")
 
+_INJECTION_NS_MIN = 5_000_000_000
+"""A fault may have held on the first of its nodes so long before it held on all; longer, where that was measured."""
 _DECISION_NS_MAX = 100_000_000
 """Inaccuracy of the times of decisions that were read from a metadata log: they are in milliseconds, by a clock that
 its host may adjust during the run."""
@@ -416,7 +418,23 @@ def check_partitions(checker: str, evidence: RunEvidence, check: Callable[..., V
 
 def lied_to(faults: pa.Table) -> frozenset[str]:
     """The nodes whose disk lied about fsync at some time."""
-    return _nodes_of_family(faults, "fsync-lies")
+    return frozenset(lied_since(faults))
+
+
+def lied_since(faults: pa.Table) -> dict[str, int]:
+    """Node → time in ns since which its disk may have lied about fsync."""
+    since: dict[str, int] = {}
+    for row in faults.filter(pc.equal(faults["family"], "fsync-lies")).to_pylist():
+        for node in row["nodes"]:
+            since[node] = min(injected_ns(row), since.get(node, NEVER))
+    return since
+
+
+def injected_ns(fault: Mapping[str, Any]) -> int:
+    """The earliest time at which the fault of this row may have held on some node: it counts from when it holds on all
+    of them."""
+    injection_s = json.loads(fault["evidence"] or "{}").get("injection_seconds", 0)
+    return int(fault["started_ns"]) - max(_INJECTION_NS_MIN, round(injection_s * 1e9))
 
 
 def _nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:

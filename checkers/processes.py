@@ -5,7 +5,8 @@ process-crashed  a node's process ended by itself: a finding even where it broke
 node-vanished    a node's machine was removed by something outside the run, so nobody knows how its process ended;
                  the verdict is then `unknown`, unless another process crashed
 
-A node whose disk a fault filled may end: one that says in one line that it has no space has not crashed. Kafka says it
+A node whose disk a fault filled may end, until shortly after that fault: one that says in one line that it has no space
+has not crashed. Kafka says it
 in the last error of its log: a fatal fault that want of space caused, or that all its log directories have failed, one
 of them for want of space.
 
@@ -20,6 +21,7 @@ import re
 from typing import Any, Final
 
 from checkers.evidence import EvidencePart, RunEvidence
+from checkers.fault_model import injected_ns
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "processes"
@@ -34,8 +36,8 @@ _KAFKA_ENTRY: Final = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+ (?=[A-Z]+ )", re.MUL
 _KAFKA_NO_SPACE: Final = "No space left on device"
 _KAFKA_FATAL: Final = "Encountered fatal fault: "
 _KAFKA_LOGS_FAILED: Final = "Shutdown broker because all log dirs in "
-_INJECTION_NS_MAX: Final = 5_000_000_000
-"""A fault counts from when it holds on all of its nodes; the first of them may be hit earlier by so much."""
+_ENDING_NS_MAX: Final = 60_000_000_000
+"""A node that could not write may take so long to end after there is room again."""
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -62,15 +64,16 @@ def check(evidence: RunEvidence) -> Verdict:
 
 
 def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:
-    """Whether its last words are about want of space, after a fault began to fill its disk."""
+    """Whether its last words are about want of space, and a fault filled its disk, or had just done so."""
     lines = crash["error"].strip().splitlines()
     if not lines or not (_NO_SPACE.search(lines[-1]) or _kafka_had_no_space(crash["error"])):
         return False
     return any(
         row["fault"] in _FILLING
         and crash["node"] in row["nodes"]
-        and row["started_ns"] - _INJECTION_NS_MAX <= crash["time_ns"]
-        for row in evidence.faults.select(["fault", "nodes", "started_ns"]).to_pylist()
+        and injected_ns(row) <= crash["time_ns"]
+        and (row["ended_ns"] is None or crash["time_ns"] <= row["ended_ns"] + _ENDING_NS_MAX)
+        for row in evidence.faults.to_pylist()
     )
 
 

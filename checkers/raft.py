@@ -26,7 +26,7 @@ registered-in-session       a broker registers anew once the session of its earl
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
-but a disk that lies about fsync: a run with such a fault against a controller is `unknown`.
+but a disk that lies about fsync: from the beginning of such a fault against a controller on, a violation is `unknown`.
 
 *A controller may become leader long after others voted for it.* c2 stands in epoch 6; c3 leads in epoch 7 and commits;
 a vote for c2 arrives, and it leads in epoch 6 for an instant. What was committed in epoch 7 is not for it to hold, also
@@ -47,10 +47,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import lied_to
+from checkers.fault_model import lied_since
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
+from workloads.columns import NEVER
 
 NAME = "raft"
 RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.SETTINGS})
@@ -430,10 +431,15 @@ def check(evidence: RunEvidence) -> Verdict:
     notes = (_DECISIONS_ALONE,) if decisions_alone else ()
     if not raft.findings:
         return Verdict(NAME, Validity.VALID, notes, figures)
-    liars = sorted(lied_to(evidence.faults) & raft.logs.keys())
-    if liars:
-        shown.append(Finding("fsync-lies", (f"the disk of {liars[0]} lied about fsync: no promise holds then",)))
-    return Verdict(NAME, Validity.UNKNOWN if liars else Validity.INVALID, tuple(shown), figures)
+    liars = {since_ns: node for node, since_ns in lied_since(evidence.faults).items() if node in raft.logs}
+    first_ns = min(liars, default=NEVER)
+    # Decisions have the times of the controllers' own clocks.
+    excused = bool(liars) and (decisions_alone or all(finding.time_ns >= first_ns for finding in raft.findings))
+    if excused:
+        shown.append(
+            Finding("fsync-lies", (f"the disk of {liars[min(liars)]} lied about fsync: no promise holds then",))
+        )
+    return Verdict(NAME, Validity.UNKNOWN if excused else Validity.INVALID, tuple(shown), figures)
 
 
 def _differ(one: int, other: int) -> bool:

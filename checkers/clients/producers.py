@@ -27,7 +27,7 @@ truncations, unclean elections and power losses, too. Three things are no violat
 
 *Producer ids* are joined by value: the history says which process appended it, the logs which id it has. Controllers
 hand out ids in blocks, from their committed metadata, so only a disk of a controller that lies about fsync excuses an
-id given twice; the verdict is then `unknown`.
+id given twice; the verdict is then `unknown`, unless both had been given away before it lied.
 
 The verdict is `unknown` when no log has a record of the partition, although one was acknowledged that nothing has
 deleted: sequence numbers are nowhere else.
@@ -38,14 +38,16 @@ of a producer id; records of a compacted topic, which are taken for missing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import check_partitions, lied_to
+from checkers.fault_model import check_partitions, lied_since
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers
@@ -64,7 +66,7 @@ def check(evidence: RunEvidence) -> Verdict:
         check_partition,
         acks=evidence.settings.acks,
         expiration_ms=evidence.settings.producer_id_expiration_ms,
-        controllers_lied_to=tuple(sorted(node for node in lied_to(evidence.faults) if node.startswith("c"))),
+        controllers_lied_since={node: at for node, at in lied_since(evidence.faults).items() if node.startswith("c")},
     )
     return check_partitions(NAME, evidence, check_one, evidence.replicas)
 
@@ -77,7 +79,7 @@ def check_partition(
     partition: int = -1,
     acks: int = -1,
     expiration_ms: int = NEVER,
-    controllers_lied_to: tuple[str, ...] = (),
+    controllers_lied_since: Mapping[str, int] = MappingProxyType({}),
     tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run."""
@@ -86,18 +88,17 @@ def check_partition(
     ended_ns = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
     expires = expiration_ms * 1_000_000 <= _RUNS_PER_EXPIRATION * ended_ns
     order = _order(columns, acks, topic, partition)
-    twice = _ids_twice(columns, log)
-    violations = [order, *([] if expires else log.violations()), *([] if controllers_lied_to else [twice])]
+    first_ns = min(controllers_lied_since.values(), default=NEVER)
+    twice, forgotten = _ids_twice(columns, log, first_ns)
+    violations = [order, *([] if expires else log.violations()), twice]
     figures = {"producers": float(len(np.unique(log.producer_id))), "records": float(len(log.offset))}
     doubts = []
     tolerance = tolerance or Tolerance()
     if not replicas.num_rows and acks != 0 and _has_stayed(columns, tolerance.deleted_below):
         doubts.append(Finding("logs-missing", ("no replica's log has a record of this partition",), topic, partition))
-    if controllers_lied_to and len(twice):
-        lines = (
-            *twice.explain(0).lines,
-            f"the disk of {controllers_lied_to[0]} lied about fsync: it may have forgotten",
-        )
+    if len(forgotten):
+        liar = min(controllers_lied_since, key=controllers_lied_since.__getitem__)
+        lines = (*forgotten.explain(0).lines, f"the disk of {liar} lied about fsync: it may have forgotten")
         doubts.append(Finding("fsync-lies", lines, topic, partition))
     return verdict_of(NAME, violations, tolerance, figures, doubts)
 
@@ -210,8 +211,9 @@ class _Batches:
 _READ = ("producer_id", "producer_epoch", "sequence", "offset", "value")
 
 
-def _ids_twice(columns: Columns, log: _Batches) -> Violations:
-    """Records of a producer id that another process than its first one appended."""
+def _ids_twice(columns: Columns, log: _Batches, lied_since_ns: int) -> tuple[Violations, Violations]:
+    """Records of a producer id that another process than its first one appended: first those whose appends had
+    both completed before controllers may have forgotten which ids they had given away."""
     appends = np.flatnonzero(columns.kind == APPEND)
     appends = appends[np.argsort(columns.value[appends], kind="stable")]
     known = np.flatnonzero(np.isin(log.value, columns.value[appends]))
@@ -238,6 +240,9 @@ def _ids_twice(columns: Columns, log: _Batches) -> Violations:
             (int(log.offset[known[of]]), int(log.offset[known[at]])),
         )
 
-    return Violations(
+    both = Violations(
         "producer-id-twice", log.offset[known[others]], np.full(len(others), NEVER, dtype=np.int64), explain
     )
+    completed_ns = np.maximum(columns.completed_ns[rows[others]], columns.completed_ns[rows[owner[others]]])
+    before = (completed_ns < lied_since_ns) | (lied_since_ns == NEVER)
+    return both.chosen(np.flatnonzero(before)), both.chosen(np.flatnonzero(~before))

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from checkers.clients import producers
 from checkers.tables import REPLICAS
 from checkers.verdict import Validity, Verdict
 from checkers.violations import Deletion, Tolerance
-from tests.checkers.small_evidence import history
+from tests.checkers.small_evidence import S, history
 from tests.checkers.small_histories import Row, append, poll
 from workloads.columns import INFO
 
@@ -110,6 +111,14 @@ def test_a_producer_id_belongs_to_one_producer() -> None:
     rows = [append(7, 0, 1, 0), append(8, 2, 3, 1), append(9, 4, 5, 2)]
     assert verdict(rows, ONE_AFTER_THE_OTHER, processes=(1, 1, 1)).validity is Validity.VALID
     assert kinds(verdict(rows, ONE_AFTER_THE_OTHER, processes=(1, 2, 2))) == ["producer-id-twice"]
+
+
+@pytest.mark.parametrize(("lied_s", "validity"), [(1, Validity.UNKNOWN), (4, Validity.INVALID)])
+def test_a_controller_forgets_no_producer_ids_before_its_disk_lies(lied_s: int, validity: Validity) -> None:
+    rows = [append(7, 0, 1, 0), append(8, 2, 3, 1), append(9, 4, 5, 2)]
+    lies = {"c1": lied_s * S, "c2": 90 * S}
+    found = verdict(rows, ONE_AFTER_THE_OTHER, processes=(1, 2, 2), controllers_lied_since=lies)
+    assert found.validity is validity
 
 
 def test_without_a_log_the_verdict_is_unknown_unless_nothing_must_be_in_it() -> None:

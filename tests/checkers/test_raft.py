@@ -269,6 +269,14 @@ def test_a_violation_on_a_disk_that_lies_about_fsync_is_unknown() -> None:
     assert verdict(*COMMITTED, faults=[lies]).validity is Validity.VALID
 
 
+@pytest.mark.parametrize(("started_s", "validity"), [(11, Validity.UNKNOWN), (50, Validity.INVALID)])
+def test_a_disk_that_lies_later_excuses_no_violation(started_s: float, validity: Validity) -> None:
+    """It may have begun to lie a little earlier than on the last of its nodes."""
+    votes = [event | {"time_ns": event["time_ns"] + 6 * small_evidence.S} for event in BROKEN["voted-twice"]]
+    lies = small_evidence.fault("fsync-lies", ["c1", "c2", "c3"], started_s, 60, {"lies": 3})
+    assert verdict(*votes, faults=[lies]).validity is validity
+
+
 def test_the_verdict_is_unknown_without_comparable_clocks_or_any_controller() -> None:
     assert verdict(*COMMITTED, comparable_clocks=False).validity is Validity.UNKNOWN
     assert verdict().validity is Validity.UNKNOWN

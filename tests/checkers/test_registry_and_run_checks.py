@@ -252,6 +252,15 @@ def test_kafka_says_that_its_full_disk_is_full_in_the_last_error_of_its_log(log:
     assert processes.check(never_filled).validity is Validity.INVALID
 
 
+@pytest.mark.parametrize(
+    ("ended_s", "validity"), [(40, Validity.VALID), (11, Validity.INVALID), (None, Validity.VALID)]
+)
+def test_a_disk_that_was_emptied_long_ago_excuses_nothing(ended_s: float | None, validity: Validity) -> None:
+    crash = {"node": "b2", "time_ns": 90 * 10**9, "error": NO_SPACE}
+    rows = small_evidence.faults(small_evidence.fault("disk-full", ["b2"], 10, ended_s, {}))
+    assert processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows)).validity is validity
+
+
 def test_a_disk_filled_later_excuses_nothing() -> None:
     crash = {"node": "b2", "time_ns": 12 * 10**9, "error": NO_SPACE}
     rows = small_evidence.faults(small_evidence.fault("disk-full", ["b2"], 30, 35, {}))
