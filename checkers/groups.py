@@ -33,7 +33,8 @@ excuses a start at an offset that was never committed. Commits that go back are 
 partition's own records as well: their member goes back to where the log ends. `not-delivered` promises nothing for
 acks=1 or 0.
 
-Records that were deleted (`checkers.deletions`) may be skipped and need not be delivered.
+Records that were deleted (`checkers.deletions`) may be skipped, once a deletion of any in the partition was asked for,
+and need not be delivered.
 
 Blind spots: records delivered more than once, which a group may do; a member that was assigned partitions and died
 before it had fetched its start offset; members that commit nothing and die.
@@ -41,8 +42,10 @@ before it had fetched its start offset; members that commit nothing and die.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +58,7 @@ from checkers.committed_offset import (
     operations_of,
     unfounded_starts,
 )
+from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import tolerances
 from checkers.tables import of_partition
@@ -111,7 +115,7 @@ def _check_partition(
     }
     group = [
         *_owned_twice(starts),
-        *_reading(starts, polls, commits, of_records.deleted_below),
+        *_reading(starts, polls, commits, partial(_deleted_by, of_records, _deletable_since_ns(evidence, partition))),
         *_stale(commits, generation_starts),
         *unfounded_starts(starts, commits),
     ]
@@ -139,6 +143,19 @@ def _check_script(rows: pa.Table, topic: str, partition: int, confirmed: bool, o
         "script_commits_acknowledged": float(sum(row.ok for row in commits)),
     }
     return verdict_of(NAME, _violations(unfounded, topic, partition), of_offsets, figures)
+
+
+def _deletable_since_ns(evidence: RunEvidence, partition: int) -> int:
+    """Since when records of the partition may have been deleted; NEVER where nobody asked for that."""
+    if evidence.settings.retains_less:
+        return 0
+    faults = evidence.faults.filter(pc.equal(evidence.faults["fault"], DELETE_RECORDS))
+    asked = (row for row in faults.to_pylist() if json.loads(row["detail"] or "{}").get("partition", 0) == partition)
+    return min((int(row["started_ns"]) for row in asked), default=NEVER)
+
+
+def _deleted_by(of_records: Tolerance, since_ns: int, time_ns: int) -> int:
+    return of_records.deleted_below if since_ns <= time_ns else 0
 
 
 def _starts_and_commits(rows: Iterable[GroupOperation]) -> tuple[list[GroupOperation], list[GroupOperation]]:
@@ -170,10 +187,10 @@ def _reading(
     starts: Sequence[GroupOperation],
     polls: Sequence[GroupOperation],
     commits: Sequence[GroupOperation],
-    deleted_below: int,
+    deleted_by: Callable[[int], int],
 ) -> Iterable[GroupViolation]:
-    """Each member's reading, from its start on: without gaps, and ahead of its commits. Deleted records may be
-    skipped."""
+    """Each member's reading, from its start on: without gaps, and ahead of its commits. Records at lower offsets than
+    `deleted_by(time in ns)` may be skipped by then."""
     for start in starts:
         later = [other for other in starts if other.process == start.process and other.index > start.index]
         until_ns = min((other.invoked_ns for other in later), default=NEVER)
@@ -182,7 +199,7 @@ def _reading(
         position = start.offset
         reached = [(start.completed_ns, start.offset)]
         for poll in own:
-            if poll.offset > max(position, deleted_below):
+            if poll.offset > max(position, deleted_by(poll.completed_ns)):
                 reason = f"it stood at {position} and was asked from {poll.offset} on"
                 yield GroupViolation("records-skipped", position, poll.completed_ns, (start, poll), reason)
             position = poll.end if poll.end >= 0 else poll.offset
@@ -190,7 +207,7 @@ def _reading(
         for commit in commits:
             if commit.process == start.process and start.index < commit.index and commit.invoked_ns < until_ns:
                 most = max((end for time_ns, end in reached if time_ns <= commit.invoked_ns), default=start.offset)
-                if commit.offset > max(most, deleted_below):
+                if commit.offset > max(most, deleted_by(commit.invoked_ns)):
                     reason = f"it had been given the records below {most}"
                     yield GroupViolation("commit-beyond-read", most, commit.invoked_ns, (start, commit), reason)
 

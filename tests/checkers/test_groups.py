@@ -12,6 +12,7 @@ from checkers.fault_model import Tolerances
 from checkers.groups import check
 from checkers.verdict import Validity, Verdict
 from checkers.violations import FaultModelExceeded, Tolerance
+from tests.checkers import small_evidence
 from workloads.history import SCHEMA
 
 S = 1_000_000_000
@@ -60,10 +61,15 @@ class GroupHistory:
         self.add(at_s, member, "commit", outcome, value=generation, offset=offset)
         return self
 
-    def verdict(self, **settings: Any) -> Verdict:
-        history = pa.Table.from_pylist(self.rows, SCHEMA)
-        recovery = {"final_reads": settings.pop("final_reads", True)}
-        return check(RunEvidence(history, settings=CheckSettings(**{"groups": True} | settings), recovery=recovery))
+    def verdict(self, *faults: dict[str, Any], **settings: Any) -> Verdict:
+        return check(
+            RunEvidence(
+                pa.Table.from_pylist(self.rows, SCHEMA),
+                faults=small_evidence.faults(*faults),
+                recovery={"final_reads": settings.pop("final_reads", True)},
+                settings=CheckSettings(**{"groups": True} | settings),
+            )
+        )
 
 
 def kinds(verdict: Verdict) -> list[str]:
@@ -92,6 +98,22 @@ def test_a_commit_beyond_the_records_read_is_a_violation() -> None:
 
 def test_a_fetch_from_beyond_the_members_position_skips_records() -> None:
     assert kinds(begun().poll(8, 7, 6, 8).append(10, 5).poll(12, 7, 5, 6).verdict()) == ["records-skipped"]
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "partition", "found"),
+    [
+        (7, 0, []),
+        (9.5, 0, ["commit-beyond-read"]),
+        (12, 0, ["records-skipped", "commit-beyond-read"]),
+        (7, 1, ["records-skipped", "commit-beyond-read", "not-delivered", "not-delivered"]),
+    ],
+)
+def test_a_deletion_excuses_no_skip_before_it_was_asked_for(asked_s: float, partition: int, found: list[str]) -> None:
+    """Member 7 has read the records below 5, commits 7 at 8 s, and goes on from 7 at 10 s."""
+    request = small_evidence.fault("delete-records", ["b1"], asked_s, asked_s + 1, {"asked_below": 7})
+    story = begun().commit(8, 7, 1, 7).poll(10, 7, 7, 8)
+    assert kinds(story.verdict(request | {"detail": f'{{"partition": {partition}}}'})) == found
 
 
 def test_a_member_may_go_back_to_a_divergence() -> None:
