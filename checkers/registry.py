@@ -22,11 +22,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkers import availability, faults, groups, logs, loss, processes, raft, reads
+from checkers import availability, faults, logs, loss, processes, raft, reads
 from checkers.clients import coordinator, positions, producers, visibility
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures, vanished_nodes
+from checkers.groups import checker as groups
 from checkers.linearizability import checker as linearizability
 from checkers.liveness import checker as liveness
 from checkers.protocol import checker as protocol

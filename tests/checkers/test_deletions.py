@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from checkers import groups, logs, loss, reads
+from checkers import logs, loss, reads
 from checkers.deletions import deletable_below, deletion_requests, deletions
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import tolerances
+from checkers.groups import checker as groups
 from checkers.linearizability import checker as linearizability
 from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict

@@ -9,7 +9,7 @@ import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import Tolerances
-from checkers.groups import check
+from checkers.groups.checker import check
 from checkers.verdict import Validity, Verdict
 from checkers.violations import FaultModelExceeded, Tolerance
 from tests.checkers import small_evidence
@@ -146,7 +146,7 @@ def after_losing(offset: int, time_s: int, topic: str, monkeypatch: pytest.Monke
     """The fault model of the next checks was exceeded at that time, from `offset` of partition 0 of `topic` on."""
     exceeded = Tolerances(Tolerance())
     exceeded[topic, 0] = Tolerance(exceeded=(FaultModelExceeded(offset, time_s * S, ("everything",)),))
-    monkeypatch.setattr("checkers.groups.tolerances", lambda evidence: exceeded)
+    monkeypatch.setattr("checkers.groups.checker.tolerances", lambda evidence: exceeded)
 
 
 @pytest.mark.parametrize(("lost_s", "validity"), [(11, Validity.UNKNOWN), (9, Validity.INVALID)])

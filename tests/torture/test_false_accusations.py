@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkers import groups
+from checkers.groups import checker as groups
 from checkers.verdict import Validity
 from checkers.violations import Tolerance
 from harness.runner.outcome import Outcome

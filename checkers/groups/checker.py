@@ -16,7 +16,7 @@ committed-offset-lost   a member starts at an offset that was committed once, bu
 uncommitted-start       a member starts at an offset that was never committed
 not-delivered           at the end no member at all has read some acknowledged record
 
-*The committed offset is a register*, which commits write and starts read (`checkers.committed_offset`).
+*The committed offset is a register*, which commits write and starts read (`checkers.groups.committed_offset`).
 
 The client of a script commits and resumes without being a member (NO_GENERATION), in a group of its own: its register
 is checked, and nothing else, since it may go wherever the script sends it. That is done with any workload. Where the
@@ -51,16 +51,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.committed_offset import (
+from checkers.deletions import DELETE_RECORDS
+from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
+from checkers.fault_model import tolerances
+from checkers.groups.committed_offset import (
     GroupOperation,
     GroupViolation,
     commits_that_went_back,
     operations_of,
     unfounded_starts,
 )
-from checkers.deletions import DELETE_RECORDS
-from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import tolerances
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of

@@ -1,0 +1,1 @@
+"""Consumer groups: their members, and the offsets that they commit."""
