@@ -33,7 +33,7 @@ excuses a start at an offset that was never committed. Commits that go back are 
 partition's own records as well: their member goes back to where the log ends. `not-delivered` promises nothing for
 acks=1 or 0.
 
-Records that were deleted (`checkers.deletions`) may be skipped, once a deletion of any in the partition was asked for,
+Records that were deleted (`checkers.deletions`) may be skipped from then on,
 and need not be delivered.
 
 Blind spots: records delivered more than once, which a group may do; a member that was assigned partitions and died
@@ -42,16 +42,13 @@ before it had fetched its start offset; members that commit nothing and die.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import tolerances
 from checkers.groups.committed_offset import (
@@ -115,7 +112,7 @@ def _check_partition(
     }
     group = [
         *_owned_twice(starts),
-        *_reading(starts, polls, commits, partial(_deleted_by, of_records, _deletable_since_ns(evidence, partition))),
+        *_reading(starts, polls, commits, of_records),
         *_stale(commits, generation_starts),
         *unfounded_starts(starts, commits),
     ]
@@ -143,19 +140,6 @@ def _check_script(rows: pa.Table, topic: str, partition: int, confirmed: bool, o
         "script_commits_acknowledged": float(sum(row.ok for row in commits)),
     }
     return verdict_of(NAME, _violations(unfounded, topic, partition), of_offsets, figures)
-
-
-def _deletable_since_ns(evidence: RunEvidence, partition: int) -> int:
-    """Since when records of the partition may have been deleted; NEVER where nobody asked for that."""
-    if evidence.settings.retains_less:
-        return 0
-    faults = evidence.faults.filter(pc.equal(evidence.faults["fault"], DELETE_RECORDS))
-    asked = (row for row in faults.to_pylist() if json.loads(row["detail"] or "{}").get("partition", 0) == partition)
-    return min((int(row["started_ns"]) for row in asked), default=NEVER)
-
-
-def _deleted_by(of_records: Tolerance, since_ns: int, time_ns: int) -> int:
-    return of_records.deleted_below if since_ns <= time_ns else 0
 
 
 def _starts_and_commits(rows: Iterable[GroupOperation]) -> tuple[list[GroupOperation], list[GroupOperation]]:
@@ -187,10 +171,14 @@ def _reading(
     starts: Sequence[GroupOperation],
     polls: Sequence[GroupOperation],
     commits: Sequence[GroupOperation],
-    deleted_by: Callable[[int], int],
+    of_records: Tolerance,
 ) -> Iterable[GroupViolation]:
-    """Each member's reading, from its start on: without gaps, and ahead of its commits. Records at lower offsets than
-    `deleted_by(time in ns)` may be skipped by then."""
+    """Each member's reading, from its start on: without gaps, and ahead of its commits. Records that may have been
+    deleted by then may be skipped."""
+
+    def deleted_by(time_ns: int) -> int:
+        return int(of_records.deleted_by(np.array([time_ns]))[0])
+
     for start in starts:
         later = [other for other in starts if other.process == start.process and other.index > start.index]
         until_ns = min((other.invoked_ns for other in later), default=NEVER)
