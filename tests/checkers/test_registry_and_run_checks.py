@@ -19,7 +19,7 @@ from harness.spec import parse
 from results.run.json_encoding import verdicts_from_json
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import append, end_offset, poll
-from workloads.columns import FAIL, INFO, OK
+from workloads.columns import FAIL, INFO
 
 WHOLE = {"recovered": True, "seconds": 1.5, "limit_seconds": 30, "waiting_for": [], "final_reads": True, "crashes": []}
 STUCK = {
@@ -324,27 +324,6 @@ def test_time_without_an_open_append_is_not_unavailability() -> None:
     rows = [append(1, 1, 2, 0), append(2, 100, 101, 1)]
     figures = availability.check(RunEvidence(history=small_evidence.history(rows))).figures
     assert figures["unavailable_seconds_longest"] == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "outcome", "validity"),
-    [
-        (CheckSettings(planned_appends=9), FAIL, Validity.UNKNOWN),
-        (CheckSettings(planned_appends=9), INFO, Validity.UNKNOWN),
-        (CheckSettings(planned_appends=9), OK, Validity.VALID),
-        (CheckSettings(planned_appends=0), FAIL, Validity.VALID),
-        (CheckSettings(planned_appends=9, acks=0), INFO, Validity.VALID),
-    ],
-    ids=["refused", "unanswered", "acknowledged", "none planned", "none to be acknowledged"],
-)
-def test_a_run_that_was_to_append_and_had_nothing_acknowledged_is_not_valid(
-    settings: CheckSettings, outcome: int, validity: Validity
-) -> None:
-    history = small_evidence.history([append(1, 1, 2, outcome=outcome), poll(0, 3, 4)])
-    verdict = availability.check(RunEvidence(history=history, settings=settings))
-    assert verdict.validity is validity
-    unknown = ["nothing-acknowledged"] if validity is Validity.UNKNOWN else []
-    assert [finding.kind for finding in verdict.findings] == unknown
 
 
 def good_run() -> RunEvidence:
