@@ -57,6 +57,13 @@ class Coordinators:
         self.spawn(shard.load())
         return shard
 
+    async def lead_and_load(self, node: int, epoch: int) -> Shard:
+        """The same, once the follower has all of the log: what the shard loads is committed then."""
+        shard = self.lead(node, epoch)
+        self.replicate(node)
+        await turns()
+        return shard
+
     def replicate(self, leader: int) -> None:
         catch_up(self.nodes[leader].replica, self.nodes[3 - leader].replica)
 

@@ -179,9 +179,7 @@ async def test_a_topic_that_is_created_anew_while_its_coordinator_loads_begins_w
 @in_virtual_time
 async def test_a_commit_that_waits_for_the_high_watermark_does_not_bring_a_deleted_topic_back() -> None:
     cluster = coordinators()
-    first = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    first = await cluster.lead_and_load(1, 1)
     offsets = [(P0, OffsetAndMetadata(7)), (TopicPartition("payments", 0), OffsetAndMetadata(8))]
     committing = asyncio.ensure_future(first.commit("g", MEMBER, offsets))
     await turns()
@@ -193,9 +191,7 @@ async def test_a_commit_that_waits_for_the_high_watermark_does_not_bring_a_delet
     assert await later is ErrorCode.none
     expected = dict(offsets[1:])
     assert await told(cluster, 1, first) == expected
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert await told(cluster, 2, second) == expected
     assert second.topics == {"orders", "payments"}
 
@@ -217,9 +213,7 @@ async def test_tombstones_that_found_the_isr_too_small_precede_the_next_commit()
     assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(1))]) is ErrorCode.none
     assert replica.log.end == end + 3
     fetching.cancel()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert await told(cluster, 2, second) == {P0: OffsetAndMetadata(1)}
 
 

@@ -35,9 +35,7 @@ from tests.broker.replication.test_replica import fetch
 @in_virtual_time
 async def test_a_commit_is_answered_only_when_its_record_is_below_the_high_watermark() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     assert shard.loaded
     committing = asyncio.ensure_future(shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7, 3))]))
     await turns()
@@ -51,9 +49,7 @@ async def test_a_commit_is_answered_only_when_its_record_is_below_the_high_water
 @in_virtual_time
 async def test_without_the_rule_a_commit_is_answered_that_nobody_else_has() -> None:
     cluster = coordinators("offset_commit_after_high_watermark")
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
     assert cluster.nodes[2].replica.log.end == 0
 
@@ -61,9 +57,7 @@ async def test_without_the_rule_a_commit_is_answered_that_nobody_else_has() -> N
 @in_virtual_time
 async def test_a_commit_whose_wait_ended_counts_from_when_it_is_committed_after_all() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.coordinator_not_available
     assert await told(cluster, 1, shard) == {P0: OffsetAndMetadata(7)}
 
@@ -82,9 +76,7 @@ async def test_a_new_coordinator_finds_every_acknowledged_offset_and_the_newest_
     fetching.cancel()
     shard.close()
 
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert second.loaded
     group = second.groups["g"]
     assert (group.state, group.generation, group.members[0].assignment) == (GroupState.STABLE, 1, b"mine")
@@ -96,9 +88,7 @@ async def test_a_new_coordinator_finds_every_acknowledged_offset_and_the_newest_
 @in_virtual_time
 async def test_a_new_coordinator_serves_once_all_it_read_is_committed(rule_on: bool) -> None:
     cluster = coordinators() if rule_on else coordinators("coordinator_waits_for_high_watermark")
-    first = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    first = await cluster.lead_and_load(1, 1)
     committing = asyncio.ensure_future(first.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]))
     await turns()
     fetch(
@@ -131,9 +121,7 @@ async def test_a_static_member_comes_back_once_that_is_committed() -> None:
     assert (await shard.sync_answer("g", step)).assignment == b"mine"
     cluster.replicate(1)
     shard.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert [member.id for member in second.groups["g"].members] == ["m2"]
 
 
@@ -165,14 +153,10 @@ async def test_a_generation_is_given_out_twice_after_a_change_of_coordinator_exa
         assert answer.error is ErrorCode.none
         return answer.generation
 
-    first = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    first = await cluster.lead_and_load(1, 1)
     assert await joined(first, "m1") == 1  # and its SyncGroup never arrives
     first.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert second.loaded
     for member in second.groups["g"].members if rule_on else ():
         second.apply("g", leave(second.groups["g"], member.id, None, second.now_ms())[0])
@@ -192,9 +176,7 @@ async def test_a_group_keeps_its_members_through_a_change_of_coordinator_in_a_re
     cluster.replicate(1)
     shard.close()
 
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     group = second.groups["g"]
     assert (group.state, group.generation) == (GroupState.PREPARING, 2)
     assert await second.delete("g") is ErrorCode.non_empty_group
@@ -217,9 +199,7 @@ async def test_a_group_loaded_in_a_rebalance_is_empty_when_nobody_joins_again() 
     fetching.cancel()
     cluster.replicate(1)
     shard.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert second.on_tick() == second.now_ms() + 10_000
     await asyncio.sleep(10)
     second.on_tick()
@@ -235,9 +215,7 @@ async def test_a_group_loaded_in_a_rebalance_is_empty_when_nobody_joins_again() 
 @in_virtual_time
 async def test_a_new_coordinator_serves_the_offsets_above_the_high_watermark_that_it_started_with() -> None:
     cluster = coordinators()
-    first = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    first = await cluster.lead_and_load(1, 1)
     committing = asyncio.ensure_future(first.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]))
     await turns()
     fetch(cluster.nodes[1].replica, cluster.nodes[2].replica)
@@ -253,9 +231,7 @@ async def test_a_new_coordinator_serves_the_offsets_above_the_high_watermark_tha
 @in_virtual_time
 async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on: bool) -> None:
     cluster = coordinators() if rule_on else coordinators("offset_fetch_confirmed_by_isr")
-    first = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    first = await cluster.lead_and_load(1, 1)
     committing = asyncio.ensure_future(first.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]))
     await turns()
     cluster.replicate(1)
@@ -271,9 +247,7 @@ async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on:
 @in_virtual_time
 async def test_a_group_that_nobody_could_join_does_not_come_to_be() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 1, 1)
     answer = await shard.join_answer("g", join(Group("g"), ask, shard.now_ms(), GROUPS))
     assert answer.error is ErrorCode.invalid_session_timeout
@@ -298,9 +272,7 @@ async def test_records_of_groups_and_offsets_carry_the_time_of_records_not_that_
 @in_virtual_time
 async def test_whoever_waits_for_a_rebalance_is_sent_to_the_new_coordinator() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     limits = replace(GROUPS, initial_rebalance_delay_ms=10_000)
     ask = JoinRequest("", "m1", "consumer", (("range", b"s"),), 10_000, 10_000)
     step = join(Group("g"), ask, shard.now_ms(), limits)

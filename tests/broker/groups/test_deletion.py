@@ -31,9 +31,7 @@ from tests.broker.replication.test_replica import fetch
 @in_virtual_time
 async def test_a_deletion_takes_offsets_with_it_that_were_not_committed_before_it() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     committing = asyncio.ensure_future(shard.commit("g", NOBODY, [(P0, OffsetAndMetadata(7))]))
     await turns()
     deleting = asyncio.ensure_future(shard.delete("g"))
@@ -48,9 +46,7 @@ async def test_a_deletion_takes_offsets_with_it_that_were_not_committed_before_i
     ]
     assert entries[1:] == [OffsetRecord("g", *P0, None), GroupRecord("g", None)]
     shard.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert second.groups == {}
     assert await told(cluster, 2, second) == {}
 
@@ -59,16 +55,12 @@ async def test_a_deletion_takes_offsets_with_it_that_were_not_committed_before_i
 async def test_a_tombstone_of_a_group_takes_all_of_its_offsets_with_it() -> None:
     """A coordinator that knew a commit of the group only as uncommitted may have written no tombstone for it."""
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     await committed(cluster, shard, P0, 7)
     cluster.nodes[1].replica.append(build([encode_group_gone("g")], timestamp_ms=UNIX_MS), -1)
     cluster.replicate(1)
     shard.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert second.groups == {}
     assert await told(cluster, 2, second) == {}
 
@@ -76,9 +68,7 @@ async def test_a_tombstone_of_a_group_takes_all_of_its_offsets_with_it() -> None
 @in_virtual_time
 async def test_a_deletion_is_not_seen_before_it_is_committed() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     await committed(cluster, shard, P0, 7)
     reading = asyncio.ensure_future(shard.committed_offsets("g", asyncio.get_running_loop().time() + 5))
     await turns()
@@ -94,9 +84,7 @@ async def test_a_deletion_is_not_seen_before_it_is_committed() -> None:
     assert not deleting.done()
     error, before = await reading
     assert (error, before) == (ErrorCode.none, {P0: OffsetAndMetadata(7)})
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert await told(cluster, 2, second) == before
     assert await deleting is ErrorCode.not_coordinator
 
@@ -104,9 +92,7 @@ async def test_a_deletion_is_not_seen_before_it_is_committed() -> None:
 @in_virtual_time
 async def test_a_commit_that_follows_a_deletion_in_the_log_stays() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     await committed(cluster, shard, P0, 7)
     deleting = asyncio.ensure_future(shard.delete("g"))
     committing = asyncio.ensure_future(shard.commit("g", NOBODY, [(P1, OffsetAndMetadata(9))]))
@@ -116,18 +102,14 @@ async def test_a_commit_that_follows_a_deletion_in_the_log_stays() -> None:
     assert await told(cluster, 1, shard) == {P1: OffsetAndMetadata(9)}
     assert shard.groups == {"g": Group("g")}
     shard.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert await told(cluster, 2, second) == {P1: OffsetAndMetadata(9)}
 
 
 @in_virtual_time
 async def test_a_group_is_not_said_to_be_gone_before_its_deletion_is_committed() -> None:
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    cluster.replicate(1)
-    await turns()
+    shard = await cluster.lead_and_load(1, 1)
     await committed(cluster, shard, P0, 7)
     assert await shard.delete("g") is ErrorCode.coordinator_not_available
     again = asyncio.ensure_future(shard.delete("g"))
@@ -166,8 +148,6 @@ async def test_only_a_group_without_members_is_deleted_and_its_offsets_with_it()
     assert await shard.delete("g") is ErrorCode.none
     fetching.cancel()
     shard.close()
-    second = cluster.lead(2, 2)
-    cluster.replicate(2)
-    await turns()
+    second = await cluster.lead_and_load(2, 2)
     assert second.groups == {}
     assert await told(cluster, 2, second) == {}
