@@ -66,7 +66,7 @@ consumer_moved            leader      a consumer's fetch from offset is answered
 request_fenced            leader      leader_epoch held; detail: api, requested epoch, error; of a follower's fetch
                                       offset=position in it, log_end; detail: replica, broker_epoch, last_epoch
 append_refused            leader      log_end; detail: producer_id, sequence of the batch, error, last=sequence that the
-                                      producer state has, -1 for none
+                                      producer state has, -1 for none; producer_epoch, where it is above 0
 records_refused           follower    offset=base of the batch in the leader's answer, which does not follow log_end; -1
                                       for bytes that are no sound batch
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the

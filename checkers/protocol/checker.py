@@ -61,6 +61,12 @@ fetch-of-another-epoch    a follower's fetch counts for its position in the lead
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
+epoch-cache-wrong         a log that is opened, is cut, or begins to be led has the epoch cache of its records
+producer-state-wrong      … and knows the last batch of each of its producers
+batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)
+batch-out-of-sequence     … and of a producer that its log has only the batch that follows
+retry-without-batch       a batch that it takes for a retry stands in its log where it says
+batch-refused-wrongly     it refuses no retry of those five as out of order, nor the batch that follows
 leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead (KIP-101)
 logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
                           appends (KAFKA-7164)
@@ -78,6 +84,8 @@ recovery-outdated         … in the life that is registered and the leader epoc
 last-known-elr-forgotten  … and the other members stay in it
 epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader; and an
                           entry of a `leader-epoch-checkpoint`, where the system keeps these up to date
+isr-answer-outdated       a leader takes up an ISR that the controllers have committed once, and none older than what it
+                          knows
 acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
 
 RC is Kafka Replication Correctness.

@@ -194,10 +194,35 @@ def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa
 
 
 def _acted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    if event.kind != "isr_committed":
+    if event.kind == "isr_committed":
+        _check_answer(partition, event)
+    else:
         partition.role_epochs[event.node] = event.leader_epoch
+    _knew(partition, event, _)
     if event.partition_epoch >= 0:
         partition.acts.append(event)
+
+
+def _check_answer(partition: PartitionState, event: TraceRow) -> None:
+    """A leader takes an ISR up once, and none that is older than what it knows."""
+    known = partition.acted_on.get(event.node, UNKNOWN)
+    if event.partition_epoch <= known and not partition.created_again:
+        partition.report(
+            event,
+            "isr-answer-outdated",
+            UNKNOWN,
+            f"{event.node} took up the ISR {names(frozenset(event.members))} of partition epoch "
+            f"{event.partition_epoch} {event.at}",
+            f"it had acted on partition epoch {known} before: it forgets what it has read or proposed since",
+        )
+
+
+def _knew(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.acted_on[event.node] = max(event.partition_epoch, partition.acted_on.get(event.node, UNKNOWN))
+
+
+def _opened(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.acted_on.pop(event.node, None)
 
 
 def check_acts(partition: PartitionState) -> None:
@@ -232,4 +257,9 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _acted,
     "became_follower": _acted,
     "isr_committed": _acted,
+    "appended": _knew,
+    "high_watermark": _knew,
+    "acknowledged": _knew,
+    "latest_told": _knew,
+    "log_recovered": _opened,
 }

@@ -8,11 +8,13 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
 from checkers.tables import TraceRow
 
+SEQUENCE_MODULUS = 1 << 31
 UNKNOWN = -1
 """The leader epoch of a record that the trace does not contain. It matches every epoch."""
 
@@ -34,6 +36,74 @@ class AppendedBatch:
         """The batch in words."""
         before = "" if self.previous_epoch == UNKNOWN else f" behind a record of leader epoch {self.previous_epoch}"
         return f"a batch up to {self.end} with checksum {self.crc:#010x}{before}"
+
+
+class ReplicaBatch(NamedTuple):
+    """One batch in the log of one replica."""
+
+    base: int
+    end: int
+    """Exclusive."""
+    producer: int
+    producer_epoch: int
+    first_sequence: int
+    """-1 without a producer id."""
+
+    @classmethod
+    def of(cls, event: TraceRow) -> ReplicaBatch:
+        """The batch of an `appended` event."""
+        detail = event.details()
+        epoch = int(detail.get("producer_epoch", 0))
+        producer, sequence = int(detail.get("producer_id", -1)), int(detail.get("sequence", -1))
+        return cls(event.offset, event.log_end, producer, epoch, sequence)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of its last record."""
+        return (self.first_sequence + self.end - self.base - 1) % SEQUENCE_MODULUS
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """By what a retry of it is recognized, among those of its producer."""
+        return self.producer_epoch, self.first_sequence, self.last_sequence
+
+
+@dataclass(slots=True)
+class ReplicaBatches:
+    """The batches of idempotent producers in the log of one replica."""
+
+    end: int = 0
+    """Where the log ends."""
+    unknown_below: int = 0
+    """The trace may not contain the batches below this offset."""
+    in_order: list[ReplicaBatch] = field(default_factory=list)
+    of_producer: dict[int, list[ReplicaBatch]] = field(default_factory=dict)
+    """By producer id, in the order of the log."""
+
+    def append(self, batch: ReplicaBatch) -> None:
+        """The replica appends a batch, with a producer id or without."""
+        self.resize(batch.base)
+        self.end = batch.end
+        if batch.producer >= 0 and batch.first_sequence >= 0:
+            self.in_order.append(batch)
+            self.of_producer.setdefault(batch.producer, []).append(batch)
+
+    def resize(self, end: int) -> None:
+        """The log ends at `end`: the batches beyond are gone, and those up to there that it had not are unknown."""
+        while self.in_order and self.in_order[-1].end > end:
+            self.of_producer[self.in_order.pop().producer].pop()
+        self.unknown_below = end if end > self.end else min(self.unknown_below, end)
+        self.end = end
+
+    def newest(self, producer: int, start: int, end: int, count: int) -> list[ReplicaBatch]:
+        """The last batches of this producer between two offsets, oldest first: `count` of them at most."""
+        newest: list[ReplicaBatch] = []
+        for batch in reversed(self.of_producer.get(producer, ())):
+            if batch.base < start or len(newest) == count:
+                break
+            if batch.end <= end:
+                newest.insert(0, batch)
+        return newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +245,8 @@ class PartitionState:
     """Nodes whose log was recovered shorter than before, and that have joined no ISR since."""
     batches: dict[tuple[int, int], AppendedBatch] = field(default_factory=dict)
     """(base offset, leader epoch) → the batch as the first replica appended it."""
+    replica_batches: dict[str, ReplicaBatches] = field(default_factory=dict)
+    """By node."""
     greatest_log_starts: dict[str, int] = field(default_factory=dict)
     """The highest start that each node's log ever had."""
     opened: dict[str, int] = field(default_factory=dict)
@@ -216,6 +288,8 @@ class PartitionState:
     """(leader, offset) → the partition epoch in which it appended the batch there."""
     acts: list[TraceRow] = field(default_factory=list)
     """Events of brokers that rest on a decision."""
+    acted_on: dict[str, int] = field(default_factory=dict)
+    """Node → the greatest partition epoch that it has acted on since it opened its log."""
     proposals: dict[str, tuple[tuple[int, int], tuple[frozenset[int], ...]]] = field(default_factory=dict)
     """Leader → (leader epoch, partition epoch) and the ISR changes that it proposed there and does not know the outcome
     of."""
@@ -233,6 +307,10 @@ class PartitionState:
     def log(self, node: str) -> list[int]:
         """The log of `node`."""
         return self.logs.setdefault(node, [])
+
+    def batches_of(self, node: str) -> ReplicaBatches:
+        """The batches in the log of `node`."""
+        return self.replica_batches.setdefault(node, ReplicaBatches())
 
     def first_missing(self, node: str) -> int | None:
         """The least committed offset that the log of `node` should hold, being above its start, and does not."""

@@ -16,6 +16,7 @@ from checkers.protocol import (
     append_promises,
     controller_promises,
     coordinator_promises,
+    log_knowledge_promises,
     log_promises,
     metadata_promises,
     read_promises,
@@ -57,8 +58,8 @@ def replay_trace(
                 if not event.topic.startswith("__"):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1
-            if event.kind in _OF_CLUSTER:
-                _OF_CLUSTER[event.kind](cluster, partition, event)
+            for of_cluster in _OF_CLUSTER.get(event.kind, ()):
+                of_cluster(cluster, partition, event)
             for handler in _HANDLERS.get(event.kind, ()):
                 handler(partition, event, settings)
     controller_promises.check_candidates(cluster, now_ns)
@@ -191,6 +192,7 @@ _ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
 _IN_ORDER = (
     log_promises.HANDLERS,
     append_promises.HANDLERS,
+    log_knowledge_promises.HANDLERS,
     metadata_promises.HANDLERS,
     _LOGS,
     _ENDS,
@@ -205,13 +207,15 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
     for kind in sorted({kind for handlers in _IN_ORDER for kind in handlers})
 }
 """Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""
-_OF_CLUSTER: Mapping[str, ClusterRowHandler] = {
-    **request_promises.CLUSTER_HANDLERS,
-    "log_recovered": log_promises.check_recovered,
-    "stray_found": log_promises.check_stray,
-    "partition_changed": controller_promises.check_fenced,
+_OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
+    **{kind: (handler,) for kind, handler in request_promises.CLUSTER_HANDLERS.items()},
+    "log_recovered": (log_promises.check_recovered, log_knowledge_promises.check_knowledge),
+    "truncated": (log_knowledge_promises.check_knowledge,),
+    "became_leader": (log_knowledge_promises.check_knowledge,),
+    "stray_found": (log_promises.check_stray,),
+    "partition_changed": (controller_promises.check_fenced,),
 }
-"""Kind of event → the handler that needs to know of the whole cluster; it comes before those of `_HANDLERS`."""
+"""Kind of event → the handlers that need to know of the whole cluster; they come before those of `_HANDLERS`."""
 _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = {
     "broker_registered": (
         controller_promises.broker_registered,

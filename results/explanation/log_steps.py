@@ -10,28 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, BatchCopy, PartitionReplay, ReplicaView, batch_of
 from results.explanation.story import Step, StepKind, brokers, span
 
 _NEVER_EXPIRES_MS: Final = 600_000
 """A log that forgets idle producers no sooner than this forgets none during a run."""
-Epochs = list[tuple[int, int]]
-"""(epoch, offset of its first record), oldest first."""
 
 
-def epochs_of(log: list[int], start: int = 0) -> Epochs | None:
-    """The epoch cache that a log with these records has; None if one of them is not known."""
-    entries: Epochs = []
-    for offset in range(start, len(log)):
-        if log[offset] == UNKNOWN:
-            return None
-        if not entries or entries[-1][0] != log[offset]:
-            entries.append((log[offset], offset))
-    return entries
-
-
-def end_of_epoch(entries: Epochs, log_end: int, epoch: int) -> tuple[int, int]:
+def end_of_epoch(entries: list[CachedEpoch], log_end: int, epoch: int) -> tuple[int, int]:
     """Where `epoch`, or the greatest one below it, ends: the lookup of a leader epoch cache."""
     above = [start for number, start in entries if number > epoch]
     known = [number for number, _ in entries if number <= epoch]
@@ -40,7 +28,7 @@ def end_of_epoch(entries: Epochs, log_end: int, epoch: int) -> tuple[int, int]:
     return (known[-1] if known else epoch), (above[0] if above else log_end)
 
 
-def truncation_of(entries: Epochs, log_end: int, epoch: int, end: int) -> int:
+def truncation_of(entries: list[CachedEpoch], log_end: int, epoch: int, end: int) -> int:
     """Where a log with these epochs is truncated upon the answer that `epoch` ends at `end` in the leader's."""
     own_epoch, own_end = end_of_epoch(entries, log_end, epoch)
     return min(log_end, end if own_end == UNKNOWN else own_end if own_epoch != epoch else min(own_end, end))
@@ -57,14 +45,14 @@ def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         "log_recovered": f"{event.node} opened its log, which ends at {end}",
     }.get(event.kind, f"{event.node} became leader in epoch {event.leader_epoch}")
     start = max(event.offset, 0) if event.kind == "log_recovered" else replica.log_start
-    expected = epochs_of(replica.log[:end], start)
-    cached = [(int(epoch), int(first)) for epoch, first in detail["epochs"]]
+    expected = epoch_cache_of(replica.log[:end], start)
+    cached = [CachedEpoch(int(epoch), int(first)) for epoch, first in detail["epochs"]]
     if (
         expected is not None
         and event.kind == "became_leader"
         and (not expected or expected[-1][0] != event.leader_epoch)
     ):
-        expected.append((event.leader_epoch, event.offset))
+        expected.append(CachedEpoch(event.leader_epoch, event.offset))
     if expected is not None and cached != expected:
         wrong = min(first for _, first in set(cached) ^ set(expected))
         yield Step(
@@ -79,7 +67,7 @@ def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         yield from _producers(replica, event, range(start, end), did, detail["producers"])
 
 
-def _cache(entries: Epochs) -> str:
+def _cache(entries: list[CachedEpoch]) -> str:
     return "{" + ", ".join(f"epoch {epoch} from {first}" for epoch, first in entries) + "}"
 
 
@@ -166,11 +154,11 @@ def _epoch_at(replica: ReplicaView | None, offset: int) -> int:
 
 def _diverging(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail, leader = event.details(), state.replica(event.node)
-    entries = epochs_of(leader.log, leader.log_start)
+    entries = epoch_cache_of(leader.log, leader.log_start)
     if "fetched" not in detail or entries is None or leader.role != "leader":
         return
     if not entries or entries[-1][0] != leader.leader_epoch:
-        entries.append((leader.leader_epoch, leader.epoch_start))
+        entries.append(CachedEpoch(leader.leader_epoch, leader.epoch_start))
     epoch, offset = detail["fetched"]
     yield from _of_wrong_epoch(state, event, epoch, offset)
     answered, right = (detail["epoch"], event.offset), end_of_epoch(entries, len(leader.log), epoch)
@@ -208,7 +196,7 @@ def _of_wrong_epoch(state: PartitionReplay, event: TraceRow, epoch: int, offset:
 def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """The cut upon a leader's answer: to the last offset that both logs may share."""
     detail, replica = event.details(), state.replica(event.node)
-    entries = epochs_of(replica.log, replica.log_start)
+    entries = epoch_cache_of(replica.log, replica.log_start)
     if "answer" not in detail or "log_start" in detail or entries is None:
         return
     epoch, end = detail["answer"]

@@ -13,9 +13,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.protocol.log_knowledge_promises import epoch_cache_of
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.log_bounds_steps import bytes_left, live_segment_deleted
-from results.explanation.log_steps import epochs_of, truncation_of
+from results.explanation.log_steps import truncation_of
 from results.explanation.replay import UNKNOWN, ReplicaView, differs, positions_of
 from results.explanation.steps import appended_behind
 from results.explanation.story import Step, StepKind, span
@@ -236,7 +237,7 @@ def _committed(quorum: _Quorum, leader: ReplicaView, event: TraceRow) -> Iterato
 
 
 def _truncated(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
-    answer, entries = event.details().get("answer"), epochs_of(controller.log)
+    answer, entries = event.details().get("answer"), epoch_cache_of(controller.log)
     if answer and entries and event.offset != (right := truncation_of(entries, len(controller.log), *answer)):
         side = "more" if event.offset < right else "less"
         yield _step(

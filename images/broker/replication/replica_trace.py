@@ -153,7 +153,8 @@ class ReplicaTrace:
         known = log.producers.get(header.producer_id)
         last = known.batches[-1].last_sequence if known is not None else -1
         detail = {"producer_id": header.producer_id, "sequence": header.base_sequence, "error": error.name}
-        self.event(state, "append_refused", log_end=state.log_end, detail={**detail, "last": last})
+        detail |= {"last": last, **_producer_epoch(header)}
+        self.event(state, "append_refused", log_end=state.log_end, detail=detail)
 
     def high_watermark(self, state: Partition, moved: HighWatermarkMoved) -> None:
         """The high watermark changed; an event of a leader has the positions that allowed it."""

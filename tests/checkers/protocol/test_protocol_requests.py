@@ -144,7 +144,7 @@ KEPT = {
     ],
     "a retry of a batch of long ago": [
         *ALONE,
-        appended(4, "b1", 5, 6) | IN_PLACE,
+        event(4, "b1", "appended", {"producer_id": 1, "sequence": 0}, offset=5, log_end=6, leader_epoch=1, **IN_PLACE),
         answered("acknowledged", retry=[1, 0, 7]),
     ],
     "positions kept in the next leader epoch": [*COPIED, fetched(2.5, 2), led(4, [[1, 0], [2, 5]], 2, {"2": 5})],
@@ -286,7 +286,7 @@ def test_the_positions_that_move_a_high_watermark_are_of_this_leadership() -> No
     positions = event(0, "b1", "", {"positions": {"1": 5, "2": 5, "3": 5}})["detail"]
     moved = MOVED | {"detail": positions}
     assert found([*COPIED, fetched(2.5, 2), fetched(2.5, 3), moved]) == set()
-    again = [fetched(2.5, 2, requested=-1, epoch=0), led(2.6, [[0, 0], [2, 5]], 2)]
+    again = [fetched(2.5, 2, requested=-1, epoch=0), led(2.6, [[1, 0], [2, 5]], 2)]
     assert found([*COPIED, *again, moved | {"leader_epoch": 2}]) == {"position-of-another-leadership"}
 
 

@@ -1,0 +1,207 @@
+"""Promises about what a replica knows of its own log: its epoch cache, and the state of its producers.
+See `checkers.protocol.checker`.
+
+Both follow from the log alone, on leaders and followers. A replica tells of them when it opens its log, cuts it, or
+begins to lead; and a leader shows what it knows of a producer with each batch that it appends, refuses, or takes for a
+retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.state import (
+    SEQUENCE_MODULUS,
+    UNKNOWN,
+    ClusterState,
+    PartitionState,
+    ReplicaBatch,
+    TraceRowHandler,
+)
+from checkers.tables import TraceRow
+
+BATCHES_KEPT = 5
+"""Batches of a producer that its retries are compared with: as many as it may have in flight (KIP-98)."""
+_RUNS_PER_EXPIRATION = 10
+"""How many times longer than the run so far the expiration of producer ids must be, clocks being wrong, to be out of
+it."""
+
+
+class CachedEpoch(NamedTuple):
+    """One entry of an epoch cache."""
+
+    epoch: int
+    start: int
+    """Offset of its first record."""
+
+
+def epoch_cache_of(log: list[int], start: int = 0) -> list[CachedEpoch] | None:
+    """The epoch cache of a log that has these leader epochs by offset and starts at `start`; None if one of its records
+    is not known."""
+    entries: list[CachedEpoch] = []
+    for offset in range(start, len(log)):
+        if log[offset] == UNKNOWN:
+            return None
+        if not entries or entries[-1].epoch != log[offset]:
+            entries.append(CachedEpoch(log[offset], offset))
+    return entries
+
+
+# ---- what a replica tells --------------------------------------------------------------------------------------------
+
+
+def check_knowledge(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A log was opened or cut, or a leader begins with it: its epoch cache and its producers are those of its records.
+    A log that begins anew where its leader's starts has neither; a disk that lied about fsync may have older ones."""
+    detail, end = event.details(), event.end_after
+    if event.node in cluster.lied_to or "log_start" in detail or end > len(partition.log(event.node)):
+        return
+    start = max(event.offset, 0) if event.kind == "log_recovered" else partition.log_starts.get(event.node, 0)
+    if isinstance(entries := detail.get("epochs"), list):
+        _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
+    if isinstance(state := detail.get("producers"), dict) and not _may_expire(event, detail["producer_expiration_ms"]):
+        _check_producers(partition, event, state, start)
+
+
+def _check_epoch_cache(partition: PartitionState, event: TraceRow, entries: list[CachedEpoch], start: int) -> None:
+    expected = epoch_cache_of(partition.log(event.node)[: event.end_after], start)
+    if expected is None:
+        return
+    if event.kind == "became_leader":
+        if event.leader_epoch not in [entry.epoch for entry in entries]:
+            return  # leader-epoch-not-entered
+        if not expected or expected[-1].epoch != event.leader_epoch:
+            expected.append(CachedEpoch(event.leader_epoch, event.offset))
+    if entries != expected:
+        wrong = min(entry.start for entry in {*entries} ^ {*expected})
+        has = f"its epoch cache has {_epochs(entries)}; its records are of {_epochs(expected)}"
+        partition.report(event, "epoch-cache-wrong", wrong, _what_happened(event), has)
+
+
+def _check_producers(partition: PartitionState, event: TraceRow, state: Mapping[str, int], start: int) -> None:
+    """The last sequence number of each producer. Whose batches lie all below the start may be known or not."""
+    held = partition.batches_of(event.node)
+    if held.unknown_below > start:
+        return
+    for producer in sorted({*held.of_producer, *map(int, state)}):
+        batches, known = held.newest(producer, start, event.end_after, 1), state.get(str(producer))
+        if batches and known != batches[0].last_sequence:
+            ends = f"the last batch of producer id {producer} in its log, at {batches[0].base}, ends with sequence "
+            ends += f"{batches[0].last_sequence}"
+        elif not batches and known is not None and start == 0:
+            ends = f"its log has no batch of producer id {producer}"
+        else:
+            continue
+        knows = f"the state of its producers has {'nothing of it' if known is None else f'sequence {known}'}"
+        partition.report(event, "producer-state-wrong", event.end_after, _what_happened(event), f"{ends}; {knows}")
+
+
+def _what_happened(event: TraceRow) -> str:
+    return {
+        "truncated": f"{event.node} cut its log {event.log_end} → {event.offset} {event.at}",
+        "log_recovered": f"{event.node} opened its log, which ends at {event.log_end}, {event.at}",
+    }.get(event.kind, f"{event.node} became leader in leader epoch {event.leader_epoch} {event.at}")
+
+
+def _epochs(entries: list[CachedEpoch]) -> str:
+    return ", ".join(f"epoch {entry.epoch} from {entry.start} on" for entry in entries) or "no epoch"
+
+
+def _may_expire(event: TraceRow, expiration_ms: int) -> bool:
+    """Whether the state of a producer may have expired by then."""
+    return expiration_ms * 1_000_000 <= _RUNS_PER_EXPIRATION * event.time_ns
+
+
+def _resized(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.end_after >= 0:
+        partition.batches_of(event.node).resize(event.end_after)
+
+
+# ---- what a leader does with a batch ---------------------------------------------------------------------------------
+
+
+def _appended(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    """A leader appends no retry, and of a producer that its log has only the batch that follows."""
+    batch = ReplicaBatch.of(event)
+    if event.node == f"b{event.leader}" and batch.first_sequence >= 0 and batch.producer >= 0:
+        _check_appended(partition, event, batch, settings)
+    partition.batches_of(event.node).append(batch)
+
+
+def _check_appended(partition: PartitionState, event: TraceRow, batch: ReplicaBatch, settings: CheckSettings) -> None:
+    kept = _kept(partition, event, batch.producer, settings)
+    copies = [each for each in kept if each.numbers == batch.numbers]
+    appended = f"{event.node} appended {_numbered(batch)} at {event.offset} {event.at}"
+    if copies:
+        has = f"its log has this batch at {copies[0].base}, one of the last {BATCHES_KEPT} of its producer"
+        partition.report(event, "batch-appended-twice", event.offset, appended, has)
+    elif kept and not _follows(batch, kept[-1]):
+        last = f"the last batch of the producer in its log is {_numbered(kept[-1])}, at {kept[-1].base}"
+        partition.report(event, "batch-out-of-sequence", event.offset, appended, last)
+
+
+def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A batch that a leader takes for a retry stands in its log, where it says."""
+    if '"retry"' not in event.detail:
+        return
+    detail, held, start = event.details(), partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
+    if held.unknown_below > start or event.offset < start:
+        return
+    producer, sequence, _crc = detail["retry"]
+    epoch = int(detail.get("producer_epoch", 0))
+    there = [batch for batch in held.of_producer.get(producer, ()) if batch.base == event.offset]
+    if not any((batch.producer_epoch, batch.first_sequence) == (epoch, sequence) for batch in there):
+        retry = ReplicaBatch(event.offset, event.log_end, producer, epoch, sequence)
+        took = f"{event.node} took {_numbered(retry)} for a retry, and acknowledged it at {event.offset} {event.at}"
+        has = f"its log has {_numbered(there[0])} there" if there else "its log has no batch of this producer there"
+        partition.report(event, "retry-without-batch", event.offset, took, has)
+
+
+def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    """A batch is refused as out of order if it neither is a retry nor follows the last one of its producer."""
+    detail = event.details()
+    if detail["error"] != "out_of_order_sequence_number":
+        return
+    batch = ReplicaBatch(UNKNOWN, UNKNOWN, detail["producer_id"], detail.get("producer_epoch", 0), detail["sequence"])
+    kept = _kept(partition, event, batch.producer, settings)
+    copies = [each for each in kept if each.numbers[:2] == batch.numbers[:2]]
+    if copies:
+        why = f"its log has this batch at {copies[0].base}, one of the last {BATCHES_KEPT} of its producer: a retry"
+    elif kept and _follows(batch, kept[-1]):
+        why = f"it follows the last batch of the producer in its log, at {kept[-1].base}"
+    else:
+        return
+    refused = f"{event.node} refused {_numbered(batch)} as out of order {event.at}"
+    partition.report(event, "batch-refused-wrongly", UNKNOWN, refused, why)
+
+
+def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: CheckSettings) -> list[ReplicaBatch]:
+    """The batches in the leader's log with which one of this producer is compared: the last of its last producer epoch;
+    none where they are not known, or may count no more."""
+    held, start = partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
+    if held.unknown_below > start or _may_expire(event, settings.producer_id_expiration_ms):
+        return []
+    batches = held.newest(producer, start, held.end, BATCHES_KEPT)
+    return [batch for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]
+
+
+def _follows(batch: ReplicaBatch, last: ReplicaBatch) -> bool:
+    if batch.producer_epoch == last.producer_epoch:
+        return batch.first_sequence == (last.last_sequence + 1) % SEQUENCE_MODULUS
+    return batch.producer_epoch > last.producer_epoch and batch.first_sequence == 0
+
+
+def _numbered(batch: ReplicaBatch) -> str:
+    return f"sequence {batch.first_sequence} of producer id {batch.producer} in producer epoch {batch.producer_epoch}"
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "appended": _appended,
+    "truncated": _resized,
+    "log_recovered": _resized,
+    "became_leader": _resized,
+    "acknowledged": _acknowledged,
+    "append_refused": _refused,
+}

@@ -1,0 +1,172 @@
+"""Promises about what a replica knows of its own log: its epoch cache and its producers follow from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings
+from tests.checkers import small_evidence
+from tests.checkers.protocol.test_protocol_replicas import BORN, Event, decided, kinds
+from tests.checkers.small_evidence import event, fault
+
+LONG_MS, SHORT_MS = 86_400_000, 10_000
+
+
+def produced(
+    time_s: float, sequence: int, at: int, *, node: str = "b1", count: int = 1, producer: int = 1, epoch: int = 0
+) -> Event:
+    """A batch that `node` appends as a replica whose leader is b1."""
+    detail = {"producer_id": producer, "sequence": sequence, "crc": 7 + at, "producer_epoch": epoch}
+    place = {"offset": at, "log_end": at + count, "leader": 1, "leader_epoch": 1, "partition_epoch": 0}
+    return event(time_s, node, "appended", detail, **place)
+
+
+def told(time_s: float, kind: str, end: int, *, epochs: Sequence[tuple[int, int]] = ((1, 0),), **facts: Any) -> Event:
+    """b1 tells of its log, which ends at `end` now; `producers` by id."""
+    producers = {str(producer): last for producer, last in facts.pop("producers", {1: end - 1}).items()}
+    detail = {"epochs": epochs, "producers": producers, "producer_expiration_ms": LONG_MS, **facts}
+    fields = {
+        "log_recovered": {"offset": 0, "log_end": end},
+        "truncated": {"offset": end, "log_end": 6},
+        "became_leader": {"offset": end, "log_end": end, "leader": 1, "leader_epoch": 2, "partition_epoch": 0},
+    }
+    return event(time_s, "b1", kind, detail, **fields[kind])
+
+
+def retried(sequence: int, at: int, epoch: int = 0) -> Event:
+    detail = {"acks": -1, "retry": [1, sequence, 7], "producer_epoch": epoch}
+    return event(5, "b1", "acknowledged", detail, offset=at, log_end=at + 1, high_watermark=at + 1, leader_epoch=1)
+
+
+def refused(sequence: int, epoch: int = 0, error: str = "out_of_order_sequence_number") -> Event:
+    detail = {"producer_id": 1, "sequence": sequence, "error": error, "last": 0, "producer_epoch": epoch}
+    return event(5, "b1", "append_refused", detail, log_end=6, leader=1, leader_epoch=1)
+
+
+def started_at(offset: int) -> Event:
+    return event(4, "b1", "log_start", {"before": 0, "reason": "retention_bytes"}, offset=offset, leader=1)
+
+
+SIX = [*BORN, *(produced(2, sequence, sequence) for sequence in range(6))]
+"""b1 leads, and its log has six batches of producer 1, with one record each."""
+BEYOND = [*SIX, started_at(4)]
+"""… of which the first four have been deleted."""
+
+KEPT = {
+    "what is told of a log is that of its records": [*SIX, told(4, "log_recovered", 6)],
+    "a leader enters its own epoch": [*SIX, told(4, "became_leader", 6, epochs=((1, 0), (2, 6)))],
+    "a cut takes batches away": [*SIX, told(4, "truncated", 2), produced(5, 2, 2), told(6, "log_recovered", 3)],
+    "a log may know of deleted batches": [*BEYOND, told(5, "truncated", 6, epochs=((1, 4),), producers={1: 5, 2: 3})],
+    "a log may not know of deleted batches": [
+        *BORN,
+        produced(2, 0, 0, producer=2),
+        produced(2, 0, 1, producer=1),
+        started_at(1),
+        told(5, "truncated", 2, epochs=((1, 1),), producers={1: 0}),
+    ],
+    "the records of an unclean restart are not all known": [
+        *SIX,
+        told(4, "log_recovered", 9, epochs=((7, 0),), producers={5: 9}),
+        retried(0, 0),
+        refused(6),
+    ],
+    "a log that begins anew": [*SIX, told(4, "truncated", 6, epochs=(), producers={}, log_start=6)],
+    "a batch of several records": [*SIX, produced(3, 6, 6, count=5), produced(4, 11, 11)],
+    "sequence numbers begin anew behind the greatest": [
+        *BORN,
+        produced(2, 2**31 - 2, 0, count=3),
+        produced(3, 1, 3),
+        told(4, "log_recovered", 4, producers={1: 1}),
+    ],
+    "a new producer epoch begins at 0": [*SIX, produced(3, 0, 6, epoch=1)],
+    "a producer of whom the log has nothing": [*SIX, produced(3, 40, 6, producer=2)],
+    "a retry of a batch older than five": [*SIX, refused(0)],
+    "a retry in the next producer epoch": [*SIX, produced(3, 0, 6, epoch=1), refused(5)],
+    "a gap": [*SIX, refused(7)],
+    "a batch that is refused for its epoch": [
+        *SIX,
+        produced(3, 0, 6, epoch=1),
+        refused(6, error="invalid_producer_epoch"),
+    ],
+    "a retry of a batch in the log": [*SIX, retried(0, 0), retried(5, 5)],
+    "a retry of a batch that was deleted meanwhile": [*BEYOND, retried(9, 2)],
+    "a follower appends what its leader has": [*SIX, *(produced(3, 4, at, node="b2") for at in (0, 1))],
+}
+BROKEN = {
+    "epoch-cache-wrong": [*SIX, told(4, "truncated", 2, epochs=((1, 0), (2, 3)))],
+    "producer-state-wrong": [*SIX, told(4, "truncated", 2, producers={1: 5})],
+    "batch-appended-twice": [*SIX, produced(3, 1, 6)],
+    "batch-out-of-sequence": [*SIX, produced(3, 7, 6)],
+    "retry-without-batch": [*SIX, told(4, "truncated", 4), retried(5, 5)],
+    "batch-refused-wrongly": [*SIX, refused(1)],
+    "isr-answer-outdated": [
+        *BORN,
+        decided(2, 1, 1, 1, (1, 2)),
+        produced(3, 0, 0) | {"partition_epoch": 1},
+        event(4, "b1", "isr_committed", members=[1, 2], leader=1, leader_epoch=1, partition_epoch=1),
+    ],
+}
+
+
+def found(events: Sequence[Event], **evidence: Any) -> list[str]:
+    """The promises of this page that are broken: the log of b1 alone is told in full."""
+    return [kind for kind in kinds(events, **evidence) if kind in BROKEN]
+
+
+@pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
+def test_what_follows_from_the_log_breaks_no_promise(events: list[Event]) -> None:
+    assert found(events) == []
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_each_broken_promise_is_found(kind: str) -> None:
+    assert found(BROKEN[kind]) == [kind]
+
+
+@pytest.mark.parametrize(
+    "told_of_it",
+    [
+        told(4, "log_recovered", 6, epochs=()),
+        told(4, "log_recovered", 6, epochs=((0, 0),)),
+        told(4, "became_leader", 6, epochs=((1, 1), (2, 6))),
+        told(4, "became_leader", 6, epochs=((1, 0), (2, 5))),
+    ],
+)
+def test_an_epoch_cache_that_is_not_of_the_records_is_found(told_of_it: Event) -> None:
+    assert found([*SIX, told_of_it]) == ["epoch-cache-wrong"]
+
+
+@pytest.mark.parametrize("producers", [{}, {1: 4}, {1: 5, 2: 0}])
+def test_producers_that_are_not_those_of_the_log_are_found(producers: dict[int, int]) -> None:
+    assert found([*SIX, told(4, "log_recovered", 6, producers=producers)]) == ["producer-state-wrong"]
+
+
+def test_a_batch_of_an_earlier_producer_epoch_is_out_of_sequence() -> None:
+    assert found([*SIX, produced(3, 0, 6, epoch=1), produced(4, 6, 7)]) == ["batch-out-of-sequence"]
+    assert found([*SIX, produced(3, 1, 6, epoch=1)]) == ["batch-out-of-sequence"]
+
+
+def test_a_retry_stands_where_it_is_acknowledged_with_its_numbers() -> None:
+    for at, epoch in ((4, 0), (5, 1)):
+        assert found([*SIX, retried(5, at, epoch)]) == ["retry-without-batch"]
+
+
+def test_the_batch_that_follows_is_not_refused() -> None:
+    assert found([*SIX, refused(6)]) == ["batch-refused-wrongly"]
+    assert found([*SIX, refused(0, epoch=1)]) == ["batch-refused-wrongly"]
+
+
+def test_producers_that_expire_may_be_forgotten() -> None:
+    settings = CheckSettings(retention_bytes=100, producer_id_expiration_ms=SHORT_MS)
+    forgotten = told(4, "truncated", 2, producers={}, producer_expiration_ms=SHORT_MS)
+    for events in ([*SIX, produced(3, 1, 6)], [*SIX, produced(3, 9, 6)], [*SIX, refused(1)], [*SIX, forgotten]):
+        assert found(events, settings=settings) == []
+
+
+def test_a_disk_that_lied_may_have_an_older_state_of_both() -> None:
+    lying = small_evidence.faults(fault("fsync-lies", ["b1"], 0.5, 6, {"lost_bytes": 10}))
+    for kind in ("epoch-cache-wrong", "producer-state-wrong"):
+        assert found(BROKEN[kind], faults=lying) == []
