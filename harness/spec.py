@@ -35,7 +35,7 @@ A spec is YAML, every field optional:
     node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
       b1: {faultline.protocol: kip279}
     without: [maximal_isr]      # rules switched off: a mutant; consumer.validate_position: a rule of the native client
-    mistakes: [fenced_member_elected]       # patches of the broker, in simulation (harness/environments/mistakes.yaml)
+    mistakes: [fenced_replica_elected]       # patches of the broker, in simulation (harness/environments/mistakes.yaml)
     hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
