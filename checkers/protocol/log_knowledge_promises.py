@@ -49,6 +49,19 @@ def epoch_cache_of(log: list[int], start: int = 0) -> list[CachedEpoch] | None:
     return entries
 
 
+def epoch_cache_instead(
+    entries: list[CachedEpoch], log: list[int], start: int, entered: CachedEpoch | None
+) -> list[CachedEpoch] | None:
+    """The epoch cache that a log should have in place of `entries`; None where these are right, or it is not known. A
+    new leader has `entered` its epoch; where all records were deleted, the epoch of the last one may be kept."""
+    expected = epoch_cache_of(log, start)
+    if expected is None or (0 < start == len(log) and entries == [CachedEpoch(log[start - 1], start)]):
+        return None
+    if entered is not None and (not expected or expected[-1].epoch != entered.epoch):
+        expected.append(entered)
+    return None if entries == expected else expected
+
+
 # ---- what a replica tells --------------------------------------------------------------------------------------------
 
 
@@ -66,15 +79,11 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
 
 
 def _check_epoch_cache(partition: PartitionState, event: TraceRow, entries: list[CachedEpoch], start: int) -> None:
-    expected = epoch_cache_of(partition.log(event.node)[: event.end_after], start)
-    if expected is None:
-        return
-    if event.kind == "became_leader":
-        if event.leader_epoch not in [entry.epoch for entry in entries]:
-            return  # leader-epoch-not-entered
-        if not expected or expected[-1].epoch != event.leader_epoch:
-            expected.append(CachedEpoch(event.leader_epoch, event.offset))
-    if entries != expected:
+    entered = CachedEpoch(event.leader_epoch, event.offset) if event.kind == "became_leader" else None
+    if entered is not None and entered.epoch not in [entry.epoch for entry in entries]:
+        return  # leader-epoch-not-entered
+    expected = epoch_cache_instead(entries, partition.log(event.node)[: event.end_after], start, entered)
+    if expected is not None:
         wrong = min(entry.start for entry in {*entries} ^ {*expected})
         has = f"its epoch cache has {_epochs(entries)}; its records are of {_epochs(expected)}"
         partition.report(event, "epoch-cache-wrong", wrong, _what_happened(event), has)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of
+from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_instead, epoch_cache_of
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, BatchCopy, PartitionReplay, ReplicaView, batch_of
 from results.explanation.story import Step, StepKind, brokers, span
@@ -45,15 +45,10 @@ def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         "log_recovered": f"{event.node} opened its log, which ends at {end}",
     }.get(event.kind, f"{event.node} became leader in epoch {event.leader_epoch}")
     start = max(event.offset, 0) if event.kind == "log_recovered" else replica.log_start
-    expected = epoch_cache_of(replica.log[:end], start)
     cached = [CachedEpoch(int(epoch), int(first)) for epoch, first in detail["epochs"]]
-    if (
-        expected is not None
-        and event.kind == "became_leader"
-        and (not expected or expected[-1][0] != event.leader_epoch)
-    ):
-        expected.append(CachedEpoch(event.leader_epoch, event.offset))
-    if expected is not None and cached != expected:
+    entered = CachedEpoch(event.leader_epoch, event.offset) if event.kind == "became_leader" else None
+    expected = epoch_cache_instead(cached, replica.log[:end], start, entered)
+    if expected is not None:
         wrong = min(first for _, first in set(cached) ^ set(expected))
         yield Step(
             StepKind.EPOCH_CACHE_CONTRADICTS_LOG,

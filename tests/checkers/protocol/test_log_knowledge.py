@@ -73,6 +73,12 @@ KEPT = {
         retried(0, 0),
         refused(6),
     ],
+    "a log whose records are all deleted may know the epoch of the last one": [
+        *SIX,
+        started_at(6),
+        told(5, "log_recovered", 6, epochs=((1, 6),)) | {"offset": 6},
+        told(6, "became_leader", 6, epochs=((2, 6),)),
+    ],
     "a log that begins anew": [*SIX, told(4, "truncated", 6, epochs=(), producers={}, log_start=6)],
     "a batch of several records": [*SIX, produced(3, 6, 6, count=5), produced(4, 11, 11)],
     "sequence numbers begin anew behind the greatest": [
