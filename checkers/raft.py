@@ -7,6 +7,8 @@ two-controllers-one-epoch   no two controllers lead in one controller epoch
 voted-twice                 no controller votes for two candidates in one epoch
 vote-for-older-log          no controller votes for another one whose log, as it says, is behind its own: by the epoch
                             of the last record, then by the end
+log-end-misjudged           a controller that is asked for its vote knows where its own log ends, and the epoch of the
+                            last record, also where a snapshot has replaced that
 vote-forgotten              a controller that restarts knows its epoch and the candidate it voted for
 controller-incomplete       a new leader holds everything committed in earlier epochs (Leader Completeness)
 commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment, and the
@@ -71,6 +73,8 @@ class _MetadataLog:
 
     def __init__(self) -> None:
         self.start = 0
+        self.epoch_before = _UNKNOWN
+        """The epoch of the record before `start`."""
         self.epochs: list[int] = []
 
     @property
@@ -79,13 +83,23 @@ class _MetadataLog:
 
     def at(self, offset: int) -> int:
         """The epoch at `offset`; -1 where the log does not reach or is not known any more."""
+        if offset == self.start - 1:
+            return self.epoch_before
         return self.epochs[offset - self.start] if self.start <= offset < self.end else _UNKNOWN
 
     def put(self, offset: int, end: int, epoch: int) -> None:
         del self.epochs[max(0, offset - self.start) :]
         self.epochs += [_UNKNOWN] * (offset - self.end) + [epoch] * (end - offset)
 
-    def restart(self, start: int, end: int, entries: list[list[int]]) -> None:
+    def trim(self, start: int) -> None:
+        """A snapshot replaces the records below `start`."""
+        if self.start < start <= self.end:
+            self.epoch_before = self.at(start - 1)
+            del self.epochs[: start - self.start]
+            self.start = start
+
+    def restart(self, start: int, end: int, entries: list[list[int]], epoch_before: int = _UNKNOWN) -> None:
+        self.epoch_before = epoch_before if start != self.start or epoch_before != _UNKNOWN else self.epoch_before
         self.start, self.epochs = start, []
         for number, (epoch, first) in enumerate(entries):
             last = entries[number + 1][1] if number + 1 < len(entries) else end
@@ -161,24 +175,34 @@ class _RaftState:
             )
         if event.leader_epoch >= epoch:
             self.votes[event.node] = (event.leader_epoch, event.broker)
-        self._check_ends(event)
+        self.check_ends(event)
 
-    def _check_ends(self, event: TraceRow) -> None:
-        """A vote for itself has no ends, nor has one of a version that did not trace them. Where the last record is not
-        known, as behind a snapshot, the voter's own word is taken."""
+    def check_ends(self, event: TraceRow) -> None:
+        """What a controller that is asked for its vote knows of its own log, and for whose it votes. A vote for itself
+        has no ends, nor has one of a version that did not trace them. Where the last record is not known, the voter's
+        own word is taken."""
         detail = event.details()
         if "candidate" not in detail:
             return
         log, candidate = self.logs.setdefault(event.node, _MetadataLog()), tuple(detail["candidate"])
         last = log.at(log.end - 1) if log.end > 0 else 0
-        own = tuple(detail["own"]) if last == _UNKNOWN else (last, log.end)
-        if candidate < own:
+        taken = tuple(detail["own"])
+        own = taken if last == _UNKNOWN else (last, log.end)
+        if candidate < own and event.kind == "quorum_voted":
             self.report(
                 event,
                 "vote-for-older-log",
                 f"{event.node} voted for {event.broker} in controller epoch {event.leader_epoch} {event.at}, whose log "
                 f"ends at {candidate[1]}, after a record of epoch {candidate[0]}",
                 f"its own ended at {own[1]}, after a record of epoch {own[0]}",
+            )
+        elif taken != own:
+            self.report(
+                event,
+                "log-end-misjudged",
+                f"{event.node} was asked for its vote {event.at}, and took its own log for one that ends at "
+                f"{taken[1]}, after a record of epoch {taken[0]}",
+                f"it ends at {own[1]}, after a record of epoch {own[0]}",
             )
 
     def leads(self, event: TraceRow) -> None:
@@ -243,14 +267,11 @@ class _RaftState:
 
     def restored(self, event: TraceRow) -> None:
         self.snapshots += 1
-        self.logs.setdefault(event.node, _MetadataLog()).restart(event.offset, event.offset, [])
+        self.logs.setdefault(event.node, _MetadataLog()).restart(event.offset, event.offset, [], event.leader_epoch)
 
     def trimmed(self, event: TraceRow) -> None:
         self.snapshots += 1
-        log = self.logs.setdefault(event.node, _MetadataLog())
-        if log.start < event.offset <= log.end:
-            del log.epochs[: event.offset - log.start]
-            log.start = event.offset
+        self.logs.setdefault(event.node, _MetadataLog()).trim(event.offset)
 
     def commits_up_to(self, event: TraceRow) -> None:
         self.commits += 1
@@ -384,6 +405,7 @@ _HANDLERS = {
     "producer_id_assigned": _RaftState.assigns,
     "quorum_recovered": _RaftState.recovered,
     "quorum_voted": _RaftState.voted,
+    "quorum_vote_refused": _RaftState.check_ends,
     "quorum_leader": _RaftState.leads,
     "quorum_follower": _RaftState.follows,
     "metadata_appended": _RaftState.appended,

@@ -39,6 +39,8 @@ truncated                 broker      offset=new LEO, log_end=LEO before, high_w
                                       [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader)
+deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR starts
+                                      there or above
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
                                       positions {replica: LEO the leader held for it, -1 for none}
@@ -178,6 +180,7 @@ KINDS: Final = frozenset(
         "appended",
         "truncated",
         "log_start",
+        "deletion_confirmed",
         "converged",
         "high_watermark",
         "follower_high_watermark",

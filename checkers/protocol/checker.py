@@ -28,6 +28,7 @@ latest-below-start        a leader answers with the latest offset only once its 
 latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has
                           proposed it, has fetched since the read began
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
+deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
 generation-told-early     members get the number of a generation once the record that begins it is committed
@@ -81,7 +82,9 @@ reassignment-drops-last-known  … and takes no member of the LastKnownELR while
 recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
 recovery-outdated         … in the life that is registered and the leader epoch in which there is no leader; so does the
                           one that any recovery elects
-last-known-elr-forgotten  … and the other members stay in it
+recovery-misinformed      … and has told where its log ends
+last-known-elr-forgotten  … and the other members stay in the LastKnownELR, in which every replica is that has left
+                          the ELR since the ISR was large enough
 epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader; and an
                           entry of a `leader-epoch-checkpoint`, where the system keeps these up to date
 isr-answer-outdated       a leader takes up an ISR that the controllers have committed once, and none older than what it

@@ -70,6 +70,7 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
         _check_reassignment(change, settings)
     if after.partition_epoch == before.partition_epoch + 1:
         _check_recovery(change, settings)
+        _check_last_known(change, settings)
         if change.reason == "alter_partition":
             partition.changes.append((event, before))
         if settings.has_trace and not detail.get("taken_over"):  # else nothing says why it was made
@@ -137,6 +138,44 @@ def _check_recovery(change: _Change, settings: CheckSettings) -> None:
             f"{names(forgotten)} are not in the LastKnownELR any more, and nothing was committed without them yet",
         )
     change.partition.recoveries.append((change.event, before))
+
+
+def _check_last_known(change: _Change, settings: CheckSettings) -> None:
+    """Who was in the ELR is remembered until the ISR is large enough again, or an unclean election ends it. With the
+    strategy `last-known-leader` a leader alone is."""
+    before, after, detail = change.before, change.after, change.event.details()
+    unclean = change.reason == "unclean_recovery" or detail.get("unclean")
+    if unclean or settings.unclean_recovery == "last-known-leader" or len(after.isr) >= after.min_isr:
+        return
+    known = (before.elr | before.last_known_elr) & after.replicas
+    forgotten = known - after.isr - after.elr - after.last_known_elr
+    if forgotten and "last_known_elr" in detail:
+        change.report(
+            "last-known-elr-forgotten",
+            f"{names(forgotten)} are not in the LastKnownELR, and the ISR is smaller than min.insync.replicas, "
+            f"{after.min_isr}: only they may have what is committed",
+        )
+
+
+def check_told(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """An unclean recovery elects by the log ends that its replicas have: nothing is appended while there is no leader.
+    A replica that has started again since, and is not registered yet, may have lost some."""
+    detail = event.details()
+    if detail.get("reason") != "unclean_recovery" or detail.get("taken_over"):
+        return
+    for replica, (_, log_end) in sorted((detail.get("told") or {}).items()):
+        node = f"b{replica}"
+        life, _ = (detail.get("told_in") or {}).get(replica, (UNKNOWN, UNKNOWN))
+        standing = cluster.standing_at(int(replica), event.offset)
+        is_current = standing is not None and standing.epoch == life and node not in cluster.awaiting_registration
+        if is_current and node in partition.opened and log_end != len(partition.log(node)):
+            partition.report(
+                event,
+                "recovery-misinformed",
+                min(log_end, len(partition.log(node))),
+                f"b{event.leader} was elected {event.at} by what the replicas had told of their logs",
+                f"{node} had told that its log ends at {log_end}: it ends at {len(partition.log(node))}",
+            )
 
 
 def check_recoveries(cluster: ClusterState, partition: PartitionState, settings: CheckSettings) -> None:

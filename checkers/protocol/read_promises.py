@@ -1,5 +1,6 @@
-"""Promises about the reads that a leader answers only while no later leader can have acknowledged more: of the latest
-offset, and of committed offsets. See `checkers.protocol.checker`."""
+"""Promises about what a leader answers only once its ISR has confirmed it: the latest offset and committed offsets,
+while no later leader can have acknowledged more, and DeleteRecords, so that no later leader has the records again. See
+`checkers.protocol.checker`."""
 
 from __future__ import annotations
 
@@ -46,13 +47,18 @@ def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) 
         _answered(partition, event, frozenset(integers(detail, "confirmed")))
 
 
+def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    deleted = (int(node[1:]) for node, start in partition.greatest_log_starts.items() if start >= event.offset)
+    _answered(partition, event, frozenset(deleted))
+
+
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
     proposed = frozenset().union(*_in_flight(partition, event))
     partition.reads.append(ReadAnswer(event, confirmed, proposed))
 
 
 def check_reads(partition: PartitionState) -> None:
-    """After the last event: every read was confirmed by the ISR that the leader knew, in the partition epoch that it
+    """After the last event: every answer was confirmed by the ISR that the leader knew, in the partition epoch that it
     names, and by the members that it had proposed.
 
     Where no decision of that partition epoch is in the trace, nothing is said about it.
@@ -69,17 +75,25 @@ def check_reads(partition: PartitionState) -> None:
         members = frozenset.intersection(*known) | read.proposed
         silent = members - read.confirmed - {event.leader}
         if silent:
-            latest = event.kind == "latest_told"
-            answer = "the latest offset" if latest else f"committed offsets of the group {event.details().get('group')}"
-            partition.report(
-                event,
-                "latest-unconfirmed" if latest else "offsets-unconfirmed",
-                event.high_watermark,
-                f"{event.node} told a client {answer} {event.at} in leader epoch {event.leader_epoch}, with the high "
-                f"watermark {event.high_watermark}",
-                f"{names(silent)} had not fetched since the read began, of the ISR {names(members)} as it knew and had "
-                "proposed it: a later leader may have acknowledged more by then",
-            )
+            isr = f"of the ISR {names(members)} as it knew and had proposed it"
+            partition.report(event, *_unconfirmed(event, names(silent), isr))
+
+
+def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str, str]:
+    """The kind of the finding, the offset that it is about, and its lines."""
+    if event.kind == "deletion_confirmed":
+        answered = f"{event.node} answered {event.at} that the records below {event.offset} are deleted"
+        log_starts = f"the logs of {silent}, {isr}, had never started there: a later leader may have the records again"
+        return "deletion-unconfirmed", event.offset, answered, log_starts
+    latest = event.kind == "latest_told"
+    answer = "the latest offset" if latest else f"committed offsets of the group {event.details().get('group')}"
+    return (
+        "latest-unconfirmed" if latest else "offsets-unconfirmed",
+        event.high_watermark,
+        f"{event.node} told a client {answer} {event.at} in leader epoch {event.leader_epoch}, with the high watermark "
+        f"{event.high_watermark}",
+        f"{silent} had not fetched since the read began, {isr}: a later leader may have acknowledged more by then",
+    )
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
@@ -88,4 +102,5 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "isr_rejected": _isr_rejected,
     "latest_told": _latest_told,
     "offsets_told": _offsets_told,
+    "deletion_confirmed": _deletion_confirmed,
 }

@@ -213,7 +213,7 @@ _OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
     "truncated": (log_knowledge_promises.check_knowledge,),
     "became_leader": (log_knowledge_promises.check_knowledge,),
     "stray_found": (log_promises.check_stray,),
-    "partition_changed": (controller_promises.check_fenced,),
+    "partition_changed": (controller_promises.check_fenced, metadata_promises.check_told),
 }
 """Kind of event → the handlers that need to know of the whole cluster; they come before those of `_HANDLERS`."""
 _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = {

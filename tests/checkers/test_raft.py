@@ -172,6 +172,11 @@ KEPT = {
     ],
     "a vote for an empty log by one with an empty log": [*BORN, voted_by_ends((0, 0), (0, 0))],
     "a vote of a controller whose log is a snapshot": [*COMMITTED, RESTORED, voted_by_ends((2, 9), (2, 9))],
+    "a vote of a controller whose whole log was trimmed": [
+        *TWO_RECORDS,
+        small_evidence.event(4, "c2", "metadata_trimmed", offset=3),
+        voted_by_ends((1, 3), (1, 3)),
+    ],
     "a vote in a later epoch": [*COMMITTED, voted(3, "c2", 2, 103)],
     "a broker applies committed metadata, and late metadata below a snapshot": [
         *COMMITTED,
@@ -196,6 +201,11 @@ KEPT = {
 }
 
 BROKEN = {
+    "log-end-misjudged": [
+        *TWO_RECORDS,
+        small_evidence.event(4, "c2", "metadata_trimmed", offset=3),
+        voted_by_ends((1, 3), (0, 3)),
+    ],
     "two-controllers-one-epoch": [*COMMITTED, leads(2, "c2", 1)],
     "voted-twice": [*ELECTED, voted(2, "c2", 1, 103)],
     "vote-for-older-log": [*TWO_RECORDS, voted_by_ends((1, 2), (1, 3))],
@@ -214,6 +224,12 @@ BROKEN = {
     "heartbeat-of-an-earlier-life": [*COMMITTED, registered(2, "c1", 1, 5), heartbeat("broker_unfenced", 1)],
     "broker-epoch-fell": [*COMMITTED, registered(2, "c1", 1, 5), registered(3, "c1", 2, 5)],
 }
+
+
+def test_a_vote_that_is_refused_by_a_misread_log_is_found() -> None:
+    refused = voted_by_ends((1, 2), (1, 9)) | {"kind": "quorum_vote_refused"}
+    assert kinds(*TWO_RECORDS, refused) == ["log-end-misjudged"]
+    assert kinds(*TWO_RECORDS, voted_by_ends((1, 2), (1, 3)) | {"kind": "quorum_vote_refused"}) == []
 
 
 @pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)

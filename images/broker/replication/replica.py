@@ -331,6 +331,7 @@ class Replica:
                     return ErrorCode.not_leader_or_follower, -1
                 low_watermark = log_start.low_watermark(self.state, active(), self.limits)
                 if low_watermark >= new_start:
+                    self._trace.event(self.state, "deletion_confirmed", offset=low_watermark)
                     return NO_ERROR, low_watermark
                 if not await wait_for_any((self.changed,), until):
                     return ErrorCode.request_timed_out, low_watermark

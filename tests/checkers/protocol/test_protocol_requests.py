@@ -17,6 +17,7 @@ from tests.checkers.protocol.test_protocol_replicas import (
     follows,
     kinds,
     leads,
+    log_start,
     opened,
 )
 from tests.checkers.small_evidence import event, fault
@@ -67,6 +68,10 @@ def answered(kind: str, acks: int = -1, **detail: object) -> Event:
     return event(6, "b1", kind, {"acks": acks, **detail}, offset=5, log_end=6, high_watermark=6, leader_epoch=1)
 
 
+def deleted(time_s: float, below: int) -> Event:
+    return event(time_s, "b1", "deletion_confirmed", offset=below, leader=1, leader_epoch=1, partition_epoch=0)
+
+
 def led(time_s: float, epochs: list[list[int]], epoch: int, positions: dict[str, int] | None = None) -> Event:
     detail = {"epochs": epochs, "positions": positions or {}}
     return leads(time_s, "b1", epoch, 5) | {"detail": event(0, "b1", "", detail)["detail"]}
@@ -80,7 +85,7 @@ ALONE = [*COPIED, decided(3, 1, 1, 1, (1,), reason="fenced")]
 DELETED = [*COPIED, event(4, "b3", "resigned"), event(4, "b3", "replica_deleted")]
 STRAY = event(5, "b3", "stray_found", offset=0)
 RECOVERABLE = [*COPIED, decided(3, 1, -1, 2, (), last_known_elr=[2, 3])]
-TOLD = {"2": [1, 5], "3": [1, 4]}
+TOLD = {"2": [1, 5], "3": [1, 5]}
 BACK = [
     of_broker(3.2 + place / 10, f"broker_{kind}", broker, 9 + broker, 92 + place)
     for place, (kind, broker) in enumerate((kind, broker) for kind in ("registered", "unfenced") for broker in (2, 3))
@@ -207,6 +212,11 @@ BROKEN = {
         *BACK,
         recovery(told=TOLD, told_in={"2": [11, 2], "3": [5, 2]}, last_known_elr=[3]),
     ],
+    "recovery-misinformed": [
+        *RECOVERABLE,
+        *BACK,
+        recovery(told={"2": [1, 5], "3": [1, 4]}, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3]),
+    ],
     "last-known-elr-forgotten": [*RECOVERABLE, recovery(told={"2": [1, 5], "3": [1, 4]})],
     "partition-epoch-stood": [*COPIED, decided(3, 1, 1, 1, (1, 2), reason="fenced", min_isr=3)],
     "deleted-log-came-back": [*DELETED, opened(5, "b3", 5)],
@@ -227,6 +237,35 @@ def test_a_request_in_its_own_epoch_and_life_breaks_no_promise(events: list[Even
 @pytest.mark.parametrize("kind", BROKEN)
 def test_each_broken_promise_is_found(kind: str) -> None:
     assert found(BROKEN[kind]) == {kind}
+
+
+def test_a_deletion_is_answered_once_the_isr_has_made_it() -> None:
+    settings = CheckSettings(retention_bytes=100)
+    events = [*COPIED, MOVED, log_start(4, "b1", 4, "retention_bytes"), log_start(4.2, "b2", 4, "leader")]
+    assert kinds([*events, deleted(5, 4)], settings=settings) == ["deletion-unconfirmed"]
+    assert kinds([*events, log_start(4.5, "b3", 4, "leader"), deleted(5, 4)], settings=settings) == []
+
+
+def test_who_was_in_the_elr_stays_known_while_the_isr_is_small() -> None:
+    shrunk = [
+        *COPIED,
+        decided(3, 1, 1, 1, (1,), elr=[2, 3]),
+        decided(4, 2, 1, 1, (1,), elr=[2], last_known_elr=[3], reason="registered"),
+    ]
+    changes = {
+        "kept": decided(5, 3, -1, 2, (), elr=[1, 2], last_known_elr=[3]),
+        "forgotten": decided(5, 3, -1, 2, (), elr=[1, 2], last_known_elr=[]),
+        "large enough": decided(5, 3, 1, 1, (1, 2), last_known_elr=[]),
+    }
+    found_of = {name: found([*shrunk, change]) for name, change in changes.items()}
+    assert found_of == {"kept": set(), "forgotten": {"last-known-elr-forgotten"}, "large enough": set()}
+
+
+def test_a_replica_that_starts_again_after_it_has_told_of_its_log_may_end_lower() -> None:
+    told = recovery(told=TOLD, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3])
+    again = [event(3.9, "b3", "node_started"), opened(3.95, "b3", 4)]
+    lost = small_evidence.faults(fault("power-loss", ["b3"], 3.7, 3.8, {"lost_bytes": 10}))
+    assert kinds([*RECOVERABLE, *BACK, *again, told], settings=BALANCED, faults=lost) == []
 
 
 def test_a_fetch_that_is_no_more_held_to_its_leader_epoch_is_found() -> None:
