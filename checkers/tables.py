@@ -101,7 +101,12 @@ REPLICA_ENDS = pa.schema(
     metadata={"faultline.table": "replica_ends", "faultline.version": "1"},
 )
 
-ADDED_COLUMNS: Mapping[str, object] = {"unread_bytes": 0, "damage": "", "epoch_checkpoint": ""}
+ADDED_COLUMNS: Mapping[str, object] = {
+    "unread_bytes": 0,
+    "damage": "",
+    "epoch_checkpoint": "",
+    "instance": None,
+}
 """Columns that runs of earlier versions lack → the value that stands for what they did not record."""
 
 FAULTS = pa.schema(

@@ -174,6 +174,7 @@ class Columns:
             "offsets": lists(self.poll_offset, NOTHING),
             "values": lists(self.poll_value, FOREIGN),
             "error": pa.nulls(rows, pa.string()),
+            "instance": pa.nulls(rows, pa.string()),
         }
         return pa.table(columns, schema=SCHEMA)
 

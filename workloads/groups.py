@@ -12,6 +12,11 @@ one; every life is a process of its own in the history, numbered from where the 
 - at a random time leaves the group, or dies without leaving, or stalls: it sends no heartbeats for longer than its
   session timeout, and then commits as if nothing had happened.
 
+The members of the first slots are *static*, as many as `static_members` asks for: one after another has the same
+instance id, none says that it leaves, and each takes the place of the one before it if it joins within the session.
+One that stalls is followed while it stalls, as where a process that hangs is started anew elsewhere; it may go on
+before its session is over, and is then refused as fenced, or not at all if nobody has followed it yet.
+
 After the faults one more member drains the group: it is given every partition, and reads and commits until the ends of
 all are reached, so that by then every acknowledged record must have been delivered to some member.
 """
@@ -19,6 +24,7 @@ all are reached, so that by then every acknowledged record must have been delive
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -27,7 +33,7 @@ from typing import Final
 from workloads.append import AppendWorkload
 from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.library import ClientLibrary
-from workloads.clients.membership import Assignment, GroupMember, GroupSettings
+from workloads.clients.membership import Assignment, FencedInstanceId, GroupMember, GroupSettings
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.lifetimes import end_of_life_s
@@ -36,6 +42,7 @@ from workloads.workload import WorkloadSettings
 GROUP: Final = "faultline"
 _LIFE_S: Final = 15.0
 _STALL_SESSIONS: Final = (1.1, 2.0)
+_STATIC_STALL_SESSIONS: Final = (0.3, 2.0)
 _COMMIT_SHARE: Final = 0.4
 _FINAL_COMMIT_SHARE: Final = 0.5
 _POLL_S: Final = 0.5
@@ -59,10 +66,14 @@ class _MemberLifetime:
     """The offsets it knows to be committed."""
     wanted: dict[TopicPartition, int] | None = None
     """Ends once these are committed."""
+    followed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the next member of its instance may begin: at its end, or when it stalls."""
 
     @property
     def over(self) -> bool:
         """Whether it has nothing more to do."""
+        if self.member.fenced:
+            return True
         if self.wanted is not None:
             return all(self.committed.get(key, -1) >= end for key, end in self.wanted.items())
         return asyncio.get_running_loop().time() >= self.until_s
@@ -111,21 +122,42 @@ class GroupsWorkload(AppendWorkload):
         """One member after another; the process number of `append`'s consumer stays unused."""
         random = self._stream(f"groups/{name}")
         mean_s = self._settings.consumer_life_ms / 1000 or _LIFE_S
-        while True:
-            life = self._begin(name, "main", end_of_life_s(random, mean_s))
+        instance_id = self._instance_id(process - self._settings.producers)
+        stalling: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as lives:
             try:
-                await self._live(life)
-                if life.end == "leave":
-                    await life.member.leave()
+                while True:
+                    life = self._begin(name, "main", end_of_life_s(random, mean_s), instance_id)
+                    if instance_id is None:
+                        await self._live_and_end(life)
+                    else:
+                        stalling = [living for living in stalling if not living.done()]
+                        stalling.append(lives.create_task(self._live_and_end(life)))
+                        await life.followed.wait()
+                    await self._rest(random)
             finally:
-                await life.member.close()
-                await life.client.close()
-            await self._rest(random)
+                for living in stalling:  # one by one: a task group cancels its tasks in no particular order
+                    living.cancel()
 
-    def _begin(self, name: str, phase: Phase, until_s: float) -> _MemberLifetime:
+    def _instance_id(self, number: int) -> str | None:
+        """The instance id of the members of one slot; None where they are dynamic."""
+        static = math.ceil(self._settings.static_members * self._settings.consumers)
+        return f"instance-{number}" if number < static else None
+
+    async def _live_and_end(self, life: _MemberLifetime) -> None:
+        try:
+            await self._live(life)
+            if life.end == "leave":
+                await life.member.leave()
+        finally:
+            life.followed.set()
+            await life.member.close()
+            await life.client.close()
+
+    def _begin(self, name: str, phase: Phase, until_s: float, instance_id: str | None = None) -> _MemberLifetime:
         process = self._later_process()
         client = self._client(f"{name}/{self._lives}")
-        member = GroupMember(client, GROUP, (self._settings.topic,), self._session)
+        member = GroupMember(client, GROUP, (self._settings.topic,), self._session, instance_id)
         random = self._stream(f"groups/life-{self._lives}")
         return _MemberLifetime(process, phase, member, client, random, until_s, random.choice(_ENDS))
 
@@ -133,7 +165,10 @@ class GroupsWorkload(AppendWorkload):
         """Join and read, generation after generation, until the life is over."""
         try:
             while not life.over:
-                assignment = await life.member.join()
+                try:
+                    assignment = await life.member.join()
+                except FencedInstanceId:
+                    return
                 started = await self._start(life, assignment)
                 if started is None:
                     continue
@@ -154,7 +189,14 @@ class GroupsWorkload(AppendWorkload):
         """The start offset of each partition; None when the next rebalance came before they were answered."""
         recorder = self._recorder
         open_operations = {
-            key: recorder.invoke(life.process, "assign", *key, phase=life.phase, value=assignment.generation)
+            key: recorder.invoke(
+                life.process,
+                "assign",
+                *key,
+                phase=life.phase,
+                value=assignment.generation,
+                instance=life.member.instance_id,
+            )
             for key in assignment.partitions
         }
         asking = asyncio.ensure_future(life.member.committed(assignment.partitions))
@@ -191,9 +233,13 @@ class GroupsWorkload(AppendWorkload):
                 pause_ms = self._settings.poll_pause_ms
                 pause_ms = min(pause_ms, _FINAL_PAUSE_MS_MAX) if life.phase == "final" else pause_ms
                 await asyncio.sleep(pause_ms / 1000 * life.random.uniform(0.5, 1.5))
+        if life.member.fenced:
+            return
         if life.over and life.end == "stall":
             life.member.silent = True
-            await asyncio.sleep(self._session.session_timeout_s * life.random.uniform(*_STALL_SESSIONS))
+            life.followed.set()
+            sessions = _STALL_SESSIONS if life.member.instance_id is None else _STATIC_STALL_SESSIONS
+            await asyncio.sleep(self._session.session_timeout_s * life.random.uniform(*sessions))
             life.member.silent = False
             await self._commit(life, assignment, consumer, again=True)
         elif life.random.random() < _FINAL_COMMIT_SHARE:
@@ -213,7 +259,13 @@ class GroupsWorkload(AppendWorkload):
         recorder = self._recorder
         open_operations = {
             key: recorder.invoke(
-                life.process, "commit", *key, phase=life.phase, value=assignment.generation, offset=position.offset
+                life.process,
+                "commit",
+                *key,
+                phase=life.phase,
+                value=assignment.generation,
+                offset=position.offset,
+                instance=life.member.instance_id,
             )
             for key, position in offsets.items()
         }

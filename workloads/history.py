@@ -27,6 +27,7 @@ leader_epoch  int32          epoch of the answering leader where the answer has 
 offsets       list<int64>    poll: offsets returned, in the order delivered
 values        list<int64>    poll: values returned, same order; a null among them for a record that no workload wrote
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
+instance      string         assign, commit: `group.instance.id` of a static member of the group; else null
 
 While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds its
 number, from 1, so that a lost one is missed, and the columns above by name, null ones left out. An append or a commit
@@ -83,6 +84,7 @@ SCHEMA = pa.schema(
         pa.field("offsets", pa.list_(pa.int64())),
         pa.field("values", pa.list_(pa.int64())),
         pa.field("error", pa.string()),
+        pa.field("instance", pa.string()),
     ],
     metadata={"faultline.table": "history", "faultline.version": "1"},
 )
@@ -127,6 +129,7 @@ class Recorder:
         phase: Phase = "main",
         value: int | None = None,
         offset: int | None = None,
+        instance: str | None = None,
     ) -> int:
         """Record that an operation begins now. Returns its index, with which it is completed (or, for a read,
         discarded)."""
@@ -145,6 +148,8 @@ class Recorder:
             row["value"] = value
         if offset is not None:
             row["offset"] = offset
+        if instance is not None:
+            row["instance"] = instance
         self._open[index] = row
         if kind in CHANGES:
             self._write(row)

@@ -99,6 +99,8 @@ class WorkloadSettings:
     """Longest time until a consumer that has ended is followed by a new one."""
     session_timeout_ms: int = 3_000
     """Of a member of a group."""
+    static_members: float = 0.0
+    """Share of the members of a group that are static, rounded up to whole members."""
     negotiate_versions: bool = False
     """Whether connections begin with ApiVersions, for brokers that may be of another release than the clients."""
     idle_partitions: int = 0

@@ -6,6 +6,10 @@ says that another `join` is due. The caller decides what to read in between, and
 The outcome of a commit claims no more than is known: `ok` (it is in the coordinator's log for good), `fail` (it
 certainly is not), or `info` (it may be, or may yet come to be: a commit that is still on its way can overtake a later
 one).
+
+A *static* member (KIP-345) has an instance id, `group.instance.id`, and as Kafka's consumer does, it ends without a
+LeaveGroup: the next member with this instance id takes its place, and with it its partitions, without a rebalance if
+that comes within the session. It joins under a member id of its own, and FENCED_INSTANCE_ID ends the one before it.
 """
 
 from __future__ import annotations
@@ -83,18 +87,30 @@ class CommitResult:
     error: str | None = None
 
 
+class FencedInstanceId(Exception):
+    """Another member has taken the instance id of this one, whose life is over."""
+
+
 class GroupMember:
-    """One member of `group`, which wants to read `topics`."""
+    """One member of `group`, which wants to read `topics`; a static one with an instance id."""
 
     def __init__(
-        self, client: Client, group: str, topics: tuple[str, ...], settings: GroupSettings = GroupSettings()
+        self,
+        client: Client,
+        group: str,
+        topics: tuple[str, ...],
+        settings: GroupSettings = GroupSettings(),
+        instance_id: str | None = None,
     ) -> None:
         self.client = client
         self.rebalancing = asyncio.Event()
-        """Set when the group wants this member to join again, or does not know it any more."""
+        """Set when the group wants this member to join again, does not know it any more, or has fenced it."""
         self.silent = False
         """Sends no heartbeats while this is set: as a process that is stalled."""
+        self.fenced = False
+        """Whether another member has its instance id: it neither joins nor commits any more."""
         self.group = group
+        self.instance_id = instance_id
         self._topics = topics
         self._settings = settings
         self._id = ""
@@ -106,16 +122,18 @@ class GroupMember:
             client.track_topic(topic)
 
     async def join(self) -> Assignment:
-        """Join, or join again, trying until the group has assigned partitions to this member."""
+        """Join, or join again, trying until the group has assigned partitions to this member. Raises
+        FencedInstanceId."""
         await self._stop_heartbeats()
         self.rebalancing.clear()
-        while True:
+        while not self.fenced:
             assignment = await self._try_to_join()
             if assignment is not None:
                 self._backoff.reset()
                 self._heartbeats = asyncio.create_task(self._heartbeat())
                 return assignment
             await asyncio.sleep(self._backoff.next_s())
+        raise FencedInstanceId(self.instance_id)
 
     async def committed(self, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, OffsetAndEpoch | None]:
         """The committed offsets of the group, None where there is none; retried until they are answered. Best given up
@@ -140,7 +158,9 @@ class GroupMember:
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> CommitResult:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
-        member that the group has forgotten would pass for one, and asks nobody, as in Kafka."""
+        member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one."""
+        if self.fenced:
+            return CommitResult("fail", error_name(ErrorCode.fenced_instance_id))
         if self._generation < 0 and self.rebalancing.is_set():
             return CommitResult("fail", error_name(ErrorCode.unknown_member_id))
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -157,7 +177,7 @@ class GroupMember:
             group_id=self.group,
             generation_id_or_member_epoch=self._generation,
             member_id=self._id,
-            group_instance_id=None,
+            group_instance_id=self.instance_id,
             topics=tuple(
                 OffsetCommitRequestTopic(name=name, partitions=tuple(parts)) for name, parts in by_topic.items()
             ),
@@ -175,9 +195,9 @@ class GroupMember:
         return CommitResult("fail" if certain else "info", error_name(error))
 
     async def leave(self) -> None:
-        """Tell the group, once, that this member is gone."""
+        """Tell the group, once, that this member is gone; a static member may come back, and does not."""
         await self._stop_heartbeats()
-        if not self._id:
+        if not self._id or self.instance_id is not None:
             return
         identity = MemberIdentity(member_id=self._id, group_instance_id=None, reason=None)
         await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self.group, members=(identity,)))
@@ -196,7 +216,7 @@ class GroupMember:
             session_timeout=timedelta(seconds=settings.session_timeout_s),
             rebalance_timeout=timedelta(seconds=settings.rebalance_timeout_s),
             member_id=self._id,
-            group_instance_id=None,
+            group_instance_id=self.instance_id,
             protocol_type=_CONSUMER,
             protocols=(JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics)),),
             reason=None,
@@ -220,7 +240,7 @@ class GroupMember:
             group_id=self.group,
             generation_id=self._generation,
             member_id=self._id,
-            group_instance_id=None,
+            group_instance_id=self.instance_id,
             protocol_type=_CONSUMER,
             protocol_name=joined.protocol_name,
             assignments=assignments,
@@ -249,7 +269,10 @@ class GroupMember:
 
     async def _heartbeat(self) -> None:
         request = HeartbeatRequest(
-            group_id=self.group, generation_id=self._generation, member_id=self._id, group_instance_id=None
+            group_id=self.group,
+            generation_id=self._generation,
+            member_id=self._id,
+            group_instance_id=self.instance_id,
         )
         while not self.rebalancing.is_set():
             await asyncio.sleep(self._settings.heartbeat_interval_s)
@@ -271,6 +294,9 @@ class GroupMember:
             self._coordinator = None
         elif error is ErrorCode.unknown_member_id:
             self._id, self._generation = "", -1
+            self.rebalancing.set()
+        elif error is ErrorCode.fenced_instance_id:
+            self.fenced = True
             self.rebalancing.set()
         elif error in (ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress):
             self.rebalancing.set()
