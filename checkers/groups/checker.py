@@ -4,7 +4,9 @@ The history of a group is made of `assign` operations (a member, which is a proc
 from now on in a generation, and starts where the group had committed), the polls of those members, and their `commit`s.
 One partition at a time:
 
-owned-twice             two members own it in the same generation
+owned-twice             two members own it in the same generation; members of one instance are one owner
+fenced-commit           a commit is acknowledged although a later member of the same instance had started in the same
+                        generation before it was invoked (`checkers.groups.instances`)
 commit-beyond-read      a commit of more than its member had read by then
 records-skipped         a member fetched from beyond its position: no member of its generation read the records between
 stale-commit            a commit of one generation is acknowledged although a later generation had begun before it was
@@ -51,13 +53,9 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import tolerances
-from checkers.groups.committed_offset import (
-    GroupOperation,
-    GroupViolation,
-    commits_that_went_back,
-    operations_of,
-    unfounded_starts,
-)
+from checkers.groups.committed_offset import commits_that_went_back, unfounded_starts
+from checkers.groups.instances import Instances, fenced_commits
+from checkers.groups.operations import GroupOperation, GroupViolation, operations_of
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
@@ -114,6 +112,7 @@ def _check_partition(
         *_owned_twice(starts),
         *_reading(starts, polls, commits, of_records),
         *_stale(commits, generation_starts),
+        *fenced_commits(Instances(starts), starts, commits),
         *unfounded_starts(starts, commits),
     ]
     of_both = replace(of_offsets, exceeded=(*of_offsets.exceeded, *of_records.exceeded))
@@ -161,7 +160,7 @@ def _owned_twice(starts: Sequence[GroupOperation]) -> Iterable[GroupViolation]:
     owners: dict[int, GroupOperation] = {}
     for start in starts:
         other = owners.setdefault(start.generation, start)
-        if other.process != start.process:
+        if other.owner != start.owner:
             yield GroupViolation(
                 "owned-twice", start.offset, start.completed_ns, (other, start), "both own it in one generation"
             )

@@ -8,6 +8,8 @@ overwritten before the start was invoked. A commit is overwritten by
 - *another start* that was told another offset, if it was invoked after the first was acknowledged, or is of a later
   generation: the first came before that generation, or not at all, and was replaced by the time of this start.
 
+What is said of a later generation holds of a later member of the same instance as well (`checkers.groups.instances`).
+
 Before any commit the offset is 0, and that is overwritten in the same way.
 
 *A late commit may arrive last, within its generation.* `commit 5` ends unknown, `commit 8` of the same generation is
@@ -22,55 +24,11 @@ the coordinator takes them whenever the group has no members.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-
-from workloads.columns import NEVER
+from checkers.groups.instances import Instances
+from checkers.groups.operations import GroupOperation, GroupViolation
 from workloads.history import NO_GENERATION
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOperation:
-    """One operation of the history, as far as groups go."""
-
-    index: int
-    process: int
-    kind: str
-    invoked_ns: int
-    completed_ns: int
-    """NEVER when it never completed."""
-    outcome: str
-    generation: int
-    offset: int
-    end: int
-    """Poll: where the records returned end; -1 without any."""
-
-    @property
-    def ok(self) -> bool:
-        return self.outcome == "ok"
-
-    def __str__(self) -> str:
-        until = f"{self.completed_ns / 1e9:.6f} s" if self.completed_ns != NEVER else "never"
-        return (
-            f"#{self.index} {self.kind} {self.offset} by process {self.process} in generation {self.generation} "
-            f"({self.invoked_ns / 1e9:.6f} to {until}) → {self.outcome}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class GroupViolation:
-    """A broken promise about one partition of a group."""
-
-    kind: str
-    offset: int
-    time_ns: int
-    """Time at which it was seen; NEVER for the end of the run."""
-    operations: tuple[GroupOperation, ...]
-    reason: str
-    since_ns: int = -1
-    """Time since which the record or the commit that it is about existed; -1 for always."""
 
 
 _NOTHING_COMMITTED: Final = GroupOperation(
@@ -85,30 +43,6 @@ _NOTHING_COMMITTED: Final = GroupOperation(
     end=-1,
 )
 """The register before any commit: a start is then told 0."""
-
-
-def operations_of(table: pa.Table) -> list[GroupOperation]:
-    """The rows of a history."""
-
-    def row(values: dict[str, Any]) -> GroupOperation:
-        def number(name: str, missing: int) -> int:
-            value = values[name]
-            return missing if value is None else int(value)
-
-        offsets = values["offsets"]
-        return GroupOperation(
-            index=values["index"],
-            process=values["process"],
-            kind=values["kind"],
-            invoked_ns=values["invoked_ns"],
-            completed_ns=number("completed_ns", NEVER),
-            outcome=values["outcome"],
-            generation=number("value", NO_GENERATION),
-            offset=number("offset", -1),
-            end=offsets[-1] + 1 if offsets else -1,
-        )
-
-    return [row(values) for values in table.to_pylist()]
 
 
 def commits_that_went_back(
@@ -131,6 +65,7 @@ def commits_that_went_back(
 
 def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterator[GroupViolation]:
     """Each start at an offset that no commit wrote, or that was certainly overwritten."""
+    instances = Instances(starts)
     possible = [_NOTHING_COMMITTED, *(commit for commit in commits if commit.outcome != "fail")]
     for start in starts:
         written = [
@@ -145,7 +80,7 @@ def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOp
             for other in (*possible, *starts)
             if other.ok and other.offset != start.offset and other.completed_ns < start.invoked_ns
         ]
-        overwriting = [[other for other in replaced if _overwrites(other, commit)] for commit in written]
+        overwriting = [[other for other in replaced if _overwrites(other, commit, instances)] for commit in written]
         if all(overwriting):
             since_ns, last = min((_latest(others, possible) for others in overwriting), key=lambda latest: latest[0])
 
@@ -160,10 +95,10 @@ def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOp
             )
 
 
-def _overwrites(other: GroupOperation, commit: GroupOperation) -> bool:
+def _overwrites(other: GroupOperation, commit: GroupOperation, instances: Instances) -> bool:
     """Whether `commit` no longer stands once `other`, which has another offset, has been acknowledged or told."""
-    fenced = commit.generation != NO_GENERATION and other.generation > commit.generation
-    return fenced or (commit.ok and other.invoked_ns > commit.completed_ns)
+    later = commit.generation != NO_GENERATION and other.generation > commit.generation
+    return later or instances.follows(other, commit) or (commit.ok and other.invoked_ns > commit.completed_ns)
 
 
 def _latest(others: Iterable[GroupOperation], possible: Sequence[GroupOperation]) -> tuple[int, GroupOperation]:

@@ -1,0 +1,87 @@
+"""The operations of groups in a history, and violations of promises about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from workloads.columns import NEVER
+from workloads.history import NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOperation:
+    """One operation of the history, as far as groups go."""
+
+    index: int
+    process: int
+    kind: str
+    invoked_ns: int
+    completed_ns: int
+    """NEVER when it never completed."""
+    outcome: str
+    generation: int
+    offset: int
+    end: int
+    """Poll: where the records returned end; -1 without any."""
+    instance: str = ""
+    """The instance id of its member; empty where that is not static."""
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
+
+    @property
+    def owner(self) -> int | str:
+        """Who owns a partition by it: an instance, whose members take the place of one another, or a member alone."""
+        return self.instance or self.process
+
+    def __str__(self) -> str:
+        until = f"{self.completed_ns / 1e9:.6f} s" if self.completed_ns != NEVER else "never"
+        instance = f" ({self.instance})" if self.instance else ""
+        return (
+            f"#{self.index} {self.kind} {self.offset} by process {self.process}{instance} in generation "
+            f"{self.generation} "
+            f"({self.invoked_ns / 1e9:.6f} to {until}) → {self.outcome}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupViolation:
+    """A broken promise about one partition of a group."""
+
+    kind: str
+    offset: int
+    time_ns: int
+    """Time at which it was seen; NEVER for the end of the run."""
+    operations: tuple[GroupOperation, ...]
+    reason: str
+    since_ns: int = -1
+    """Time since which the record or the commit that it is about existed; -1 for always."""
+
+
+def operations_of(table: pa.Table) -> list[GroupOperation]:
+    """The rows of a history."""
+
+    def row(values: dict[str, Any]) -> GroupOperation:
+        def number(name: str, missing: int) -> int:
+            value = values[name]
+            return missing if value is None else int(value)
+
+        offsets = values["offsets"]
+        return GroupOperation(
+            index=values["index"],
+            process=values["process"],
+            kind=values["kind"],
+            invoked_ns=values["invoked_ns"],
+            completed_ns=number("completed_ns", NEVER),
+            outcome=values["outcome"],
+            generation=number("value", NO_GENERATION),
+            offset=number("offset", -1),
+            end=offsets[-1] + 1 if offsets else -1,
+            instance=values["instance"] or "",
+        )
+
+    return [row(values) for values in table.to_pylist()]
