@@ -98,6 +98,7 @@ INEXCUSABLE = frozenset(
         "coordinator-serves-uncommitted",
         "coordinator-incomplete",
         "generation-told-early",
+        "assignment-told-early",
         "commit-beyond-read",
         "records-skipped",
         "sequence-gap",

@@ -25,10 +25,50 @@ def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSett
         partition.report(event, "coordinator-incomplete", event.log_end, began, lacking)
 
 
+def _group_assigned(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.assigning[event.node, str(event.details().get("group"))] = event
+
+
 def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     detail = event.details()
+    group, generation = str(detail.get("group")), detail.get("generation")
     if detail.get("error") == "none":
-        partition.group_records[event.node, str(detail.get("group"))] = event
+        partition.group_records[event.node, group] = event
+    assigned = partition.assigning.pop((event.node, group), None)
+    if assigned is None or assigned.details().get("generation") != generation:
+        return
+    for member in assigned.details().get("members", {}):
+        before = partition.member_records.get((event.node, group, member))
+        if before is None or not _of_generation(before, event, generation):
+            partition.member_records[event.node, group, member] = event
+
+
+def _of_generation(record: TraceRow, event: TraceRow, generation: object) -> bool:
+    return record.leader_epoch == event.leader_epoch and record.details().get("generation") == generation
+
+
+def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """Before a member gets its partitions, a record is committed in which it has them: that of the assignment, or the
+    one with which a static member takes the place of another. Nothing is known of a record that was loaded."""
+    detail = event.details()
+    group, generation = str(detail.get("group")), detail.get("generation")
+    for member in detail.get("members", {}):
+        record = partition.member_records.get((event.node, group, member))
+        if record is None or not _of_generation(record, event, generation):
+            continue
+        told = (
+            f"{event.node} gave {member} its partitions in generation {generation} of the group {group} {event.at} in "
+            f"leader epoch {event.leader_epoch}"
+        )
+        if record.details().get("error") != "none":
+            refused = "no record with them had been appended: the next coordinator does not know this member"
+            partition.report(event, "assignment-told-early", event.log_end, told, refused)
+        elif record.log_end > event.high_watermark:
+            uncommitted = (
+                f"the record with them ends at {record.log_end}, and its high watermark was {event.high_watermark}: "
+                "the next coordinator may not know this member"
+            )
+            partition.report(event, "assignment-told-early", record.offset, told, uncommitted)
 
 
 def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -41,7 +81,7 @@ def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettin
         f"epoch {event.leader_epoch}"
     )
     record = partition.group_records.get((event.node, group))
-    if record is None or record.leader_epoch != event.leader_epoch or record.details().get("generation") != generation:
+    if record is None or not _of_generation(record, event, generation):
         missing = (
             "no record that begins the generation had been appended: a later coordinator may give its number again"
         )
@@ -56,6 +96,8 @@ def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettin
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "coordinator_loaded": _coordinator_loaded,
+    "group_assigned": _group_assigned,
     "group_storing": _group_storing,
+    "assignment_told": _assignment_told,
     "generation_begun": _generation_begun,
 }

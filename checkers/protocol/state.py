@@ -296,6 +296,10 @@ class PartitionState:
     reads: list[ReadAnswer] = field(default_factory=list)
     group_records: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the last record of the group itself that it appended."""
+    assigning: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
+    """(Coordinator, group) → the members with their partitions in the record that it appends next."""
+    member_records: dict[tuple[str, str, str], TraceRow] = field(default_factory=dict)
+    """(Coordinator, group, member) → the first record of its generation with its partitions, appended or refused."""
     candidates_to_check: bool = False
     """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)
