@@ -32,8 +32,16 @@ class Instances:
         """Whether `later` is of a member that took the place of the one of `earlier` in the same generation."""
         if not earlier.instance or later.instance != earlier.instance or later.generation != earlier.generation:
             return False
-        firsts = [self._first.get((row.generation, row.process)) for row in (earlier, later)]
-        return firsts[0] is not None and firsts[1] is not None and firsts[0].index < firsts[1].index
+        before, after = self._first_of(earlier), self._first_of(later)
+        return before is not None and after is not None and before.index < after.index
+
+    def began_ns(self, operation: GroupOperation) -> int:
+        """When its member had joined in its generation: nobody can have fenced it before."""
+        first = self._first_of(operation)
+        return -1 if first is None else first.invoked_ns
+
+    def _first_of(self, operation: GroupOperation) -> GroupOperation | None:
+        return self._first.get((operation.generation, operation.process))
 
 
 def fenced_commits(
@@ -53,4 +61,5 @@ def fenced_commits(
                 commit.completed_ns,
                 (followers[0], commit),
                 f"process {followers[0].process} had taken its place as {commit.instance}, by which it was fenced",
+                since_ns=instances.began_ns(commit),
             )

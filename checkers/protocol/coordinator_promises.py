@@ -38,9 +38,10 @@ def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings)
     if assigned is None or assigned.details().get("generation") != generation:
         return
     for member in assigned.details().get("members", {}):
-        before = partition.member_records.get((event.node, group, member))
-        if before is None or not _of_generation(before, event, generation):
-            partition.member_records[event.node, group, member] = event
+        key = (event.node, group, member)
+        before = partition.member_records.get(key)
+        if before is None or not _of_generation(before, event, generation) or before.details().get("error") != "none":
+            partition.member_records[key] = event
 
 
 def _of_generation(record: TraceRow, event: TraceRow, generation: object) -> bool:

@@ -299,7 +299,8 @@ class PartitionState:
     assigning: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the members with their partitions in the record that it appends next."""
     member_records: dict[tuple[str, str, str], TraceRow] = field(default_factory=dict)
-    """(Coordinator, group, member) → the first record of its generation with its partitions, appended or refused."""
+    """(Coordinator, group, member) → the first record of its generation with its partitions; a refused one if none was
+    appended."""
     candidates_to_check: bool = False
     """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)

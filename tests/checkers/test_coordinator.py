@@ -198,6 +198,52 @@ def test_members_get_the_number_of_a_generation_whose_record_is_committed(
     assert promises_broken(leads(1, 5), *events) == ([] if kept else ["generation-told-early"])
 
 
+ASSIGNED = of_group(4, "group_assigned", 7, 6, members={"m": "ab"})
+ASSIGNMENT = of_group(4, "group_storing", 8, 6)
+REFUSED = of_group(4, "group_storing", -1, 6, error="not_enough_replicas")
+
+
+def gives(high_watermark: int, member: str = "m", epoch: int = 1, **detail: Any) -> dict[str, Any]:
+    """A member gets its partitions."""
+    return of_group(9, "assignment_told", 12, high_watermark, epoch, members={member: "ab"}, **detail)
+
+
+REPLACED = (of_group(6, "group_assigned", 9, 8, members={"m": "ab", "n": "ab"}), of_group(6, "group_storing", 10, 8))
+
+
+@pytest.mark.parametrize(
+    ("events", "kept"),
+    [
+        ([ASSIGNED, ASSIGNMENT, gives(8)], True),
+        ([ASSIGNED, ASSIGNMENT, gives(7)], False),
+        ([ASSIGNED, REFUSED, gives(8)], False),
+        ([ASSIGNED, REFUSED, ASSIGNED, ASSIGNMENT, gives(8)], True),
+        ([gives(7)], True),
+        ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(8)], True),
+        ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(8, "n")], False),
+        ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(10, "n")], True),
+        ([ASSIGNED, ASSIGNMENT, gives(7, generation=3)], True),
+        ([ASSIGNED, ASSIGNMENT, leads(5, 6, epoch=2), gives(7, epoch=2)], True),
+    ],
+    ids=[
+        "committed",
+        "not committed yet",
+        "refused",
+        "refused, and then appended",
+        "loaded",
+        "while another member returns",
+        "of one that returns",
+        "of one that has returned",
+        "of another generation",
+        "of an earlier leadership",
+    ],
+)
+def test_a_member_gets_its_partitions_once_a_record_in_which_it_has_them_is_committed(
+    events: list[dict[str, Any]], kept: bool
+) -> None:
+    assert promises_broken(leads(1, 5), *events) == ([] if kept else ["assignment-told-early"])
+
+
 @pytest.mark.parametrize(
     ("kind", "finding"), [("latest_told", "latest-unconfirmed"), ("offsets_told", "offsets-unconfirmed")]
 )

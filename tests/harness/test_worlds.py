@@ -189,6 +189,16 @@ def test_a_dimension_has_its_own_stream() -> None:
     assert alone["segment.bytes"] == among_all["segment.bytes"]
 
 
+def test_only_groups_draw_static_members_and_no_other_draw_depends_on_them() -> None:
+    name = "clients.static_members"
+    others = [other for other in NAMES if other != name]
+    for seed in range(20):
+        assert name not in draw(seed, NAMES, {"workload": "append"})
+        world = draw(seed, NAMES, {"workload": "groups"})
+        del world[name]
+        assert world == draw(seed, others, {"workload": "groups", name: 1.0})
+
+
 def test_another_process_draws_the_same_worlds_whatever_its_hash_seed() -> None:
     program = (
         "from harness.spec import parse; from harness.drawn_spec import with_drawn_world as d\n"

@@ -92,6 +92,41 @@ def test_the_same_seed_of_groups_ends_in_the_same_digest(finished: Outcome) -> N
     assert run_in_simulation(parse(SPEC)).digest == finished.digest
 
 
+STATIC = {**SPEC, "seed": 5, "clients": {"static_members": 0.5, "consumer_life": 4}}
+
+
+@pytest.fixture(scope="module")
+def static(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_in_simulation(parse(STATIC), tmp_path_factory.mktemp("store"))
+
+
+def test_static_members_return_in_the_generation_of_those_before_them(static: Outcome) -> None:
+    assert static.validity is Validity.VALID, static.verdicts
+    assert static.directory is not None
+    history = pq.read_table(Path(static.directory) / "history.parquet")
+    starts = history.filter(pc.field("kind") == "assign").to_pylist()
+    assert {row["instance"] for row in starts} == {"instance-0", "instance-1", None}, "half of three, rounded up"
+    members: dict[tuple[str, int], set[int]] = {}
+    for row in starts:
+        if row["instance"] is not None:
+            members.setdefault((row["instance"], row["value"]), set()).add(row["process"])
+    assert max(map(len, members.values())) > 1, "none took the place of another in its generation"
+    final = [row for row in starts if row["phase"] == "final"]
+    assert {row["instance"] for row in final} == {None}
+
+
+def test_a_static_member_that_stalled_is_fenced_by_the_next_one(static: Outcome) -> None:
+    assert static.directory is not None
+    history = pq.read_table(Path(static.directory) / "history.parquet")
+    fenced = history.filter(pc.field("error") == "FENCED_INSTANCE_ID").to_pylist()
+    assert fenced
+    assert {(row["kind"], row["outcome"]) for row in fenced} == {("commit", "fail")}
+
+
+def test_the_same_seed_of_static_members_ends_in_the_same_digest(static: Outcome) -> None:
+    assert run_in_simulation(parse(STATIC)).digest == static.digest
+
+
 def test_a_member_that_the_group_forgot_commits_nothing_to_an_empty_group() -> None:
     """Found by seed 246 of the suite soak: after the error it asked without a generation, as consumers do that assign
     their partitions themselves, and a group without members took it. `groups` called that a stale commit."""

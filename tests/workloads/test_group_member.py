@@ -1,0 +1,107 @@
+"""The native member of a group, static and dynamic, with the coordinator of a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.scenarios.one_partition import TOPIC, Scene, played
+from workloads.clients.membership import CommitResult, FencedInstanceId, GroupMember, GroupSettings
+from workloads.clients.native import Client, OffsetAndEpoch
+
+SESSION = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
+P0 = (TOPIC, 0)
+FENCED = CommitResult("fail", "FENCED_INSTANCE_ID")
+
+NewMember = Callable[[str, str | None], GroupMember]
+
+
+def with_members(scenario: Callable[[NewMember], Awaitable[None]]) -> None:
+    """Play a scenario with members of one group, each made by the name of its client and its instance id."""
+
+    async def whole(scene: Scene) -> None:
+        members: list[GroupMember] = []
+
+        def member(name: str, instance_id: str | None) -> GroupMember:
+            client = Client(scene.deployment.bootstrap(), name, scene.deployment.stream(name))
+            members.append(GroupMember(client, "g", (TOPIC,), SESSION, instance_id))
+            return members[-1]
+
+        await scenario(member)
+        for each in members:
+            await each.close()
+            await each.client.close()
+
+    played(whole)
+
+
+async def commit(member: GroupMember, offset: int) -> CommitResult:
+    return await member.commit({P0: OffsetAndEpoch(offset, 0)})
+
+
+def test_a_static_member_takes_the_place_of_the_one_before_it_and_fences_it() -> None:
+    async def scenario(member: NewMember) -> None:
+        first, second = member("first", "i"), member("second", "i")
+        assigned = await first.join()
+        assert assigned.partitions == (P0,)
+        assert await commit(first, 3) == CommitResult("ok")
+        first.silent = True
+        assert await second.join() == assigned, "the generation and the partitions are those of the first"
+        assert await second.committed((P0,)) == {P0: OffsetAndEpoch(3, 0)}
+        assert await commit(first, 5) == FENCED
+        assert await commit(second, 4) == CommitResult("ok")
+        assert (first.fenced, second.fenced) == (True, False)
+        with pytest.raises(FencedInstanceId):
+            await first.join()
+        assert await commit(first, 6) == FENCED
+        assert await second.committed((P0,)) == {P0: OffsetAndEpoch(4, 0)}
+
+    with_members(scenario)
+
+
+def test_a_member_hears_by_its_heartbeats_that_it_is_fenced() -> None:
+    async def scenario(member: NewMember) -> None:
+        first, second = member("first", "i"), member("second", "i")
+        await first.join()
+        await second.join()
+        await asyncio.wait_for(first.rebalancing.wait(), 2 * SESSION.heartbeat_interval_s)
+        assert first.fenced
+
+    with_members(scenario)
+
+
+@pytest.mark.parametrize(("instance_id", "generations"), [("i", 1), (None, 3)])
+def test_a_static_member_leaves_without_a_word(instance_id: str | None, generations: int) -> None:
+    """A dynamic member leaves the group Empty, which is a generation of its own."""
+
+    async def scenario(member: NewMember) -> None:
+        first, second = member("first", instance_id), member("second", instance_id)
+        await first.join()
+        await first.leave()
+        assert (await second.join()).generation == generations
+
+    with_members(scenario)
+
+
+def test_a_static_member_that_stays_away_is_removed_after_its_session() -> None:
+    async def scenario(member: NewMember) -> None:
+        first, other, second = member("first", "i"), member("other", None), member("second", "i")
+        assigned = await first.join()
+        await first.leave()
+        loop = asyncio.get_running_loop()
+        since_s = loop.time()
+        alone = await other.join()
+        assert loop.time() - since_s >= SESSION.session_timeout_s / 2
+        assert alone.partitions == (P0,)
+        assert alone.generation > assigned.generation
+        assert (await commit(first, 5)).outcome == "fail"
+        assert not first.fenced, "nobody has its instance id"
+        assert other.rebalancing.is_set() is False
+        joining = asyncio.ensure_future(second.join())
+        await other.rebalancing.wait()
+        again = await other.join()
+        assert {again.generation, (await joining).generation} == {alone.generation + 1}
+
+    with_members(scenario)
