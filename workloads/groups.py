@@ -14,8 +14,9 @@ one; every life is a process of its own in the history, numbered from where the 
 
 The members of the first slots are *static*, as many as `static_members` asks for: one after another has the same
 instance id, none says that it leaves, and each takes the place of the one before it if it joins within the session.
-One that stalls is followed while it stalls, as where a process that hangs is started anew elsewhere; it may go on
-before its session is over, and is then refused as fenced, or not at all if nobody has followed it yet.
+One that stalls is followed while it stalls, as where a process that hangs is started anew elsewhere. It may go on
+before its session is over, and asks until a coordinator has answered its commit, as Kafka's `commitSync` does: once the
+next member has joined, every coordinator must refuse it.
 
 After the faults one more member drains the group: it is given every partition, and reads and commits until the ends of
 all are reached, so that by then every acknowledged record must have been delivered to some member.
@@ -43,6 +44,7 @@ GROUP: Final = "faultline"
 _LIFE_S: Final = 15.0
 _STALL_SESSIONS: Final = (1.1, 2.0)
 _STATIC_STALL_SESSIONS: Final = (0.3, 2.0)
+_COMMIT_AGAIN_S: Final = 0.2
 _COMMIT_SHARE: Final = 0.4
 _FINAL_COMMIT_SHARE: Final = 0.5
 _POLL_S: Final = 0.5
@@ -236,26 +238,35 @@ class GroupsWorkload(AppendWorkload):
         if life.member.fenced:
             return
         if life.over and life.end == "stall":
-            life.member.silent = True
-            life.followed.set()
-            sessions = _STALL_SESSIONS if life.member.instance_id is None else _STATIC_STALL_SESSIONS
-            await asyncio.sleep(self._session.session_timeout_s * life.random.uniform(*sessions))
-            life.member.silent = False
-            await self._commit(life, assignment, consumer, again=True)
+            await self._stall(life, assignment, consumer)
         elif life.random.random() < _FINAL_COMMIT_SHARE:
             await self._commit(life, assignment, consumer)
 
+    async def _stall(self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer) -> None:
+        """Send nothing for a while, then commit as if nothing had happened. A dynamic member asks once."""
+        static = life.member.instance_id is not None
+        life.member.silent = True
+        life.followed.set()
+        sessions = life.random.uniform(*(_STATIC_STALL_SESSIONS if static else _STALL_SESSIONS))
+        await asyncio.sleep(self._session.session_timeout_s * sessions)
+        life.member.silent = False
+        committed = await self._commit(life, assignment, consumer, again=True)
+        while static and not committed and not life.member.rebalancing.is_set():
+            await asyncio.sleep(_COMMIT_AGAIN_S)
+            committed = await self._commit(life, assignment, consumer, again=True)
+
     async def _commit(
         self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer, *, again: bool = False
-    ) -> None:
-        """Commit the offsets that have moved since they were last known to be committed; with `again`, all of them."""
+    ) -> bool:
+        """Commit the offsets that have moved since they were last known to be committed; with `again`, all of them.
+        False when that was refused, or its outcome is not known."""
         offsets = {
             key: position
             for key, position in consumer.next_offsets().items()
             if again or position.offset != life.committed.get(key, 0)
         }
         if not offsets:
-            return
+            return True
         recorder = self._recorder
         open_operations = {
             key: recorder.invoke(
@@ -274,6 +285,7 @@ class GroupsWorkload(AppendWorkload):
             recorder.complete(index, result.outcome, error=result.error)
             if result.outcome == "ok":
                 life.committed[key] = offsets[key].offset
+        return result.outcome == "ok"
 
     def _member_consumer(self, life: _MemberLifetime) -> Consumer:
         settings = self._settings
