@@ -30,7 +30,6 @@ from checkers.groups.instances import Instances
 from checkers.groups.operations import GroupOperation, GroupViolation
 from workloads.history import NO_GENERATION
 
-
 _NOTHING_COMMITTED: Final = GroupOperation(
     index=-1,
     process=-1,

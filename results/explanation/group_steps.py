@@ -33,7 +33,11 @@ class _GroupAnswers:
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
     """By partition, the offsets whose commit was answered, in order."""
     assignments: dict[int, dict[str, str]] = field(default_factory=dict)
-    """By generation, the assignment of each member."""
+    """By generation, the assignment of each member, those of static members that were replaced included."""
+    assigned: TraceRow | None = None
+    """The last of these whose record is still to be appended."""
+    assignment_records: dict[tuple[int, str], TraceRow] = field(default_factory=dict)
+    """(Generation, member) → the first record with its assignment."""
     members: dict[int, set[str]] = field(default_factory=dict)
     """By generation, everybody who was a member in it."""
     failed: TraceRow | None = None
@@ -67,13 +71,15 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
                 yield from _forgotten(group, event, place, detail["held"], f"when the group became {detail['state']}")
         elif event.kind == "group_storing":
             group.failed = event if detail["error"] != "none" else group.failed
+            _storing(group, event, detail)
         elif event.kind == "group_stored":
             group.unassigned = None
             group.failed = event if detail["error"] != "none" else group.failed
             group.records.append(event)
             yield from _stored(event, detail)
         elif event.kind == "group_assigned":
-            group.assignments[detail["generation"]] = detail["members"]
+            group.assigned = event
+            group.assignments.setdefault(detail["generation"], {}).update(detail["members"])
             yield from _assigned(event, detail, topic, partition)
         elif event.kind == "assignment_told":
             yield from _told_assignment(group, event, detail)
@@ -179,10 +185,28 @@ def _assigned(event: TraceRow, detail: dict[str, Any], topic: str, partition: in
         yield Step(StepKind.PARTITION_ASSIGNED_WRONGLY, event.time_ns, event.node, text)
 
 
+def _storing(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> None:
+    """The record of an assignment is appended, or refused, as soon as it is made."""
+    assigned, group.assigned = group.assigned, None
+    if assigned is not None and detail["error"] == "none":
+        for member in assigned.details()["members"]:
+            group.assignment_records.setdefault((detail["generation"], member), event)
+
+
 def _told_assignment(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
     generation = detail["generation"]
     assigned = group.assignments.get(generation)
     for member, content in detail["members"].items():
+        record = group.assignment_records.get((generation, member))
+        if record is not None and record.leader_epoch == event.leader_epoch and record.log_end > event.high_watermark:
+            yield _step(
+                StepKind.GROUP_RECORD_NOT_COMMITTED,
+                event,
+                f"gave the member {member[:12]} of the group {detail['group']} the partitions {_listed(content)} in "
+                f"generation {generation} before the record with them was committed, which ends at {record.log_end} of "
+                f"{_log(event)}, and its high watermark was {event.high_watermark}: the next coordinator may not know "
+                "this member",
+            )
         if assigned is None:
             yield _step(
                 StepKind.ASSIGNMENT_NOT_OF_GENERATION,

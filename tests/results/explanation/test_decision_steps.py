@@ -339,6 +339,21 @@ def group_stored(time_s: float, end: int, watermark: int) -> Event:
 
 
 COMPLETING, STABLE = group(1, "CompletingRebalance", storing=True, m="sync"), group(3, "Stable", storing=False, m="")
+
+
+def gives(high_watermark: int, *members: str) -> list[Event]:
+    """Members have a partition by records up to 6, and one that takes the place of another by one up to 8; each is told
+    it at last."""
+    rows = []
+    for time_s, end, names in ((1, 6, ("m", "n")), (2, 8, ("m", "o"))):
+        facts = {"group": "g", "generation": 3, "error": "none", "leader": "m", "members": dict.fromkeys(names, "")}
+        place = {"topic": "__consumer_offsets", "leader": 1, "leader_epoch": 1, "log_end": end, "high_watermark": 6}
+        rows += [event(time_s, "b1", kind, facts, **place) for kind in ("group_assigned", "group_storing")]
+        place |= {"high_watermark": high_watermark}
+    told = {**facts, "members": dict.fromkeys(members, "")}
+    return [*rows, event(3, "b1", "assignment_told", told, **place)]
+
+
 GROUPS: dict[str, list[tuple[Sequence[Event], Sequence[Event]]]] = {
     "group-waits-for-no-write": [
         ([group(1, "PreparingRebalance", storing=True, m="", n="join")],
@@ -347,6 +362,8 @@ GROUPS: dict[str, list[tuple[Sequence[Event], Sequence[Event]]]] = {
     "group-record-not-committed": [
         ([COMPLETING, STABLE], [COMPLETING, group_stored(2, 8, 8), STABLE]),
         ([group_stored(2, 8, 7)], [group_stored(2, 8, 8)]),
+        (gives(7, "o"), gives(8, "o")),
+        (gives(5, "m"), gives(7, "m", "n")),
     ],
 }  # fmt: skip
 
