@@ -428,6 +428,25 @@ def tell_generation_early(evidence: RunEvidence, random: Random) -> Injection | 
     return _edit(evidence, random, ("generation_begun",), edit)
 
 
+def tell_assignment_early(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A member gets its partitions before the record with them is committed."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event, facts = events[place], _facts(events[place])
+        (member,) = facts["members"]
+        assigned = False
+        for other in events[:place]:
+            if other["node"] != event["node"] or _facts(other).get("generation") != facts["generation"]:
+                continue
+            assigned = assigned or (other["kind"] == "group_assigned" and member in _facts(other)["members"])
+            if assigned and other["kind"] == "group_storing" and other["leader_epoch"] == event["leader_epoch"]:
+                line = f"{event['node']} gives {member} its partitions before they are committed"
+                return _with(events, place, high_watermark=other["offset"]), line, other["offset"]
+        return None
+
+    return _edit(evidence, random, ("assignment_told",), edit)
+
+
 TRACE_ANOMALIES = (
     Anomaly("other-bytes-appended", "protocol", "appended-batches-differ", append_other_bytes),
     Anomaly("high-watermark-above-log", "protocol", "high-watermark-above-log-end", raise_high_watermark_above_log),
@@ -460,6 +479,7 @@ TRACE_ANOMALIES = (
     ),
     Anomaly("uncommitted-served", "protocol", "coordinator-serves-uncommitted", serve_uncommitted),
     Anomaly("generation-before-its-record", "protocol", "generation-told-early", tell_generation_early),
+    Anomaly("assignment-before-its-record", "protocol", "assignment-told-early", tell_assignment_early),
     Anomaly("partition-epoch-kept", "protocol", "partition-epoch-stood", stand_partition_epoch),
     Anomaly("leader-epoch-kept", "protocol", "leader-epoch-stood", stand_leader_epoch),
     Anomaly("reassigned-into-isr", "protocol", "reassignment-joins-isr", join_isr_by_reassignment),
