@@ -143,7 +143,7 @@ class GroupsWorkload(AppendWorkload):
 
     def _instance_id(self, number: int) -> str | None:
         """The instance id of the members of one slot; None where they are dynamic."""
-        static = math.ceil(self._settings.static_members * self._settings.consumers)
+        static = math.ceil(round(self._settings.static_members * self._settings.consumers, 9))
         return f"instance-{number}" if number < static else None
 
     async def _live_and_end(self, life: _MemberLifetime) -> None:

@@ -24,7 +24,7 @@ The client of a script commits and resumes without being a member (NO_GENERATION
 is checked, and nothing else, since it may go wherever the script sends it. That is done with any workload. Where the
 system does not confirm what it reads (`CheckSettings.confirmed_ends`), such a client may ask a coordinator that was
 deposed long ago, so its starts are only held to offsets that were committed once; the coordinator of a member has just
-stored its generation.
+stored its generation, or that it has returned.
 
 From starts that were committed, commits that were read, and reads without gaps it follows that no record below a start
 was skipped; `not-delivered` checks the outcome alone.
