@@ -34,7 +34,7 @@ EACH_CUT_OFF: Final = {
         for at_s, broker in ((4, "b1"), (11, "b2"), (18, "b3"))
     ],
 }
-"""Clients reach a broker that no other broker reaches, and it coordinates the group until it hears that it is deposed."""
+"""Clients reach a broker that no other one reaches, and it coordinates the group until it hears that it is deposed."""
 
 
 @pytest.mark.parametrize("fields", [DRAWN, EACH_CUT_OFF], ids=["drawn", "each broker cut off"])
