@@ -38,10 +38,9 @@ def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings)
     if assigned is None or assigned.details().get("generation") != generation:
         return
     for member in assigned.details().get("members", {}):
-        key = (event.node, group, member)
-        before = partition.member_records.get(key)
-        if before is None or not _of_generation(before, event, generation) or before.details().get("error") != "none":
-            partition.member_records[key] = event
+        before = partition.member_records.get((group, generation, member))
+        if before is None or before.details().get("error") != "none":
+            partition.member_records[group, generation, member] = event
 
 
 def _of_generation(record: TraceRow, event: TraceRow, generation: object) -> bool:
@@ -50,12 +49,13 @@ def _of_generation(record: TraceRow, event: TraceRow, generation: object) -> boo
 
 def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """Before a member gets its partitions, a record is committed in which it has them: that of the assignment, or the
-    one with which a static member takes the place of another. Nothing is known of a record that was loaded."""
+    one with which a static member takes the place of another. A member of an earlier leadership is known from what was
+    loaded, which is committed, whatever the coordinator appends itself."""
     detail = event.details()
     group, generation = str(detail.get("group")), detail.get("generation")
     for member in detail.get("members", {}):
-        record = partition.member_records.get((event.node, group, member))
-        if record is None or not _of_generation(record, event, generation):
+        record = partition.member_records.get((group, generation, member))
+        if record is None or record.leader_epoch != event.leader_epoch:
             continue
         told = (
             f"{event.node} gave {member} its partitions in generation {generation} of the group {group} {event.at} in "

@@ -298,9 +298,8 @@ class PartitionState:
     """(Coordinator, group) → the last record of the group itself that it appended."""
     assigning: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the members with their partitions in the record that it appends next."""
-    member_records: dict[tuple[str, str, str], TraceRow] = field(default_factory=dict)
-    """(Coordinator, group, member) → the first record of its generation with its partitions; a refused one if none was
-    appended."""
+    member_records: dict[tuple[str, object, str], TraceRow] = field(default_factory=dict)
+    """(Group, generation, member) → the first record with its partitions; a refused one if none was appended."""
     candidates_to_check: bool = False
     """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)

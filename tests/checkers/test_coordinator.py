@@ -208,6 +208,12 @@ def gives(high_watermark: int, member: str = "m", epoch: int = 1, **detail: Any)
     return of_group(9, "assignment_told", 12, high_watermark, epoch, members={member: "ab"}, **detail)
 
 
+def anew(*rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same events in the next leadership."""
+    return [row | {"leader_epoch": 2} for row in rows]
+
+
+NEXT = (leads(5, 6, epoch=2),)
 REPLACED = (of_group(6, "group_assigned", 9, 8, members={"m": "ab", "n": "ab"}), of_group(6, "group_storing", 10, 8))
 
 
@@ -223,7 +229,9 @@ REPLACED = (of_group(6, "group_assigned", 9, 8, members={"m": "ab", "n": "ab"}),
         ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(8, "n")], False),
         ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(10, "n")], True),
         ([ASSIGNED, ASSIGNMENT, gives(7, generation=3)], True),
-        ([ASSIGNED, ASSIGNMENT, leads(5, 6, epoch=2), gives(7, epoch=2)], True),
+        ([ASSIGNED, ASSIGNMENT, *NEXT, gives(7, epoch=2)], True),
+        ([ASSIGNED, ASSIGNMENT, *NEXT, *anew(*REPLACED), gives(8, epoch=2)], True),
+        ([ASSIGNED, ASSIGNMENT, *NEXT, *anew(REPLACED[0], REFUSED), gives(8, epoch=2)], True),
     ],
     ids=[
         "committed",
@@ -236,6 +244,8 @@ REPLACED = (of_group(6, "group_assigned", 9, 8, members={"m": "ab", "n": "ab"}),
         "of one that has returned",
         "of another generation",
         "of an earlier leadership",
+        "loaded, while another member returns",
+        "loaded, while another member returns in vain",
     ],
 )
 def test_a_member_gets_its_partitions_once_a_record_in_which_it_has_them_is_committed(

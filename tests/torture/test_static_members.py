@@ -37,7 +37,20 @@ EACH_CUT_OFF: Final = {
 """Clients reach a broker that no other one reaches, and it coordinates the group until it hears that it is deposed."""
 
 
-@pytest.mark.parametrize("fields", [DRAWN, EACH_CUT_OFF], ids=["drawn", "each broker cut off"])
+RETURNS_IN_VAIN: Final = {
+    "workload": "groups",
+    "seed": 91002136,
+    "time_limit": 20,
+    "vary": True,
+    "clients": {"static_members": 1.0, "consumer_life": 4.0},
+}
+"""A member that a new coordinator has loaded is told its partitions again, after the record of another one that returns
+was refused. `protocol` took that for the only record of it."""
+
+
+@pytest.mark.parametrize(
+    "fields", [DRAWN, EACH_CUT_OFF, RETURNS_IN_VAIN], ids=["drawn", "each broker cut off", "returns in vain"]
+)
 def test_the_broker_lets_a_static_member_return_once_that_is_committed(fields: dict[str, Any]) -> None:
     outcome = run_in_simulation(parse(dict(fields)))
     assert outcome.validity is Validity.VALID, outcome.verdicts
