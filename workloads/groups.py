@@ -18,6 +18,9 @@ One that stalls is followed while it stalls, as where a process that hangs is st
 before its session is over, and asks until a coordinator has answered its commit, as Kafka's `commitSync` does: once the
 next member has joined, every coordinator must refuse it.
 
+Beside them there are as many *standalone consumers* as `standalone_consumers` says, which are no members of any group
+(`workloads.standalone`).
+
 After the faults one more member drains the group: it is given every partition, and reads and commits until the ends of
 all are reached, so that by then every acknowledged record must have been delivered to some member.
 """
@@ -38,6 +41,7 @@ from workloads.clients.membership import Assignment, FencedInstanceId, GroupMemb
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.lifetimes import end_of_life_s
+from workloads.standalone import StandaloneConsumer
 from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline"
@@ -96,6 +100,16 @@ class GroupsWorkload(AppendWorkload):
         self._session = GroupSettings(
             session_timeout_s=session_s, rebalance_timeout_s=session_s, heartbeat_interval_s=session_s / 6
         )
+
+    async def run(self, until_s: float) -> None:
+        async with asyncio.TaskGroup() as standing_alone:
+            alone = [
+                standing_alone.create_task(self._standalone(number).run())
+                for number in range(self._settings.standalone_consumers)
+            ]
+            await super().run(until_s)
+            for consumer in alone:  # one by one: a task group cancels its tasks in no particular order
+                consumer.cancel()
 
     async def final_reads(self, until_s: float) -> bool:
         settings = self._settings
@@ -174,7 +188,7 @@ class GroupsWorkload(AppendWorkload):
                 started = await self._start(life, assignment)
                 if started is None:
                     continue
-                consumer = self._member_consumer(life)
+                consumer = self._committing_consumer(life.client, life.process, life.phase)
                 try:
                     consumer.assign(assignment.partitions)
                     for (topic, partition), position in started.items():
@@ -287,16 +301,28 @@ class GroupsWorkload(AppendWorkload):
                 life.committed[key] = offsets[key].offset
         return result.outcome == "ok"
 
-    def _member_consumer(self, life: _MemberLifetime) -> Consumer:
-        settings = self._settings
+    def _standalone(self, number: int) -> StandaloneConsumer:
+        process, name = self._later_process(), f"standalone-{number}"
+        client, topic = self._client(name), self._settings.topic
+        return StandaloneConsumer(
+            process,
+            GroupMember(client, f"{GROUP}-{name}", (topic,), self._session),
+            tuple((topic, partition) for partition in self._partitions),
+            self._recorder,
+            self._stream(f"groups/{name}"),
+            lambda: self._committing_consumer(client, process, "main"),
+            self._polled,
+        )
 
+    def _committing_consumer(self, client: Client, process: int, phase: Phase) -> Consumer:
+        settings = self._settings
         return Consumer(
-            life.client,
+            client,
             fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
-            fetch_bytes_max=self._fetch_bytes_max(life.phase),
-            on_fetch=self._fetch_recorder(life.process, life.phase),
+            fetch_bytes_max=self._fetch_bytes_max(phase),
+            on_fetch=self._fetch_recorder(process, phase),
             reset="earliest",
             read_committed=settings.read_committed,
             rules=ConsumerRules().without(settings.consumer_rules_off),
-            on_truncation=self._truncation_recorder(life.process, life.phase),
+            on_truncation=self._truncation_recorder(process, phase),
         )

@@ -7,15 +7,15 @@ column        type           meaning
 ------------  -------------  -----------------------------------------------------------------------------------
 index         int64          order of invocation, unique in the run; reads that came back empty leave gaps
 process       int32          the client thread that asked; one operation at a time unless pipelined
-kind          string         append · poll · end_offset · assign · commit · reset
+kind          string         append · poll · end_offset · assign · commit · forget (a group is deleted) · reset
 phase         string         main · final (the reads after healing)
 topic         string
 partition     int32
 invoked_ns    int64          true time since the run began
 completed_ns  int64          null when it never completed
 outcome       string         ok · fail · info
-value         int64          append: the unique value written; assign, commit: the group's generation, -1 for a
-                             client that is no member; else null
+value         int64          append: the unique value written; assign, commit, forget: the group's generation, -1
+                             for a client that is no member; else null
 offset        int64          append: offset assigned (null unless ok, or when the answer named none);
                              poll: position asked;
                              end_offset: the end answered (null unless ok); assign: where the member starts, as its
@@ -30,10 +30,10 @@ error         string         Kafka's error name, `timeout`, `connection` …; nu
 instance      string         assign, commit: `group.instance.id` of a static member of the group; else null
 
 While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds its
-number, from 1, so that a lost one is missed, and the columns above by name, null ones left out. An append or a commit
-is two lines: its invocation (no `completed_ns`) before anything is sent, and its completion (`index`, `completed_ns`,
-`outcome` and what was learnt). A read changes nothing, so it is one line, written when it completes: a read cut short
-by the death of the run leaves no trace and proves nothing.
+number, from 1, so that a lost one is missed, and the columns above by name, null ones left out. What changes something,
+as an append does, is two lines: its invocation (no `completed_ns`) before anything is sent, and its completion
+(`index`, `completed_ns`, `outcome` and what was learnt). A read changes nothing, so it is one line, written when it
+completes: a read cut short by the death of the run leaves no trace and proves nothing.
 Each line is handed to the operating system in one write before the recorder returns, so that `kill -9` loses at most
 the line being written, whose torn rest the reader leaves out. Operations that begin or end together may share that
 write (`Recorder.together`), which is then what is lost.
@@ -51,7 +51,7 @@ import pyarrow as pa
 
 from workloads.compact_json import compact
 
-HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit", "reset"]
+HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit", "forget", "reset"]
 Phase = Literal["main", "final"]
 OperationOutcome = Literal["ok", "fail", "info"]
 
@@ -64,7 +64,7 @@ TopicPartition = tuple[str, int]
 NO_GENERATION: Final = -1
 """The generation in the commits of a client that is no member of its group."""
 
-CHANGES: Final = ("append", "commit")
+CHANGES: Final = ("append", "commit", "forget")
 """Kinds of operations that change the cluster, and so are never discarded."""
 
 SCHEMA = pa.schema(

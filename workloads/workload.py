@@ -101,6 +101,8 @@ class WorkloadSettings:
     """Of a member of a group."""
     static_members: float = 0.0
     """Share of the members of a group that are static, rounded up to whole members."""
+    standalone_consumers: int = 0
+    """Consumers that each commit in a group of its own, without being a member, and delete it now and then."""
     negotiate_versions: bool = False
     """Whether connections begin with ApiVersions, for brokers that may be of another release than the clients."""
     idle_partitions: int = 0

@@ -15,14 +15,16 @@ commit-went-back        a member's commits in one generation, each acknowledged 
                         its first one lies below its start
 committed-offset-lost   a member starts at an offset that was committed once, but since then later ones had been
                         acknowledged, or another member had started at one
+deleted-offset-returned a client starts at an offset that its group had committed before it was deleted
 uncommitted-start       a member starts at an offset that was never committed
 not-delivered           at the end no member at all has read some acknowledged record
 
 *The committed offset is a register*, which commits write and starts read (`checkers.groups.committed_offset`).
 
-The client of a script commits and resumes without being a member (NO_GENERATION), in a group of its own: its register
-is checked, and nothing else, since it may go wherever the script sends it. That is done with any workload. Where the
-system does not confirm what it reads (`CheckSettings.confirmed_ends`), such a client may ask a coordinator that was
+Standalone consumers and the client of a script commit and resume without being a member (NO_GENERATION), each in a
+group of its own: its register is checked, and nothing else, since the client may go wherever the script sends it. That
+is done with any workload. A standalone consumer deletes its group now and then, which leaves nothing committed. Where
+the system does not confirm what it reads (`CheckSettings.confirmed_ends`), such a client may ask a coordinator that was
 deposed long ago, so its starts are only held to offsets that were committed once; the coordinator of a member has just
 stored its generation, or that it has returned.
 
@@ -55,7 +57,7 @@ from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import tolerances
 from checkers.groups.committed_offset import commits_that_went_back, unfounded_starts
 from checkers.groups.instances import Instances, fenced_commits
-from checkers.groups.operations import GroupOperation, GroupViolation, operations_of
+from checkers.groups.operations import FORGET, GroupOperation, GroupViolation, operations_of
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
@@ -69,7 +71,7 @@ RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
     history = evidence.history
-    owned = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
+    owned = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit", FORGET])))
     of_members = pc.not_equal(pc.fill_null(owned.column("value"), NO_GENERATION), NO_GENERATION)
     if evidence.settings.groups and not pc.any(of_members).as_py():
         return unknown_verdict(NAME, "no member was ever assigned a partition")
@@ -83,10 +85,10 @@ def check(evidence: RunEvidence) -> Verdict:
         rows = of_partition(history, topic, partition)
         of_records = tolerance[topic, partition]
         verdicts += _check_partition(evidence, rows, topic, partition, generation_starts, of_records, of_offsets)
-    of_script = owned.filter(pc.invert(of_members))
-    for topic, partition in named_partitions(of_script):
-        rows = of_partition(of_script, topic, partition)
-        verdicts.append(_check_script(rows, topic, partition, evidence.settings.confirmed_ends, of_offsets))
+    of_others = owned.filter(pc.invert(of_members))
+    for topic, partition in named_partitions(of_others):
+        rows = of_partition(of_others, topic, partition)
+        verdicts.append(_check_others(rows, topic, partition, evidence.settings.confirmed_ends, of_offsets))
     return merge_verdicts(NAME, verdicts, "no member was ever assigned a partition")
 
 
@@ -130,21 +132,28 @@ def _check_partition(
     return verdicts
 
 
-def _check_script(rows: pa.Table, topic: str, partition: int, confirmed: bool, of_offsets: Tolerance) -> Verdict:
-    """The commits and starts of a script's client. `confirmed`: whether each start was told the latest commit."""
-    starts, commits = _starts_and_commits(operations_of(rows))
-    unfounded = [item for item in unfounded_starts(starts, commits) if confirmed or item.kind == "uncommitted-start"]
+def _check_others(rows: pa.Table, topic: str, partition: int, confirmed: bool, of_offsets: Tolerance) -> Verdict:
+    """The clients that are no members, each in a group of its own. `confirmed`: whether each start was told the latest
+    commit."""
+    by_process: dict[int, list[GroupOperation]] = {}
+    for operation in operations_of(rows):
+        by_process.setdefault(operation.process, []).append(operation)
+    unfounded: list[GroupViolation] = []
+    for operations in by_process.values():
+        unfounded += unfounded_starts(*_starts_and_commits(operations))
+    acknowledged = [row for operations in by_process.values() for row in operations if row.ok]
     figures = {
-        "script_starts": float(len(starts)),
-        "script_commits_acknowledged": float(sum(row.ok for row in commits)),
+        f"lone_{figure}": float(sum(row.kind == kind for row in acknowledged))
+        for figure, kind in (("starts", "assign"), ("commits_acknowledged", "commit"), ("deletions", FORGET))
     }
-    return verdict_of(NAME, _violations(unfounded, topic, partition), of_offsets, figures)
+    found = [item for item in unfounded if confirmed or item.kind == "uncommitted-start"]
+    return verdict_of(NAME, _violations(found, topic, partition), of_offsets, figures)
 
 
 def _starts_and_commits(rows: Iterable[GroupOperation]) -> tuple[list[GroupOperation], list[GroupOperation]]:
     operations = list(rows)
     starts = [row for row in operations if row.kind == "assign" and row.ok]
-    return starts, [row for row in operations if row.kind == "commit"]
+    return starts, [row for row in operations if row.kind in ("commit", FORGET)]
 
 
 def _generation_starts(owned: pa.Table) -> list[tuple[int, int]]:

@@ -10,7 +10,7 @@ overwritten before the start was invoked. A commit is overwritten by
 
 What is said of a later generation holds of a later member of the same instance as well (`checkers.groups.instances`).
 
-Before any commit the offset is 0, and that is overwritten in the same way.
+Before any commit the offset is 0, and that is overwritten in the same way. The deletion of a group is a commit of 0.
 
 *A late commit may arrive last, within its generation.* `commit 5` ends unknown, `commit 8` of the same generation is
 ok, and the next member starts at 5. This is valid: the first commit may still have been on its way. With `commit 8` of
@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from checkers.groups.instances import Instances
-from checkers.groups.operations import GroupOperation, GroupViolation
+from checkers.groups.operations import FORGET, NOTHING_COMMITTED, GroupOperation, GroupViolation
 from workloads.history import NO_GENERATION
 
-_NOTHING_COMMITTED: Final = GroupOperation(
+_BEFORE_ALL: Final = GroupOperation(
     index=-1,
     process=-1,
     kind="commit",
@@ -38,10 +38,18 @@ _NOTHING_COMMITTED: Final = GroupOperation(
     completed_ns=-1,
     outcome="ok",
     generation=NO_GENERATION,
-    offset=0,
+    offset=NOTHING_COMMITTED,
     end=-1,
 )
 """The register before any commit: a start is then told 0."""
+
+
+_REPLACED: Final = {
+    "commit": ("committed-offset-lost", "since then offset {offset} stood: a commit of it had been acknowledged"),
+    "assign": ("committed-offset-lost", "since then offset {offset} stood: a member had started there"),
+    FORGET: ("deleted-offset-returned", "since then the group had none: its deletion had been acknowledged"),
+}
+"""Kind of the operation that overwrote an offset → the violation by a start there, and its reason."""
 
 
 def commits_that_went_back(
@@ -65,7 +73,7 @@ def commits_that_went_back(
 def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterator[GroupViolation]:
     """Each start at an offset that no commit wrote, or that was certainly overwritten."""
     instances = Instances(starts)
-    possible = [_NOTHING_COMMITTED, *(commit for commit in commits if commit.outcome != "fail")]
+    possible = [_BEFORE_ALL, *(commit for commit in commits if commit.outcome != "fail")]
     for start in starts:
         written = [
             commit for commit in possible if commit.offset == start.offset and commit.invoked_ns < start.completed_ns
@@ -83,14 +91,9 @@ def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOp
         if all(overwriting):
             since_ns, last = min((_latest(others, possible) for others in overwriting), key=lambda latest: latest[0])
 
-            action = "a commit of it had been acknowledged" if last.kind == "commit" else "a member had started there"
+            kind, reason = _REPLACED[last.kind]
             yield GroupViolation(
-                "committed-offset-lost",
-                start.offset,
-                start.completed_ns,
-                (last, start),
-                f"since then offset {last.offset} stood: {action}",
-                since_ns,
+                kind, start.offset, start.completed_ns, (last, start), reason.format(offset=last.offset), since_ns
             )
 
 
@@ -105,7 +108,7 @@ def _latest(others: Iterable[GroupOperation], possible: Sequence[GroupOperation]
     committed before."""
 
     def committed_ns(other: GroupOperation) -> int:
-        if other.kind == "commit":
+        if other.kind != "assign":
             return other.invoked_ns
         told = (commit for commit in possible if commit.offset == other.offset)
         return min((commit.invoked_ns for commit in told), default=-1)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from workloads.columns import NEVER
 from workloads.history import NO_GENERATION
+
+FORGET: Final = "forget"
+"""Kind of operation that deletes a group: of each of its partitions nothing is committed any more."""
+NOTHING_COMMITTED: Final = 0
+"""The offset at which one starts where nothing is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ def operations_of(table: pa.Table) -> list[GroupOperation]:
             completed_ns=number("completed_ns", NEVER),
             outcome=values["outcome"],
             generation=number("value", NO_GENERATION),
-            offset=number("offset", -1),
+            offset=NOTHING_COMMITTED if values["kind"] == FORGET else number("offset", -1),
             end=offsets[-1] + 1 if offsets else -1,
             instance=values["instance"] or "",
         )

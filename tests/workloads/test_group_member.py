@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.scenarios.one_partition import TOPIC, Scene, played
-from workloads.clients.membership import CommitResult, FencedInstanceId, GroupMember, GroupSettings
+from workloads.clients.membership import ChangeResult, FencedInstanceId, GroupMember, GroupSettings
 from workloads.clients.native import Client, OffsetAndEpoch
 
 SESSION = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
 P0 = (TOPIC, 0)
-FENCED = CommitResult("fail", "FENCED_INSTANCE_ID")
+FENCED = ChangeResult("fail", "FENCED_INSTANCE_ID")
 
 NewMember = Callable[[str, str | None], GroupMember]
 
@@ -37,7 +37,7 @@ def with_members(scenario: Callable[[NewMember], Awaitable[None]]) -> None:
     played(whole)
 
 
-async def commit(member: GroupMember, offset: int) -> CommitResult:
+async def commit(member: GroupMember, offset: int) -> ChangeResult:
     return await member.commit({P0: OffsetAndEpoch(offset, 0)})
 
 
@@ -46,12 +46,12 @@ def test_a_static_member_takes_the_place_of_the_one_before_it_and_fences_it() ->
         first, second = member("first", "i"), member("second", "i")
         assigned = await first.join()
         assert assigned.partitions == (P0,)
-        assert await commit(first, 3) == CommitResult("ok")
+        assert await commit(first, 3) == ChangeResult("ok")
         first.silent = True
         assert await second.join() == assigned, "the generation and the partitions are those of the first"
         assert await second.committed((P0,)) == {P0: OffsetAndEpoch(3, 0)}
         assert await commit(first, 5) == FENCED
-        assert await commit(second, 4) == CommitResult("ok")
+        assert await commit(second, 4) == ChangeResult("ok")
         assert (first.fenced, second.fenced) == (True, False)
         with pytest.raises(FencedInstanceId):
             await first.join()
@@ -103,5 +103,29 @@ def test_a_static_member_that_stays_away_is_removed_after_its_session() -> None:
         await other.rebalancing.wait()
         again = await other.join()
         assert {again.generation, (await joining).generation} == {alone.generation + 1}
+
+    with_members(scenario)
+
+
+def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
+    async def scenario(member: NewMember) -> None:
+        alone = member("alone", None)
+        assert await alone.committed((P0,)) == {P0: None}
+        assert await alone.delete_group() == ChangeResult("fail", "GROUP_ID_NOT_FOUND")
+        assert await commit(alone, 3) == ChangeResult("ok")
+        assert await alone.committed((P0,)) == {P0: OffsetAndEpoch(3, 0)}
+        assert await alone.delete_group() == ChangeResult("ok")
+        assert await alone.committed((P0,)) == {P0: None}
+
+    with_members(scenario)
+
+
+def test_a_group_with_members_is_not_deleted() -> None:
+    async def scenario(member: NewMember) -> None:
+        joined, other = member("joined", None), member("other", None)
+        await joined.join()
+        assert await other.committed((P0,)) == {P0: None}
+        assert await other.delete_group() == ChangeResult("fail", "NON_EMPTY_GROUP")
+        assert await commit(joined, 3) == ChangeResult("ok")
 
     with_members(scenario)

@@ -15,11 +15,12 @@ that comes within the session. It joins under a member id of its own, and FENCED
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
 
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -60,6 +61,10 @@ _NOT_COMMITTED: Final = frozenset(
     )
 )
 """Errors of a commit that certainly was not written."""
+_NOT_DELETED: Final = frozenset(
+    (ErrorCode.group_id_not_found, ErrorCode.non_empty_group, ErrorCode.coordinator_load_in_progress)
+)
+"""Errors of a deletion that certainly was not carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +85,8 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitResult:
-    """The outcome of a commit."""
+class ChangeResult:
+    """The outcome of a commit, or of a deletion."""
 
     outcome: Literal["ok", "fail", "info"]
     error: str | None = None
@@ -156,13 +161,13 @@ class GroupMember:
                 return {key: _committed(answers.get(key)) for key in partitions}
             await asyncio.sleep(self._backoff.next_s())
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> CommitResult:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> ChangeResult:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
         member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one."""
         if self.fenced:
-            return CommitResult("fail", error_name(ErrorCode.fenced_instance_id))
+            return ChangeResult("fail", error_name(ErrorCode.fenced_instance_id))
         if self._generation < 0 and self.rebalancing.is_set():
-            return CommitResult("fail", error_name(ErrorCode.unknown_member_id))
+            return ChangeResult("fail", error_name(ErrorCode.unknown_member_id))
         by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), position in offsets.items():
             by_topic.setdefault(topic, []).append(
@@ -185,14 +190,18 @@ class GroupMember:
         try:
             response = await self._call(_COORDINATOR, request, self.client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
-            self._coordinator = None
-            return CommitResult("info" if lost.sent else "fail", connection_error_name(lost))
+            return self._unanswered(lost)
         errors = [part.error_code for topic in response.topics for part in topic.partitions]
-        error = next((code for code in errors if code is not ErrorCode.none), ErrorCode.none)
-        if self._accepted(error):
-            return CommitResult("ok")
-        certain = all(code in _NOT_COMMITTED for code in errors)
-        return CommitResult("fail" if certain else "info", error_name(error))
+        return self._changed(errors, _NOT_COMMITTED)
+
+    async def delete_group(self) -> ChangeResult:
+        """Delete the group, with its offsets, asked once. It must have no members."""
+        request = DeleteGroupsRequest(groups_names=(self.group,))
+        try:
+            response = await self._call(_COORDINATOR, request, self.client.timeouts.request_timeout_s)
+        except ConnectionLost as lost:
+            return self._unanswered(lost)
+        return self._changed([result.error_code for result in response.results], _NOT_DELETED)
 
     async def leave(self) -> None:
         """Tell the group, once, that this member is gone; a static member may come back, and does not."""
@@ -301,6 +310,19 @@ class GroupMember:
         elif error in (ErrorCode.illegal_generation, ErrorCode.rebalance_in_progress):
             self.rebalancing.set()
         return error is ErrorCode.none
+
+    def _changed(self, errors: Sequence[ErrorCode], refusals: Container[ErrorCode]) -> ChangeResult:
+        """The outcome of a change that was answered; `refusals` are the errors by which nothing changed."""
+        error = next((code for code in errors if code is not ErrorCode.none), ErrorCode.none)
+        if self._accepted(error):
+            return ChangeResult("ok")
+        certain = all(code in refusals for code in errors)
+        return ChangeResult("fail" if certain else "info", error_name(error))
+
+    def _unanswered(self, lost: ConnectionLost) -> ChangeResult:
+        """The outcome of a change that was not answered; the coordinator is searched again."""
+        self._coordinator = None
+        return ChangeResult("info" if lost.sent else "fail", connection_error_name(lost))
 
     async def _ask(self, purpose: str, request: Any, extra_s: float = 0.0) -> Any:
         """The coordinator's answer; None when there is none, and then the coordinator is searched again."""

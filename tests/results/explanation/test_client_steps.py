@@ -16,7 +16,7 @@ from results.explanation.story import Story
 from tests.checkers import small_evidence
 from workloads.clients import membership, offsets, partition_sender
 from workloads.clients.delivery import NEVER_APPENDED, ProducerBatch
-from workloads.clients.membership import CommitResult, GroupMember
+from workloads.clients.membership import ChangeResult, GroupMember
 from workloads.clients.partition_sender import PartitionSender
 from workloads.history import SCHEMA
 
@@ -107,9 +107,9 @@ def starts_one_record_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def takes_every_commit_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = GroupMember.commit
 
-    async def flawed(member: GroupMember, positions: Any) -> CommitResult:
+    async def flawed(member: GroupMember, positions: Any) -> ChangeResult:
         await commit(member, positions)
-        return CommitResult("ok")
+        return ChangeResult("ok")
 
     monkeypatch.setattr(GroupMember, "commit", flawed)
 

@@ -1,0 +1,124 @@
+"""Standalone consumers: each reads every partition, commits in a group of its own that has no members, and forgets.
+
+A consumer that assigns its partitions itself commits without a generation (`NO_GENERATION`). Here it lives again and
+again, each time for a few seconds, as a program that is started anew:
+
+- it asks where its group had committed: one `assign` operation for each partition, as of a member;
+- it polls, and after some polls commits where it stands: one `commit` operation for each partition that has moved;
+- at the end of some lives it deletes its group, once: one `forget` operation for each partition, in one request. The
+  next life must begin at 0 then.
+
+One consumer is one process of the history, and the only one that uses its group, so that its operations there follow
+each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final
+
+from workloads.clients.completed_fetch import CompletedFetch
+from workloads.clients.membership import ChangeResult, GroupMember
+from workloads.clients.native import Consumer, OffsetAndEpoch
+from workloads.history import NO_GENERATION, HistoryKind, Recorder, TopicPartition
+from workloads.lifetimes import end_of_life_s
+
+_LIFE_S: Final = 2.0
+_COMMIT_SHARE: Final = 0.3
+_FORGET_SHARE: Final = 0.4
+_POLL_S: Final = 0.5
+
+
+class StandaloneConsumer:
+    """The consumer that is `process` in the history, and the only one in the group of `member`, which never joins.
+
+    `consumer` gives it a new consumer for each life, and `polled` records an answer of that.
+    """
+
+    def __init__(
+        self,
+        process: int,
+        member: GroupMember,
+        partitions: tuple[TopicPartition, ...],
+        recorder: Recorder,
+        random: Random,
+        consumer: Callable[[], Consumer],
+        polled: Callable[[Consumer, CompletedFetch], Awaitable[None]],
+    ) -> None:
+        self._process = process
+        self._member = member
+        self._partitions = partitions
+        self._recorder = recorder
+        self._random = random
+        self._consumer = consumer
+        self._polled = polled
+
+    async def run(self) -> None:
+        """Live one life after the other, until cancelled."""
+        while True:
+            consumer = self._consumer()
+            try:
+                await self._live(consumer, end_of_life_s(self._random, _LIFE_S))
+            finally:
+                await consumer.close()
+            if self._random.random() < _FORGET_SHARE:
+                await self._change("forget", dict.fromkeys(self._partitions), self._member.delete_group)
+                await asyncio.sleep(self._random.expovariate(1 / _LIFE_S))
+
+    async def _live(self, consumer: Consumer, until_s: float) -> None:
+        committed = await self._start()
+        consumer.assign(self._partitions)
+        for (topic, partition), position in committed.items():
+            consumer.seek(topic, partition, position.offset, position.epoch)
+        while asyncio.get_running_loop().time() < until_s:
+            for answer in await consumer.poll(_POLL_S):
+                await self._polled(consumer, answer)
+            if self._random.random() < _COMMIT_SHARE:
+                await self._commit(consumer, committed)
+
+    async def _start(self) -> dict[TopicPartition, OffsetAndEpoch]:
+        open_operations = {
+            key: self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION) for key in self._partitions
+        }
+        try:
+            answers = await self._member.committed(self._partitions)
+        except BaseException:
+            for index in open_operations.values():
+                self._recorder.discard(index)
+            raise
+        committed = {key: answers[key] or OffsetAndEpoch(0) for key in self._partitions}
+        for key, index in open_operations.items():
+            self._recorder.complete(index, "ok", offset=committed[key].offset, leader_epoch=committed[key].epoch)
+        return committed
+
+    async def _commit(self, consumer: Consumer, committed: dict[TopicPartition, OffsetAndEpoch]) -> None:
+        offsets = {
+            key: position
+            for key, position in consumer.next_offsets().items()
+            if position.offset != committed[key].offset
+        }
+        if not offsets:
+            return
+        result = await self._change(
+            "commit", {key: position.offset for key, position in offsets.items()}, lambda: self._member.commit(offsets)
+        )
+        if result.outcome == "ok":
+            committed |= offsets
+
+    async def _change(
+        self,
+        kind: HistoryKind,
+        offsets: Mapping[TopicPartition, int | None],
+        ask: Callable[[], Awaitable[ChangeResult]],
+    ) -> ChangeResult:
+        """Record an operation for each partition, all of one request."""
+        open_operations = [
+            self._recorder.invoke(self._process, kind, *key, value=NO_GENERATION, offset=offset)
+            for key, offset in offsets.items()
+        ]
+        result = await ask()
+        for index in open_operations:
+            self._recorder.complete(index, result.outcome, error=result.error)
+        return result
