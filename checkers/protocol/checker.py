@@ -40,6 +40,7 @@ log-start-unfounded       a log that is replaced, recovered or follows starts no
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
                           by the epoch of the record before them (Log Matching, while the run goes on)
+log-start-fell            a log that is opened starts no lower than it had started
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
 high-watermark-above-log-end  a high watermark lies within the node's own log, on followers, too (HW ≤ LEO)
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)

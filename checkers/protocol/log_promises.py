@@ -83,6 +83,11 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         elif _is_settled(partition, node, known) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
+    settled = partition.settled_log_starts.get(node, 0)
+    if whole and max(event.offset, 0) < min(settled, event.log_end) and node not in cluster.lied_to:
+        back = f"{node} opened its log {event.at}: it starts at {event.offset} and ends at {event.log_end}"
+        before = f"its start had moved to {settled}: what was deleted below is there again"
+        partition.report(event, "log-start-fell", max(event.offset, 0), back, before)
     if event.log_end > max(event.offset, 0):
         opened = f"{node} opened a log with the offsets {event.offset} to {event.log_end - 1} {event.at}"
         _check_deleted(cluster, partition, event, opened)

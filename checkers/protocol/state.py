@@ -235,6 +235,8 @@ class PartitionState:
     """Of each node, in its latest leadership."""
     log_starts: dict[str, int] = field(default_factory=dict)
     """Where each node's log starts; at 0 unless it is in here."""
+    settled_log_starts: dict[str, int] = field(default_factory=dict)
+    """The same as of the node's next event: a move is traced before it is written down."""
     decided_log_start: int = 0
     """The greatest log start that any node has decided on, not following its leader."""
     deletion_request: DeletionRequest | None = None

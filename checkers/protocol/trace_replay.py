@@ -163,6 +163,7 @@ def _resize(log: list[int], length: int) -> None:
 
 def _placed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.log_events[event.node] = event
+    partition.settled_log_starts[event.node] = partition.log_starts.get(event.node, 0)
 
 
 def _resigned(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -112,6 +112,7 @@ KEPT = {
     "high watermarks within the logs": [*COPIED, MOVED, follower_high_watermark(4, "b2", 5)],
     "a follower joins at the high watermark and the epoch's start": [*COPIED, proposed(3, "b1", {"3": 5}, 5, 5)],
     "a follower takes over its leader's log start": [*RETAINED, log_start(5, "b2", 4, "leader")],
+    "a node dies before it has written its log start down": [*RETAINED, opened(6, "b1", 5)],
     "a broker comes back whole after a clean shutdown": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 5)],
     "a follower is killed while it may truncate": [
         *COPIED,
@@ -176,6 +177,7 @@ BROKEN = {
     "high-watermark-above-log-end": [*COPIED, follower_high_watermark(3, "b2", 6)],
     "isr-proposal-behind": [*COPIED, proposed(3, "b1", {"3": 4}, 5, 0)],
     "log-start-ahead": [*RETAINED, log_start(4.5, "b1", 3, "leader"), log_start(5, "b3", 4, "leader", leader=2)],
+    "log-start-fell": [*RETAINED, appended(5, "b1", 5, 6), opened(6, "b1", 6)],
     "log-shortened": [*RESTARTED, registered(5, 2, False), opened(6, "b2", 4)],
     "clean-shutdown-lost-records": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 4)],
     "clean-claim-unsynced": [*COPIED, closed(3, "b2", 8, 5, on_disk=3), started(4, "b2", 8)],
