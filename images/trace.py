@@ -148,13 +148,14 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
                                       last_known_leader, …; snapshot: the state in one), unclean;
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}, told_in
                                       {replica: [broker epoch, leader epoch of the partition] in which it told so}
+partition_deleted         controller  its topic has been deleted
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
 alter_partition_refused   controller  broker=sender, broker_epoch that it gave, members=proposed ISR, leader_epoch,
                                       partition_epoch of the proposal; detail: error, known=[leader, leader epoch,
                                       partition epoch] of the controller, registered=broker epoch in which it has the
                                       sender, -1 for none, epochs {member: broker epoch}
 
-The offset of a broker_, producer_ids_ or partition_changed event is where the metadata log ended with the change. A
+The offset of a broker_, producer_ids_, partition_changed or partition_deleted event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out
 duplicates. Allocated producer ids are not traced again: only the controller that allocates them answers the broker.
 """
@@ -231,6 +232,7 @@ KINDS: Final = frozenset(
         "registration_refused",
         "heartbeat_refused",
         "partition_changed",
+        "partition_deleted",
         "producer_ids_allocated",
         "alter_partition_refused",
     ]
@@ -255,3 +257,5 @@ class TraceEvent(NamedTuple):
     members: tuple[int, ...] = ()
     detail: Mapping[str, object] = MappingProxyType({})
     """Further facts, JSON values only."""
+    topic_id: str = ""
+    """The id of the topic, by which the receiver tells a topic from a deleted one of its name."""

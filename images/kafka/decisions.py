@@ -43,6 +43,7 @@ class _Partition:
     """A partition as decided last."""
 
     topic: str
+    topic_id: str
     number: int
     leader: int
     leader_epoch: int
@@ -159,9 +160,10 @@ class _Image:
             case "TopicRecord":
                 self._topics[fields["TopicId"]] = fields["Name"]
             case "RemoveTopicRecord":
-                topic = fields["TopicId"]
-                self._topics.pop(topic, None)
-                self._partitions = {place: held for place, held in self._partitions.items() if place[0] != topic}
+                self._topics.pop(fields["TopicId"], None)
+                for place in [place for place in self._partitions if place[0] == fields["TopicId"]]:
+                    held = self._partitions.pop(place)
+                    yield TraceEvent("partition_deleted", held.topic, held.number, topic_id=held.topic_id)
             case "ConfigRecord" if (fields["ResourceType"], fields["Name"]) == (_TOPIC_RESOURCE, _MIN_ISR):
                 self._min_isr.pop(fields["ResourceName"], None)
                 if fields["Value"] is not None:
@@ -197,6 +199,7 @@ class _Image:
         place = fields["TopicId"], fields["PartitionId"]
         after = self._partitions[place] = _Partition(
             self._topics[fields["TopicId"]],
+            str(fields["TopicId"]),
             fields["PartitionId"],
             fields["Leader"],
             fields["LeaderEpoch"],
@@ -254,6 +257,7 @@ class _Image:
             partition_epoch=partition.partition_epoch,
             members=partition.isr,
             detail=detail,
+            topic_id=partition.topic_id,
         )
 
 

@@ -207,6 +207,7 @@ class ProduceFetchApis:
                     log_end=state.log_end,
                     high_watermark=state.high_watermark,
                     detail={"first": first, "last_epoch": fetch.partition.last_fetched_epoch},
+                    topic_id=str(replica.topic_id),
                 )
             )
 

@@ -33,7 +33,7 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicImage,
 )
-from images.broker.metadata.image_trace import partition_detail
+from images.broker.metadata.image_trace import partition_detail, partitions_deleted
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
@@ -179,6 +179,7 @@ class MetadataChange:
                 broker_epoch=request.epoch,
                 members=proposal.isr,
                 detail={"error": error.name, "known": facts, "registered": registered, "epochs": epochs},
+                topic_id=str(proposal.topic_id),
             )
         )
         return IsrResult(proposal, error)
@@ -206,6 +207,7 @@ class MetadataChange:
             unknown = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
             return TopicResult(name, unknown, "This topic does not exist.", topic_id=topic_id)
         self.append(RemoveTopic(topic.name, topic.id))
+        self.trace += partitions_deleted(topic)
         return TopicResult(topic.name, ErrorCode.none, None, topic, topic.id)
 
     def configure(self, topic: TopicImage, config: FrozenMap[str, str]) -> None:
@@ -311,6 +313,7 @@ class MetadataChange:
                 partition_epoch=partition.partition_epoch,
                 members=partition.isr,
                 detail=detail,
+                topic_id=str(topic.id),
             )
         )
 

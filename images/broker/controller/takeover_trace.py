@@ -25,8 +25,10 @@ from images.broker.metadata.image import (
     PartitionImage,
     Record,
     RegisterBroker,
+    RemoveTopic,
     TopicImage,
 )
+from images.broker.metadata.image_trace import partitions_deleted
 from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
 from images.wire import batch as batches
@@ -37,22 +39,24 @@ def committed_changes(image: ClusterImage, data: bytes) -> Iterator[tuple[Cluste
     for header, batch in batches.iterate(data):
         before, records = image, decode_records(batch)
         image = image.apply_all(records, header.base_offset)
-        events = [event for record in records if (event := _event(before, image, record)) is not None]
+        events = [event for record in records for event in _events(before, image, record)]
         yield image, [event._replace(offset=image.offset) for event in events]
 
 
-def _event(before: ClusterImage, after: ClusterImage, record: Record) -> TraceEvent | None:
+def _events(before: ClusterImage, after: ClusterImage, record: Record) -> list[TraceEvent]:
     if isinstance(record, RegisterBroker):
-        broker = after.brokers[record.id]
-        return TraceEvent("broker_registered", broker=broker.id, broker_epoch=broker.epoch, detail={"taken_over": True})
+        id, epoch = record.id, after.brokers[record.id].epoch
+        return [TraceEvent("broker_registered", broker=id, broker_epoch=epoch, detail={"taken_over": True})]
     if isinstance(record, ChangeBroker):
         kind = "broker_shutting_down" if record.shutting_down else "broker_unfenced"
         kind = "broker_fenced" if record.fenced else kind
         reason = {"taken_over": True, "reason": "taken_over"}
-        return TraceEvent(kind, broker=record.id, broker_epoch=record.epoch, detail=reason)
+        return [TraceEvent(kind, broker=record.id, broker_epoch=record.epoch, detail=reason)]
     if isinstance(record, PartitionImage):
-        return _partition(before, after, record)
-    return None
+        return [_partition(before, after, record)]
+    if isinstance(record, RemoveTopic):
+        return [event._replace(detail={"taken_over": True}) for event in partitions_deleted(before.topics[record.name])]
+    return []
 
 
 def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionImage) -> TraceEvent:
@@ -78,6 +82,7 @@ def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionIm
             "unclean": reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY),
             "taken_over": True,
         },
+        topic_id=str(partition.topic_id),
     )
 
 

@@ -32,6 +32,12 @@ def _partition(topic: TopicImage, partition: PartitionImage) -> dict[str, object
     }
 
 
+def partitions_deleted(topic: TopicImage) -> list[TraceEvent]:
+    """An event for each partition of a topic that is deleted."""
+    id = str(topic.id)
+    return [TraceEvent("partition_deleted", topic.name, each.index, topic_id=id) for each in topic.partitions]
+
+
 def partition_detail(topic: TopicImage, partition: PartitionImage) -> dict[str, object]:
     """What events say of a partition beside its leader, its epochs and its ISR."""
     return {

@@ -98,6 +98,7 @@ class AlterPartitionManager:
                 partition_epoch=proposal.partition_epoch,
                 broker_epoch=self._broker_epoch(),
                 members=proposal.members,
+                topic_id=str(replica.topic_id),
             )
         )
 

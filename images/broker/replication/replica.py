@@ -87,7 +87,7 @@ class Replica:
         """The retention of the topic."""
         self.configured: object = None
         """The topic configuration from which the settings were made; compared to detect a change."""
-        self._trace = ReplicaTrace(topic, index, trace)
+        self._trace = ReplicaTrace(topic, topic_id, index, trace)
         self._clock = clock
         self._record_ms = record_ms
         """The clock of records' timestamps."""

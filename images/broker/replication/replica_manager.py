@@ -161,6 +161,7 @@ class ReplicaManager:
                 offset=replica.log.recovery_point,
                 log_end=replica.log.end,
                 detail={"synced": failure is None},
+                topic_id=str(replica.topic_id),
             )
         )
         return failure
@@ -206,6 +207,7 @@ class ReplicaManager:
                     **late_beginning(self._node_ports.files, directory),
                     **log_detail(log),
                 },
+                topic_id=str(topic.id),
             )
         )
         limits = Limits(
@@ -248,7 +250,7 @@ class ReplicaManager:
                 replica.log.close(clean=False)
                 del self._replicas[key]
                 self._delete(replica.name)
-                self._node_ports.trace(TraceEvent("replica_deleted", *key))
+                self._node_ports.trace(TraceEvent("replica_deleted", *key, topic_id=str(replica.topic_id)))
         if not self._applied:
             self._applied = True
             known = {f"{topic}-{index}" for topic, index in hosted}
@@ -264,11 +266,12 @@ class ReplicaManager:
         files, (topic, _, index) = self._node_ports.files, directory.rpartition("-")
         found = index.isdecimal() and holds_records(files, directory)
         if found:
-            offset = first_segment(files, directory)
-            self._node_ports.trace(TraceEvent("stray_found", topic, int(index), offset=offset))
-        self._delete(directory)
-        if found:
-            self._node_ports.trace(TraceEvent("replica_deleted", topic, int(index)))
+            event = TraceEvent("stray_found", topic, int(index), topic_id=_stray_topic_id(files, directory))
+            self._node_ports.trace(event._replace(offset=first_segment(files, directory)))
+            self._delete(directory)
+            self._node_ports.trace(event._replace(kind="replica_deleted"))
+        else:
+            self._delete(directory)
 
     def _delete(self, directory: str) -> None:
         """Delete the directory of a replica. A power loss leaves it whole, or under a name of no replica."""
@@ -378,6 +381,15 @@ def _read_topic_id(files: Files, directory: str) -> uuid.UUID | None:
         if holds_records(files, directory):
             raise OSError(EIO, "has no topic id, and the log beside it has records", path) from None
         return None
+
+
+def _stray_topic_id(files: Files, directory: str) -> str:
+    """The same for the trace; empty if it is not known."""
+    try:
+        topic_id = _read_topic_id(files, directory)
+    except OSError:
+        return ""
+    return str(topic_id) if topic_id is not None else ""
 
 
 def _write_topic_id(files: Files, directory: str, topic_id: uuid.UUID) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 
 from kio.schema.errors import ErrorCode
@@ -29,8 +30,9 @@ from images.wire.field_values import NO_ERROR
 class ReplicaTrace:
     """Traces the replica of `topic`-`index`."""
 
-    def __init__(self, topic: str, index: int, trace: Callable[[TraceEvent], None]) -> None:
+    def __init__(self, topic: str, topic_id: uuid.UUID, index: int, trace: Callable[[TraceEvent], None]) -> None:
         self._topic = topic
+        self._topic_id = str(topic_id)
         self._index = index
         self._trace = trace
         self._fetched_in: dict[int, tuple[int, int, int]] = {}
@@ -61,6 +63,7 @@ class ReplicaTrace:
                 high_watermark=high_watermark,
                 members=members,
                 detail=detail or {},
+                topic_id=self._topic_id,
             )
         )
 
@@ -86,6 +89,7 @@ class ReplicaTrace:
                     **_producer_epoch(header),
                     **another,
                 },
+                topic_id=self._topic_id,
             )
         )
 

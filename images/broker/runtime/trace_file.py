@@ -56,7 +56,7 @@ def _line(time_ns: int, event: TraceEvent) -> bytes:
         f'"partition":{event.partition},"leader":{event.leader},"leader_epoch":{event.leader_epoch},'
         f'"partition_epoch":{event.partition_epoch},"broker":{event.broker},"broker_epoch":{event.broker_epoch},'
         f'"offset":{event.offset},"log_end":{event.log_end},"high_watermark":{event.high_watermark},'
-        f'"members":[{members}],"detail":{detail}}}\n'
+        f'"members":[{members}],"detail":{detail},"topic_id":{quoted(event.topic_id)}}}\n'
     ).encode()
 
 
