@@ -77,6 +77,9 @@ class CheckSettings:
     """Of the topic; 0 in runs of earlier versions."""
     script_topics: tuple[str, ...] = ()
     """Topics that the script of the clients creates beside it: trace and replica logs leave them out."""
+    side_topics: tuple[str, ...] = ()
+    """Topics that faults create, write and delete beside it. The trace has each of that name as a topic of its own,
+    `name`, `name#2` …; replica logs leave them out."""
     controllers: int = 0
     """0 in runs of earlier versions."""
     groups: bool = False
@@ -97,6 +100,10 @@ class CheckSettings:
             return ()
         brokers = [f"b{number}" for number in range(1, self.brokers + 1)]
         return (*brokers, *(f"c{number}" for number in range(1, self.controllers + 1)))
+
+    def is_side_topic(self, topic: str) -> bool:
+        """Whether a topic of the trace is one that faults create, write and delete."""
+        return topic.partition("#")[0] in self.side_topics
 
     @property
     def has_ordered_trace(self) -> bool:

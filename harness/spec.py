@@ -40,7 +40,6 @@ A spec is YAML, every field optional:
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
 Numbers have limits (`harness.cluster.run_limits`), and so have files (`harness.yaml_document`).
-
 Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults, the
 random seed and the world that was drawn, so that it repeats the same run under the defaults of a later version, too.
 """
@@ -74,7 +73,7 @@ from harness.yaml_document import SpecError, YamlDocument, parse_document, read_
 from images.system import Capability, System
 from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape, facts_of
 from nemesis.fields import FieldError, read
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
 from nemesis.swarm import draw
@@ -374,6 +373,7 @@ class Spec:
             partitions=self.partitions,
             controllers=self.controllers,
             script_topics=self.script_topics,
+            side_topics=(SIDE_TOPIC,),
             script_commits=any(each.operation.of_group for each in self.operations),
         )
 

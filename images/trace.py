@@ -155,7 +155,7 @@ alter_partition_refused   controller  broker=sender, broker_epoch that it gave, 
                                       partition epoch] of the controller, registered=broker epoch in which it has the
                                       sender, -1 for none, epochs {member: broker epoch}
 
-The offset of a broker_, producer_ids_, partition_changed or partition_deleted event is where the metadata log ended with the change. A
+The offset of a broker_, producer_ids_ or partition_ event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out
 duplicates. Allocated producer ids are not traced again: only the controller that allocates them answers the broker.
 """

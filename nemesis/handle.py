@@ -111,7 +111,7 @@ class FaultHandle:
         """`min.insync.replicas` as the run has it."""
         self._step_s = step_s
         self._trigger = tuple(trigger)
-        self._replication_factor = replication_factor
+        self.replication_factor = replication_factor
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     # ---- targets -----------------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class FaultHandle:
         """Whether a reassignment of the partition that has these replicas is under way, as far as the broker knew that
         reported them. Those that it adds come before those that it removes go; that of a fault which has healed may
         still be. Of a replica that has been put back a broker may not have read yet."""
-        return self._replication_factor is not None and len(replicas) != self._replication_factor
+        return self.replication_factor is not None and len(replicas) != self.replication_factor
 
     def _claim(self, effects: dict[Any, int], key: Any) -> None:
         """Hold a resource until this fault heals."""

@@ -18,6 +18,8 @@ Evidence = Mapping[str, float]
 
 CLIENTS: Final = "clients"
 """Everything outside of the cluster that sends it requests, as one end of a link."""
+SIDE_TOPIC: Final = "faultline-side"
+"""The topic beside that of the run which faults create, write and delete."""
 
 
 class ChannelName(StrEnum):
@@ -200,6 +202,16 @@ class ClusterAdmin(Protocol):
 
     async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         """Delete a partition's records below `offset`, or with -1 below the high watermark."""
+
+    async def create_topic(self, topic: str, replicas: int) -> AdminResult:
+        """Create a topic of one partition with so many replicas."""
+
+    async def delete_topic(self, topic: str) -> AdminResult:
+        """Delete a topic."""
+
+    async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
+        """Append a batch of records to a partition; with acks -1 all in-sync replicas are to have it, with 1 its
+        leader. Sent once."""
 
     async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         """Change one key of a topic's configuration."""

@@ -50,6 +50,7 @@ _SETTLED_AFTER_NS = 3_000_000_000
 _OF_ISR_CHANGES = (
     "isr_proposed", "isr_committed", "isr_rejected", "became_leader", "became_follower", "resigned", "node_started",
 )  # fmt: skip
+_OF_PARTITIONS = ("partition_changed", "partition_deleted")
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -165,7 +166,7 @@ def _leaderless(evidence: RunEvidence) -> list[str] | None:
     decided."""
     if not evidence.settings.has_ordered_trace:
         return None
-    changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
+    changes = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_PARTITIONS)))
     if not changes.num_rows:
         return None
     in_order = changes.sort_by([("offset", "ascending"), ("seq", "ascending")])
@@ -174,6 +175,7 @@ def _leaderless(evidence: RunEvidence) -> list[str] | None:
 
 
 def _is_abandoned(decision: Mapping[str, Any]) -> bool:
-    """Whether a partition has no leader and no replica that is known to hold every committed record."""
+    """Whether a partition that exists has no leader and no replica that is known to hold every committed record."""
     elr = json.loads(decision["detail"] or "{}").get("elr")
-    return bool(decision["leader"] < 0 and not decision["members"] and not elr)
+    is_deleted = decision["kind"] == "partition_deleted"
+    return bool(not is_deleted and decision["leader"] < 0 and not decision["members"] and not elr)

@@ -25,8 +25,8 @@ _REPEATED = 3
 """So many equal answers are no progress."""
 
 _KINDS = (
-    "partition_changed", "node_started", "registered", "broker_fenced", "broker_unfenced", "isr_rejected",
-    "diverging", "appended", "became_leader", "became_follower", "log_recovered", "truncated",
+    "partition_changed", "partition_deleted", "node_started", "registered", "broker_fenced", "broker_unfenced",
+    "isr_rejected", "diverging", "appended", "became_leader", "became_follower", "log_recovered", "truncated",
 )  # fmt: skip
 
 
@@ -42,6 +42,8 @@ def reasons(trace: pa.Table) -> list[str]:
         place, kind = (event.topic, event.partition), event.kind
         if kind == "partition_changed":
             changes[place] = event
+        elif kind == "partition_deleted":
+            changes.pop(place, None)
         elif kind in ("node_started", "registered"):
             nodes[event.node] = event
         elif kind in ("broker_fenced", "broker_unfenced"):

@@ -43,6 +43,8 @@ appended-batches-differ   batches that replicas append at one offset in one lead
 log-start-fell            a log that is opened starts no lower than it had started
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
 high-watermark-above-log-end  a high watermark lies within the node's own log, on followers, too (HW ≤ LEO)
+high-watermark-unfounded  a log is opened, and a leader begins, with a high watermark that some leader had reached since
+                          the topic was created
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
@@ -59,6 +61,8 @@ isr-change-outdated       the controllers change an ISR as the leader has propos
 isr-change-of-an-earlier-life  the leader that asked, and each member that joins, are in the life registered then
 isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md); one
                           that an earlier life of its sender sent is refused for that, whatever it proposes
+isr-change-given-up       a leader gives a refused change up if newer metadata is to settle it, so never because the
+                          controller does not know the partition: it may be older than that
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
@@ -130,6 +134,11 @@ decisions of the partition epoch that it names, whenever they were traced.
 *A read is held to the ISR of the partition epoch that its answer names.* b1 leads in partition epoch 3 with the ISR
 {b1, b2}, and the controllers have let b3 in; until b1 reads of that, b2 alone confirms its reads, unless it was b1 who
 proposed b3 and has no answer. A deposed leader that b2 does not fetch from any more is held to its old ISR.
+
+*A topic that is created again is another one.* b1 had the high watermark 100 of a topic that is deleted, and is killed
+once it has opened a new one of its name: with 100 its checkpoint would commit what the new leader alone has. So the
+trace names the topics of one name apart (`CheckSettings.side_topics`), and a partition ends with its topic: b2, which
+was down meanwhile, registers after an unclean end and stays in the last ISR of the deleted one, which means nothing.
 
 *Many promises are about steps, not about losses.* A fetch of an earlier life that counts, or a batch taken below the
 minimum, costs a record only if more goes wrong at the same time. A broker that takes such a step is found where that is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from checkers.evidence import CheckSettings
 from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
@@ -107,6 +108,18 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     partition.candidates_to_check = True
 
 
+def _partition_deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """Its ISR is promised no more: its replicas are deleted, and what a broker loses of them concerns nobody."""
+    partition.leader, partition.isr, partition.elr, partition.last_known_elr = (
+        UNKNOWN,
+        frozenset(),
+        frozenset(),
+        frozenset(),
+    )
+    if partition.decision is not None:
+        partition.decision = replace(partition.decision, metadata_offset=event.offset)
+
+
 def check_candidates(cluster: ClusterState, now_ns: int) -> None:
     """After the last event of an instant: check the candidates of every partition that changed in it."""
     for partition in cluster.partitions.values():
@@ -138,4 +151,7 @@ def _check_candidates_of(partition: PartitionState, awaiting_registration: Colle
             partition.violations.append(ProtocolViolation("candidate-incomplete", missing, now_ns, since_ns, lines))
 
 
-HANDLERS: Mapping[str, TraceRowHandler] = {"partition_changed": _partition_changed}
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "partition_changed": _partition_changed,
+    "partition_deleted": _partition_deleted,
+}

@@ -27,6 +27,7 @@ from checkers.tables import TraceRow
 
 _NO_EPOCH = -1
 _STALE = "stale_broker_epoch"
+_OF_UNKNOWN_PARTITIONS = frozenset({"unknown_topic_id", "unknown_topic_or_partition"})
 
 
 def broker_stands(cluster: ClusterState, event: TraceRow) -> None:
@@ -231,6 +232,20 @@ def _refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> No
         )
 
 
+def _given_up(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A leader gives a proposal up if newer metadata is to follow the refusal: a controller that does not know the
+    partition may be older than it."""
+    error = event.details().get("error")
+    if error in _OF_UNKNOWN_PARTITIONS:
+        partition.report(
+            event,
+            "isr-change-given-up",
+            UNKNOWN,
+            f"{event.node} gave up the ISR {names(frozenset(event.members))} {event.at}, refused with {error}",
+            "the controller that refused it may be deposed, and no newer metadata to come: it is to be sent again",
+        )
+
+
 def _expected_error(event: TraceRow, leader: int, leader_epoch: int, partition_epoch: int) -> str | None:
     """The error for the first of these checks that a proposal fails; None when it passes them."""
     if event.leader_epoch > leader_epoch or event.partition_epoch > partition_epoch:
@@ -250,6 +265,7 @@ def _mapping(detail: Mapping[str, Any], name: str) -> Mapping[str, int]:
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "alter_partition_sent": _alter_partition_sent,
     "alter_partition_refused": _refused,
+    "isr_rejected": _given_up,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,

@@ -55,7 +55,7 @@ def replay_trace(
             partition = cluster.partitions.get((event.topic, event.partition))
             if partition is None:
                 partition = cluster.partitions[event.topic, event.partition] = PartitionState()
-                if not event.topic.startswith("__"):
+                if not event.topic.startswith("__") and not settings.is_side_topic(event.topic):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1
             for of_cluster in _OF_CLUSTER.get(event.kind, ()):
@@ -210,9 +210,13 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
 """Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""
 _OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
     **{kind: (handler,) for kind, handler in request_promises.CLUSTER_HANDLERS.items()},
-    "log_recovered": (log_promises.check_recovered, log_knowledge_promises.check_knowledge),
+    "log_recovered": (
+        log_promises.check_recovered,
+        watermark_promises.check_founded,
+        log_knowledge_promises.check_knowledge,
+    ),
     "truncated": (log_knowledge_promises.check_knowledge,),
-    "became_leader": (log_knowledge_promises.check_knowledge,),
+    "became_leader": (watermark_promises.check_founded, log_knowledge_promises.check_knowledge),
     "stray_found": (log_promises.check_stray,),
     "partition_changed": (controller_promises.check_fenced, metadata_promises.check_told),
 }

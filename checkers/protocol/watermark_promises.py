@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler, differs, names
+from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRowHandler, differs, names
 from checkers.tables import TraceRow
 
 
@@ -44,6 +44,18 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
         partition.committed.append(log[offset])
         partition.committed_ns.append(event.time_ns)
         partition.committed_in.append(event.leader_epoch)
+
+
+def check_founded(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A log is opened, and a leader begins, with a high watermark that some leader of this partition had reached: what
+    a checkpoint has of a deleted one of its name does not count."""
+    known: object = event.high_watermark if event.kind == "log_recovered" else event.details().get("high_watermark")
+    committed = len(partition.committed)
+    if isinstance(known, int) and known > committed and event.node not in cluster.lied_to:
+        did = "opened its log" if event.kind == "log_recovered" else f"led in leader epoch {event.leader_epoch}"
+        taken = f"{event.node} {did} {event.at} with the high watermark {known}"
+        reached = f"no leader's high watermark had passed {committed} since the topic was created"
+        partition.report(event, "high-watermark-unfounded", committed, taken, reached)
 
 
 def check_positions(partition: PartitionState, event: TraceRow, positions: object, what: str) -> None:

@@ -13,8 +13,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
+from kio.schema.create_topics.v7 import request as creating
 from kio.schema.delete_records.v2 import request as deleting
 from kio.schema.delete_records.v2 import response as deleted
+from kio.schema.delete_topics.v6 import request as removing
 from kio.schema.describe_quorum.v2 import request as describing_quorum
 from kio.schema.describe_topic_partitions.v0 import request as describing
 from kio.schema.elect_leaders.v2 import request as electing
@@ -23,8 +25,11 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
+from kio.schema.produce.v11 import request as producing
+from kio.schema.produce.v11 import response as produced
 
 from harness.cluster.layout import Layout
+from images.wire.batch import build
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.negotiation import NegotiatedConnection, UnsupportedVersion
 from nemesis.ports import DONE, UNANSWERED, AdminResult, ClusterView, PartitionView
@@ -35,8 +40,15 @@ _METADATA = "__cluster_metadata"
 _TOPIC, _SET, _PREFERRED = 2, 0, 0
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
-_DELETION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
-"""Shorter, so that a leader whose followers do not follow still answers in time that the deletion is under way."""
+_REPLICATION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
+"""Shorter, so that a leader whose followers do not follow still answers in time that the deletion is under way, or that
+the records are in its log."""
+_LED_ELSEWHERE = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition})
+"""Errors of a broker that does not lead a partition, or has not read of it."""
+
+
+def _loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1_000)
 
 
 class _Reply(NamedTuple):
@@ -51,8 +63,12 @@ class _Reply(NamedTuple):
 class Administration:
     """Implements `nemesis.ports.ClusterAdmin`; a connection a request."""
 
-    def __init__(self, layout: Layout, *, negotiate_versions: bool = False) -> None:
-        """With `negotiate_versions` for brokers that may be of another release: connections begin with ApiVersions."""
+    def __init__(
+        self, layout: Layout, *, negotiate_versions: bool = False, unix_ms: Callable[[], int] = _loop_ms
+    ) -> None:
+        """With `negotiate_versions` for brokers that may be of another release: connections begin with ApiVersions.
+        `unix_ms` is the clock of records' timestamps."""
+        self._unix_ms = unix_ms
         self._open = NegotiatedConnection.open if negotiate_versions else Connection.open
         self._addresses = {node.name: (node.host, node.port) for node in layout.brokers}
         self._controllers = {node.name: (node.host, node.port) for node in layout.controllers}
@@ -165,10 +181,37 @@ class Administration:
         part = deleting.DeleteRecordsPartition(partition_index=partition, offset=offset)
         reply = await self._ask(
             deleting.DeleteRecordsRequest(
-                topics=(deleting.DeleteRecordsTopic(name=topic, partitions=(part,)),), timeout=_DELETION_TIMEOUT
+                topics=(deleting.DeleteRecordsTopic(name=topic, partitions=(part,)),), timeout=_REPLICATION_TIMEOUT
             )
         )
         return _answered(reply, lambda answer: answer.topics[0].partitions[0])
+
+    async def create_topic(self, topic: str, replicas: int) -> AdminResult:
+        """CreateTopics."""
+        wanted = creating.CreatableTopic(
+            name=topic, num_partitions=1, replication_factor=replicas, assignments=(), configs=()
+        )
+        reply = await self._ask(creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT))
+        return _answered(reply, lambda answer: answer.topics[0])
+
+    async def delete_topic(self, topic: str) -> AdminResult:
+        """DeleteTopics."""
+        wanted = removing.DeleteTopicState(name=topic, topic_id=None)
+        reply = await self._ask(removing.DeleteTopicsRequest(topics=(wanted,), timeout=_TIMEOUT))
+        return _answered(reply, lambda answer: answer.responses[0])
+
+    async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
+        """Produce, of a batch without a producer id."""
+        data = build(records, timestamp_ms=self._unix_ms())
+        part = producing.PartitionProduceData(index=partition, records=data)
+        reply = await self._ask(
+            producing.ProduceRequest(
+                acks=acks,
+                timeout=_REPLICATION_TIMEOUT,
+                topic_data=(producing.TopicProduceData(name=topic, partition_data=(part,)),),
+            )
+        )
+        return _answered(reply, lambda answer: answer.responses[0].partition_responses[0])
 
     async def controller(self) -> str | None:
         """The active controller, as it answers any broker; None when no broker gets its answer."""
@@ -226,12 +269,14 @@ class Administration:
 
 def _controller_did_not_answer(answer: Any) -> bool:
     """Whether the broker says that it passed the request on, to no avail."""
-    parts = (answer, *getattr(answer, "responses", ()))
+    parts = (answer, *getattr(answer, "responses", ()), *getattr(answer, "topics", ()))
     return any(getattr(part, "error_code", ErrorCode.none) is ErrorCode.request_timed_out for part in parts)
 
 
 def _not_leader(answer: Any) -> bool:
     """Whether the broker says that it does not lead the partition."""
+    if isinstance(answer, produced.ProduceResponse):
+        return any(part.error_code in _LED_ELSEWHERE for part in answer.responses[0].partition_responses)
     if not isinstance(answer, deleted.DeleteRecordsResponse | listed.ListOffsetsResponse):
         return False
     return any(part.error_code is ErrorCode.not_leader_or_follower for part in answer.topics[0].partitions)

@@ -102,14 +102,17 @@ class TraceSource:
 class WholenessSource:
     """Keeps up to date, from the trace of a whole cluster, which brokers are whole."""
 
-    def __init__(self, wholeness: Wholeness, names: Mapping[int, str]) -> None:
-        """`names` by node id."""
+    def __init__(self, wholeness: Wholeness, names: Mapping[int, str], topic: str) -> None:
+        """`names` by node id; of topics beside `topic` only those count that the system keeps for itself."""
         self._wholeness = wholeness
         self._names = names
+        self._topic = topic
 
     def take(self, node: str, event: TraceEvent) -> None:
         """Take in one event, in the order of the whole cluster."""
         kind = event.kind
+        if event.topic not in ("", self._topic) and not event.topic.startswith("__"):
+            return
         if kind == "appended":
             self._wholeness.log_ends(node, (event.topic, event.partition), event.log_end)
         elif kind == "truncated":

@@ -42,11 +42,12 @@ from harness.runner.client_processes.driven_clients import DrivenLibrary
 from harness.runner.observation import MetadataSource, TraceSource, WholenessSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
+from harness.runner.topic_names import TopicNames
 from harness.spec import ACKS, TOPIC, Spec
 from images.trace import TraceEvent
 from images.wire.batch import Compression
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
 from nemesis.situation import Situation
 from nemesis.timeline import Timeline
 from results.atomic_files import put_text
@@ -143,6 +144,7 @@ class RunSession:
         self.stage = ""
         self._spec = spec
         self._script_topics = frozenset(spec.script_topics)
+        self._topic_names = TopicNames((SIDE_TOPIC,))
         self._directory = directory
         self._on_progress = on_progress
         self._deployment: Deployment | None = None
@@ -373,12 +375,13 @@ class RunSession:
         if EnvironmentCapability.LIVE_TRACE in deployment.unsupported:
             return MetadataSource(self._situation, deployment, TOPIC) if self._spec.conditional else None
         names = {node.node_id: node.name for node in deployment.layout.nodes}
-        self._trace_sources.append(WholenessSource(self._situation.wholeness, names))
+        self._trace_sources.append(WholenessSource(self._situation.wholeness, names, TOPIC))
         self._trace_sources.append(TraceSource(self._situation, names, TOPIC))
         return None
 
-    def _take_trace(self, time_ns: int, node: str, event: TraceEvent) -> None:
-        if event.topic in self._script_topics:
+    def _take_trace(self, time_ns: int, node: str, traced: TraceEvent) -> None:
+        event = self._topic_names.named(traced)
+        if event is None or event.topic in self._script_topics:
             return
         self._directory.append_trace(time_ns, node, event)
         for source in self._trace_sources:

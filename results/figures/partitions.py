@@ -48,11 +48,14 @@ def draw(evidence: RunEvidence) -> Iterator[tuple[str, Figure]]:
     injected = faults.injected(evidence.faults, end_s)
     system = pc.starts_with(evidence.trace["topic"], "__")
     trace = evidence.trace.filter(pc.and_not(_kinds(evidence.trace), system))
+    settings = evidence.settings
     if not trace.num_rows:
         return
     for topic, partition in named_partitions(trace):
+        if settings.is_side_topic(topic):
+            continue
         rows = of_partition(trace, topic, partition)
-        yield f"{topic}-{partition}", _partition(rows, end_s, injected, evidence.settings.min_insync_replicas)
+        yield f"{topic}-{partition}", _partition(rows, end_s, injected, settings.min_insync_replicas)
 
 
 def _partition(rows: pa.Table, end_s: float, injected: Sequence[faults.DrawnFault], min_isr: int) -> Figure:

@@ -79,7 +79,7 @@ class _Loading:
             self._table("trace", self._trace_lines if self.held is None else self._held("trace")),
             self._table("faults", self._fault_lines),
         )
-        replicas, ends = self._replica_logs(trace, settings.script_topics)
+        replicas, ends = self._replica_logs(trace, settings.script_topics + settings.side_topics)
         return validated(
             RunEvidence(
                 history=history,

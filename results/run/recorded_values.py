@@ -184,7 +184,9 @@ def _check_trace(evidence: RunEvidence) -> None:
     for detail in pc.unique(rows["detail"]).to_pylist():
         _object(detail, "detail")
     for topic, partition in named_partitions(rows):
-        if topic and not topic.startswith("__"):
+        if evidence.settings.is_side_topic(topic):
+            _require_partition(topic, partition, 1)
+        elif topic and not topic.startswith("__"):
             _require_place(evidence.settings, topic, partition)
 
 
@@ -331,7 +333,8 @@ def _every_place(evidence: RunEvidence) -> set[tuple[str, int]]:
         return {(settings.topic, number) for number in range(settings.partitions)}
     tables = (evidence.history, evidence.trace, evidence.replica_ends)
     places = {place for table in tables for place in named_partitions(table)}
-    return {(topic, number) for topic, number in places if topic and not topic.startswith("__") and number >= 0}
+    besides = {topic for topic, _ in places if topic.startswith("__") or settings.is_side_topic(topic)}
+    return {(topic, number) for topic, number in places if topic and topic not in besides and number >= 0}
 
 
 def _uncovered(
@@ -391,8 +394,13 @@ def _require_known(rows: pa.Table, name: str, known: Any) -> None:
 def _require_place(settings: CheckSettings, topic: str, partition: int) -> None:
     if settings.topic and topic != settings.topic:
         raise Misrecorded(f"topic {_short(topic)} is not the run's, {settings.topic}")
-    if partition < 0 or (settings.partitions and partition >= settings.partitions):
-        raise Misrecorded(f"partition {partition} is none of the {settings.partitions} of {topic}")
+    _require_partition(topic, partition, settings.partitions)
+
+
+def _require_partition(topic: str, partition: int, partitions: int) -> None:
+    """`partitions` are those of the topic, 0 where that is not known."""
+    if partition < 0 or (partitions and partition >= partitions):
+        raise Misrecorded(f"partition {partition} is none of the {partitions} of {topic}")
 
 
 def _require_nodes(settings: CheckSettings, nodes: pa.ChunkedArray) -> None:

@@ -105,6 +105,9 @@ class _Replay:
             self._changed.append(partition)
 
     def _of_partition(self, event: TraceRow) -> None:
+        if event.kind == "partition_deleted":
+            self._partitions.pop((event.topic, event.partition), None)
+            return
         partition = self._partitions.get((event.topic, event.partition))
         if partition is None:
             partition = self._partitions[event.topic, event.partition] = _ReplayedPartition()
@@ -259,7 +262,7 @@ _OF_REPLICAS: Final[Mapping[str, Callable[[ReplicaFacts, TraceRow], None]]] = {
     "isr_rejected": _isr_rejected,
 }
 _TELL_PARTITION_EPOCH: Final = frozenset({"became_leader", "isr_committed"})
-_OF_PARTITIONS: Final = frozenset({*_OF_REPLICAS, "partition_changed"})
+_OF_PARTITIONS: Final = frozenset({*_OF_REPLICAS, "partition_changed", "partition_deleted"})
 _OF_BROKERS: Final[Mapping[str, Callable[[_Replay, TraceRow], None]]] = {
     "node_started": _Replay._started,
     "broker_registered": _Replay._registered,

@@ -95,6 +95,18 @@ class FakeCluster:
         self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 
+    async def create_topic(self, topic: str, replicas: int) -> AdminResult:
+        self.calls.append(f"create {topic} with {replicas}")
+        return self._answer()
+
+    async def delete_topic(self, topic: str) -> AdminResult:
+        self.calls.append(f"delete {topic}")
+        return self._answer()
+
+    async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
+        self.calls.append(f"append {len(records)} to {topic}-{partition} with acks {acks}")
+        return self._answer()
+
     async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         self.calls.append(f"configure {topic} {name}={value}")
         return self._answer()

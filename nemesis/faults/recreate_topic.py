@@ -1,0 +1,85 @@
+"""A topic that is written, deleted and created anew under its name while other faults are active.
+
+A topic is known by its id, and its replicas are filed under its name: the directory of a log, the entry in a
+checkpoint, the part of a metadata image. What is left of a deleted topic must not count for a new one of its name. The
+topic of the run cannot be deleted, since everything that clients see rests on it; so this is a topic beside it, the
+*side topic*, with one partition and as many replicas as those of the run have. Clients know nothing of it: what becomes
+of its records is checked against the protocol trace alone, topic by topic (`CheckSettings.side_topics`).
+
+The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. Several
+of these faults at a time share the topic, as administrators do who know nothing of each other. When the fault heals,
+the topic is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from nemesis.drawing import Draws
+from nemesis.faults.admin import Reassign, recorded, until_done
+from nemesis.faults.fault import Family, Fault
+from nemesis.handle import FaultHandle
+from nemesis.ports import DONE, SIDE_TOPIC, AdminResult
+
+_BATCHES_MAX = 12
+"""Of a topic until it is deleted."""
+_BATCH_RECORDS_MAX = 10
+_PAUSE_SHARE = 0.2
+"""Longest pause between two batches, in multiples of the patience."""
+_ACKS = (1, -1)
+_NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+@dataclass(frozen=True, slots=True)
+class RecreateTopic(Fault):
+    """Create a topic beside that of the run, write to it, delete it and create it anew, until the fault heals.
+
+    Often the new topic follows at once, so that a broker reads of both changes together, or was down or cut off
+    meanwhile.
+    """
+
+    name: ClassVar[str] = "recreate-topic"
+    number: ClassVar[int] = 9
+    family: ClassVar[Family] = Reassign.family
+    proof: ClassVar[tuple[str, ...]] = ("deleted",)
+    in_steps: ClassVar[bool] = True
+
+    patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """There is but one."""
+        return cls(draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Do it again and again; healing deletes the last one."""
+        admin, random, patience_s = handle.cluster.admin, handle.random, self.patience_ms / 1000
+        replicas = handle.replication_factor or len(handle.cluster.brokers)
+        answers: list[AdminResult] = []
+
+        async def delete() -> AdminResult:
+            answer = await admin.delete_topic(SIDE_TOPIC)
+            if answer.outcome == DONE:
+                handle.count_evidence("deleted")
+            return answer._replace(outcome=DONE) if answer.outcome == _NONE_TO_DELETE else answer
+
+        handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
+        while True:
+            if (await recorded(answers, admin.create_topic(SIDE_TOPIC, replicas))).outcome == DONE:
+                handle.count_evidence("created")
+            for _ in range(random.randint(1, _BATCHES_MAX)):
+                await self._write(handle)
+                # Requests need no injection: a pause between two may be shorter than that.
+                await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * patience_s)
+            await handle.sleep(random.random() ** 2 * patience_s)
+            await recorded(answers, delete())
+            await asyncio.sleep(random.random() ** 3 * patience_s)
+
+    async def _write(self, handle: FaultHandle) -> None:
+        """One batch, with acknowledgement of the leader or of all."""
+        records = [b"%d" % number for number in range(handle.random.randint(1, _BATCH_RECORDS_MAX))]
+        acks = handle.random.choice(_ACKS)
+        if (await handle.cluster.admin.append(SIDE_TOPIC, 0, records, acks)).outcome == DONE:
+            handle.count_evidence("written")
