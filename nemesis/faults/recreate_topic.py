@@ -7,8 +7,8 @@ topic of the run cannot be deleted, since everything that clients see rests on i
 of its records is checked against the protocol trace alone, topic by topic (`CheckSettings.side_topics`).
 
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. Several
-of these faults at a time share the topic, as administrators do who know nothing of each other. When the fault heals,
-the topic is deleted.
+of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
+deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, SIDE_TOPIC, AdminResult
 
+_TOPICS_MAX = 4
+"""Of a fault that is drawn."""
 _BATCHES_MAX = 12
 """Of a topic until it is deleted."""
 _BATCH_RECORDS_MAX = 10
@@ -34,27 +36,30 @@ _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
 
 @dataclass(frozen=True, slots=True)
 class RecreateTopic(Fault):
-    """Create a topic beside that of the run, write to it, delete it and create it anew, until the fault heals.
+    """Create a topic beside that of the run, write to it, delete it and create it anew under its name.
 
-    Often the new topic follows at once, so that a broker reads of both changes together, or was down or cut off
-    meanwhile.
+    Often the new topic follows at once, so that a broker reads of both changes together. Other faults find brokers that
+    have the old topic, the new one, or what is left of the old one in the place of the new one.
     """
 
     name: ClassVar[str] = "recreate-topic"
     number: ClassVar[int] = 9
     family: ClassVar[Family] = Reassign.family
     proof: ClassVar[tuple[str, ...]] = ("deleted",)
+    ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 
+    topics: int = 3
+    """How many there are under the one name, one after the other."""
     patience_ms: float = 2_000.0
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """There is but one."""
-        return cls(draws.patience_ms)
+        """Two or more."""
+        return cls(draws.random.randint(2, _TOPICS_MAX), draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Do it again and again; healing deletes the last one."""
+        """One topic after the other; healing deletes what is left."""
         admin, random, patience_s = handle.cluster.admin, handle.random, self.patience_ms / 1000
         replicas = handle.replication_factor or len(handle.cluster.brokers)
         answers: list[AdminResult] = []
@@ -66,7 +71,7 @@ class RecreateTopic(Fault):
             return answer._replace(outcome=DONE) if answer.outcome == _NONE_TO_DELETE else answer
 
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
-        while True:
+        for _ in range(self.topics):
             if (await recorded(answers, admin.create_topic(SIDE_TOPIC, replicas))).outcome == DONE:
                 handle.count_evidence("created")
             for _ in range(random.randint(1, _BATCHES_MAX)):
