@@ -14,14 +14,15 @@ deleted.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import Reassign, recorded, until_done
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, SIDE_TOPIC, AdminResult
+from nemesis.ports import DONE, SIDE_TOPIC, AdminResult, KeepUnsynced
 
 _TOPICS_MAX = 4
 """Of a fault that is drawn."""
@@ -31,6 +32,8 @@ _BATCH_RECORDS_MAX = 10
 _PAUSE_SHARE = 0.2
 """Longest pause between two batches, in multiples of the patience."""
 _ACKS = (1, -1)
+_VICTIM_SHARE = 0.5
+"""Share of the faults that end a broker, where any may end."""
 _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
@@ -38,8 +41,8 @@ _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
 class RecreateTopic(Fault):
     """Create a topic beside that of the run, write to it, delete it and create it anew under its name.
 
-    Often the new topic follows at once, so that a broker reads of both changes together. Other faults find brokers that
-    have the old topic, the new one, or what is left of the old one in the place of the new one.
+    Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
+    finds that broker ended: it starts again with what its disk has of the old one and of the new one.
     """
 
     name: ClassVar[str] = "recreate-topic"
@@ -51,12 +54,31 @@ class RecreateTopic(Fault):
 
     topics: int = 3
     """How many there are under the one name, one after the other."""
+    victim: str | None = None
+    """The broker that ends soon after a topic was created anew; without it none does."""
+    keep: KeepUnsynced | None = None
+    """The unsynced writes that it keeps when it loses its power; without it, it is killed."""
     patience_ms: float = 2_000.0
+
+    def __post_init__(self) -> None:
+        if self.victim is None and self.keep is not None:
+            raise ValueError(f"keep: {self.keep} without a victim that loses power")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Two or more."""
-        return cls(draws.random.randint(2, _TOPICS_MAX), draws.patience_ms)
+        """Two topics or more, with a victim in every other draw of runs that have any."""
+        fault, random = cls(draws.random.randint(2, _TOPICS_MAX), patience_ms=draws.patience_ms), draws.random
+        if not draws.profile.victims or random.random() >= _VICTIM_SHARE:
+            return fault
+        return replace(fault, victim=draws.victim(), keep=draws.keep() if random.random() < 0.5 else None)
+
+    def targets(self) -> tuple[str, ...]:
+        """The victim."""
+        return () if self.victim is None else (self.victim,)
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """The victim."""
+        return self.targets()
 
     async def inject(self, handle: FaultHandle) -> None:
         """One topic after the other; healing deletes what is left."""
@@ -71,16 +93,27 @@ class RecreateTopic(Fault):
             return answer._replace(outcome=DONE) if answer.outcome == _NONE_TO_DELETE else answer
 
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
-        for _ in range(self.topics):
+        for number in range(self.topics):
             if (await recorded(answers, admin.create_topic(SIDE_TOPIC, replicas))).outcome == DONE:
                 handle.count_evidence("created")
-            for _ in range(random.randint(1, _BATCHES_MAX)):
+            batches = random.randint(1, _BATCHES_MAX)
+            last_before_end = random.randrange(batches) if number and self.victim is not None else batches
+            for batch in range(batches):
                 await self._write(handle)
+                if batch == last_before_end:
+                    await self._end_victim(handle)
                 # Requests need no injection: a pause between two may be shorter than that.
                 await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * patience_s)
             await handle.sleep(random.random() ** 2 * patience_s)
             await recorded(answers, delete())
             await asyncio.sleep(random.random() ** 3 * patience_s)
+
+    async def _end_victim(self, handle: FaultHandle) -> None:
+        """End the process of the victim, and start it again after a while."""
+        (node,) = await handle.resolve(self.targets())
+        start = await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
+        await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
+        await start()
 
     async def _write(self, handle: FaultHandle) -> None:
         """One batch, with acknowledgement of the leader or of all."""
@@ -88,3 +121,9 @@ class RecreateTopic(Fault):
         acks = handle.random.choice(_ACKS)
         if (await handle.cluster.admin.append(SIDE_TOPIC, 0, records, acks)).outcome == DONE:
             handle.count_evidence("written")
+
+    def describe(self) -> str:
+        """How many topics, and what ends."""
+        ends = "" if self.victim is None else f", kill {self.victim}"
+        ends = ends if self.keep is None else f", power loss {self.victim} (keeps {self.keep})"
+        return f"{self.name} ({self.topics} topics){ends}"

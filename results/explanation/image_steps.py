@@ -14,7 +14,7 @@ from checkers.tables import TraceRow, trace_rows
 from results.explanation.story import Step, StepKind
 
 _OF_BROKERS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
-_KINDS: Final = ("partition_changed", "metadata_loaded", "producer_ids_allocated", *_OF_BROKERS)
+_KINDS: Final = ("partition_changed", "partition_deleted", "metadata_loaded", "producer_ids_allocated", *_OF_BROKERS)
 _SETS: Final = frozenset({"isr", "elr", "last_known_elr", "replicas", "adding", "removing"})
 
 
@@ -37,6 +37,8 @@ class _Committed:
             place = f"{event.topic}-{event.partition}"
             change = {"leader": event.leader, **epochs, "isr": event.members, **state}
             self.partitions.setdefault(place, []).append((event.offset, change))
+        elif event.kind == "partition_deleted":  # a later one of its name has a name of its own in the trace
+            self.partitions.setdefault(f"{event.topic}-{event.partition}", []).append((event.offset, {}))
         else:
             fenced = event.kind in ("broker_registered", "broker_fenced")
             change = {"epoch": event.broker_epoch, "fenced": fenced}

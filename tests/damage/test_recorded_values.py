@@ -36,6 +36,24 @@ def test_sound_evidence_has_no_gap_and_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("topic", "partition", "reasons_expected"),
+    [
+        ("side", 0, []),
+        ("side#2", 0, []),
+        ("__consumer_offsets", 4, []),
+        ("side#2", 1, ["partition 1 is none of the 1 of side#2"]),
+        ("sides", 0, ["topic 'sides' is not the run's, t"]),
+    ],
+)
+def test_a_trace_has_the_topic_of_the_run_the_systems_own_and_those_that_faults_create(
+    topic: str, partition: int, reasons_expected: list[str]
+) -> None:
+    event = small_evidence.event(1, "b1", "resigned", topic=topic, partition=partition)
+    settings = CheckSettings(topic="t", partitions=2, side_topics=("side",))
+    assert reasons(RunEvidence(trace=small_evidence.trace(event), settings=settings)) == reasons_expected
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"index": -1}, "index -1 is negative"),

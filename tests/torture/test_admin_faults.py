@@ -20,6 +20,7 @@ from harness.spec import parse
         {"fault": "controlled-restart", "nodes": ["leader/0"]},
         {"fault": "rolling-restart"},
         {"fault": "delete-records", "stalled": True},
+        {"fault": "recreate-topic"},
     ],
     ids=lambda fault: fault["fault"],
 )

@@ -49,6 +49,17 @@ def last(driver: Driver, act: Callable[[Driver], object]) -> tuple[TraceEvent, T
     return driver.events("partition_changed")[-1], [it for it in events if it.kind == "partition_changed"][-1]
 
 
+def test_a_deletion_is_traced_by_the_controller_that_commits_it_and_by_one_that_finds_it_committed() -> None:
+    driver = Driver()
+    driver.start(1, 2, 3)
+    driver.topic(1, 2, 3)
+    image, before = driver.image, len(driver.log)
+    driver.commit(driver.controller.delete_topics([(TOPIC, None)]))
+    (own,), (taken_over,) = driver.events("partition_deleted"), taken_over_from(image, driver.log[before:])
+    assert (own.topic, own.partition, own.topic_id) == (TOPIC, 0, str(image.topics[TOPIC].id))
+    assert taken_over._replace(offset=own.offset) == own._replace(detail={"taken_over": True})
+
+
 @pytest.mark.parametrize("strategy", ["balanced", "proactive"])
 def test_an_unclean_recovery_of_a_deposed_controller_is_an_unclean_one(strategy: str) -> None:
     own, taken_over = last(left(strategy, 1, 2), recover)

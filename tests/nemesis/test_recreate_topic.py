@@ -1,0 +1,82 @@
+"""The topic that a fault creates, writes, deletes and creates anew, and its names in the trace."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from harness.runner.topic_names import TopicNames
+from images.trace import TraceEvent
+from nemesis.faults.recreate_topic import RecreateTopic
+from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.nemesis import Nemesis
+from nemesis.ports import SIDE_TOPIC, UNANSWERED
+from nemesis.schedule import Schedule, ScheduledFault
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.workloads.virtual_time import run
+
+CREATED, DELETED = f"create {SIDE_TOPIC} with 3", f"delete {SIDE_TOPIC}"
+
+
+def carried_out(fault: RecreateTopic, cluster: FakeCluster) -> FaultHandle:
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", replication_factor=3)
+
+    async def scenario() -> None:
+        await fault.inject(handle)
+        await handle.heal()
+
+    run(scenario())
+    return handle
+
+
+def administered(cluster: FakeCluster) -> list[str]:
+    return [call for call in cluster.calls if not call.startswith("append")]
+
+
+def test_each_topic_is_written_before_it_is_deleted_and_none_is_left() -> None:
+    cluster = FakeCluster()
+    handle = carried_out(RecreateTopic(topics=3), cluster)
+    assert administered(cluster) == [CREATED, DELETED] * 3 + [DELETED]
+    for created in (place for place, call in enumerate(cluster.calls) if call == CREATED):
+        assert cluster.calls[created + 1].startswith("append")
+    assert {call.rpartition(" ")[2] for call in cluster.calls if call.startswith("append")} == {"1", "-1"}
+    assert handle.evidence["created"] == 3
+    assert RecreateTopic().took_effect(handle.evidence)
+
+
+def test_where_no_topic_is_deleted_nothing_took_effect() -> None:
+    cluster = FakeCluster()
+    cluster.answers = ["UNKNOWN_TOPIC_OR_PARTITION"] * 100
+    handle = carried_out(RecreateTopic(topics=1), cluster)
+    assert administered(cluster) == [CREATED, DELETED, DELETED]
+    assert handle.evidence == {}
+
+
+def test_a_creation_without_an_answer_may_come_late_so_the_topic_is_deleted_once_more_at_the_end() -> None:
+    cluster = FakeCluster()
+    cluster.answers = [UNANSWERED]
+    schedule = Schedule((ScheduledFault(1.0, 20.0, RecreateTopic(topics=1)),))
+
+    async def scenario() -> None:
+        until_s = asyncio.get_running_loop().time() + 30
+        await Nemesis(cluster, schedule, Random(1), lambda injection: None, "t").run(until_s)
+
+    run(scenario())
+    assert administered(cluster) == [CREATED, *[DELETED] * 3]
+
+
+def test_topics_of_one_name_get_names_of_their_own_in_the_order_of_their_first_events() -> None:
+    names = TopicNames(("side",))
+    events = [TraceEvent("resigned", topic, 0, topic_id=id) for topic, id in [("side", "x"), ("side", "y"), ("t", "x")]]
+    assert [event and event.topic for event in map(names.named, [*events, events[0]])] == [
+        "side",
+        "side#2",
+        "t",
+        "side",
+    ]
+
+
+def test_an_event_that_may_be_of_any_topic_of_its_name_is_of_none() -> None:
+    names = TopicNames(("side",))
+    assert names.named(TraceEvent("log_recovered", "side", 0)) is None
+    assert names.named(TraceEvent("node_started")) == TraceEvent("node_started")
