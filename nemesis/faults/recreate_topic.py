@@ -32,6 +32,8 @@ _BATCH_RECORDS_MAX = 10
 _PAUSE_SHARE = 0.2
 """Longest pause between two batches, in multiples of the patience."""
 _ACKS = (1, -1)
+_AFTER_A_WHILE_SHARE = 0.5
+"""Share of the topics that do not follow at once."""
 _VICTIM_SHARE = 0.5
 """Share of the faults that end a broker, where any may end."""
 _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
@@ -97,16 +99,17 @@ class RecreateTopic(Fault):
             if (await recorded(answers, admin.create_topic(SIDE_TOPIC, replicas))).outcome == DONE:
                 handle.count_evidence("created")
             batches = random.randint(1, _BATCHES_MAX)
-            last_before_end = random.randrange(batches) if number and self.victim is not None else batches
+            last_before_end = int(batches * random.random() ** 2) if number and self.victim is not None else batches
             for batch in range(batches):
                 await self._write(handle)
                 if batch == last_before_end:
                     await self._end_victim(handle)
                 # Requests need no injection: a pause between two may be shorter than that.
                 await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * patience_s)
-            await handle.sleep(random.random() ** 2 * patience_s)
+            await handle.sleep(random.random() * patience_s)
             await recorded(answers, delete())
-            await asyncio.sleep(random.random() ** 3 * patience_s)
+            if random.random() < _AFTER_A_WHILE_SHARE:
+                await asyncio.sleep(random.random() ** 2 * patience_s)
 
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
