@@ -21,7 +21,7 @@ _ABSENT = ("operations", "families", "script")
 """Fields of Spec that are written as parts of other fields."""
 _FILLED_IN = ("seed", "recovery_limit_s", "replication_factor", "drawn")
 """Fields whose default stands for a value that is drawn or worked out."""
-_OF_NONE = {"keep": "no power loss", "stopping_ms": "no clean stop", "victim": "a leader stalls"}
+_OF_NONE = {"keep": "no power loss", "stopping_ms": "no clean stop", "victim": "no process ends"}
 """Fields of faults → the meaning of None, where it is not any value."""
 
 

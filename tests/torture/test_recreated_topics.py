@@ -1,0 +1,75 @@
+"""The fault `recreate-topic` finds brokers that take a new topic for a deleted one of its name, and no other ones."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from checkers.verdict import Validity
+from harness.runner.outcome import Outcome
+from harness.runner.run import run_in_simulation
+from harness.spec import SpecError, parse
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
+from nemesis.faults.recreate_topic import RecreateTopic
+from nemesis.ports import KeepUnsynced
+
+RECREATED: dict[str, Any] = {"at": 1, "for": 16, "fault": "recreate-topic"}
+ENDED = [RECREATED | {"topics": 4, "victim": "b1"}]
+"""Each new topic finds b1 killed."""
+UNREAD = [
+    RECREATED | {"topics": 2},
+    {"at": 1.3, "for": 7, "fault": "partition", "nodes": ["b1", "b2", "b3"], "channel": "metadata"},
+    {"at": 1.5, "for": 5, "fault": "kill", "nodes": ["b1"]},
+]
+"""The topic is deleted while no broker reads of it, and its leader proposes b1 for the ISR."""
+
+
+def outcome_of(seed: int, faults: list[dict[str, Any]], *mistakes: str) -> Outcome:
+    world = {"seed": seed, "time_limit": "18s", "partitions": 1}
+    return run_in_simulation(parse({**world, "faults": faults, "mistakes": list(mistakes)}))
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults", "mistake", "finding"),
+    [
+        (4, ENDED, "deleted_high_watermark_counts", "high-watermark-unfounded"),
+        (2, UNREAD, "unknown_topic_ends_isr_change", "isr-change-given-up"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_broker_that_takes_the_new_topic_for_the_old_one_is_found(
+    seed: int, faults: list[dict[str, Any]], mistake: str, finding: str
+) -> None:
+    kept, broken = outcome_of(seed, faults), outcome_of(seed, faults, mistake)
+    assert kept.validity is Validity.VALID, kept.verdicts
+    assert all(injection.took_effect for injection in kept.injections)
+    assert finding in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
+def test_of_several_such_faults_each_leaves_no_topic_behind() -> None:
+    faults = [RECREATED | {"at": at, "topics": 3} for at in (1, 2)]
+    outcome = outcome_of(3, faults)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert [injection.took_effect for injection in outcome.injections] == [True, True]
+    assert outcome.recovery["unhealed"] == []
+
+
+def test_a_broker_ends_only_where_the_run_has_a_victim() -> None:
+    def drawn(*victims: str) -> set[tuple[str, ...]]:
+        cluster = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=1)
+        profile = RunProfile(victims, leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
+        faults = [RecreateTopic.draw(Draws(Random(seed), cluster, profile)) for seed in range(20)]
+        return {fault.at_risk(cluster) for fault in faults if fault is not None}
+
+    assert drawn() == {()}
+    assert drawn("b2") == {(), ("b2",)}
+
+
+def test_scripts_leave_the_topic_of_the_fault_alone() -> None:
+    with pytest.raises(SpecError, match="faultline-side is the topic that faults create and delete; name another one"):
+        parse({"clients": {"operations": ["create topic faultline-side"]}})
+    with pytest.raises(SpecError, match="keep: torn without a victim that loses power"):
+        parse({"faults": [RECREATED | {"keep": "torn"}]})
