@@ -7,6 +7,7 @@ quorum. The cluster is shared: each test has a topic of its own and starts the n
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from harness.cluster.administration import Administration
 from harness.cluster.loopback import LoopbackCluster
 from harness.cluster.readiness import Expected
+from nemesis.ports import DONE
 
 LIMIT_S = 120.0
 
@@ -295,3 +298,30 @@ def test_garbage_on_a_port_closes_its_connection_and_no_other(
     assert cluster.stop(node) == 0
     cluster.start(node)
     cluster.wait_until_ready()
+
+
+def test_the_administrator_of_the_nemesis_creates_a_topic_again_that_it_has_deleted(
+    cluster: LoopbackCluster, topic: str
+) -> None:
+    """With records of today, which no retention deletes."""
+    admin = Administration(cluster.layout, negotiate_versions=True, unix_ms=lambda: round(time.time() * 1000))
+
+    async def appended(acks: int) -> None:
+        while (answer := await admin.append(topic, 0, [b"a", b"b"], acks)).outcome != DONE:
+            assert answer.outcome in ("UNANSWERED", "NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION")
+            await asyncio.sleep(0.05)
+
+    async def scenario() -> list[str]:
+        outcomes = [(await admin.create_topic(topic, 3)).outcome]
+        outcomes.append((await admin.create_topic(topic, 3)).outcome)
+        for acks in (1, -1):
+            await appended(acks)
+        assert await admin.offsets(topic, 0) == (0, 4)
+        outcomes += [(await admin.delete_topic(topic)).outcome for _ in range(2)]
+        outcomes.append((await admin.create_topic(topic, 3)).outcome)
+        await appended(-1)
+        assert await admin.offsets(topic, 0) == (0, 2)
+        return outcomes
+
+    created, deleted = [DONE, "TOPIC_ALREADY_EXISTS"], [DONE, "UNKNOWN_TOPIC_OR_PARTITION"]
+    assert asyncio.run(asyncio.wait_for(scenario(), LIMIT_S)) == [*created, *deleted, DONE]
