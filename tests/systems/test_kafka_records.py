@@ -52,7 +52,7 @@ EVERY_TYPE = """{
       "nullableVersions": "1+" }
   ]
 }"""
-TOPIC, PARTITION, CHANGE, CONFIG, REGISTRATION, FENCING, IDS, CLEARING, BEGIN, ABORT, END = range(1, 12)
+TOPIC, PARTITION, CHANGE, CONFIG, REGISTRATION, FENCING, IDS, CLEARING, BEGIN, ABORT, END, REMOVAL = range(1, 13)
 ISR = {"type": "[]int32", "versions": "0+"}
 TAGGED = {"versions": "0+", "taggedVersions": "0+", "nullableVersions": "0+", "default": "null"}
 INT, LONG, ID, TEXT = ({"type": kind, "versions": "0+"} for kind in ("int32", "int64", "uuid", "string"))
@@ -104,6 +104,7 @@ RECORDS: Mapping[int, tuple[str, Mapping[str, Mapping[str, Any]]]] = {
     BEGIN: ("BeginTransactionRecord", {"Name": TEXT}),
     ABORT: ("AbortTransactionRecord", {"Reason": TEXT}),
     END: ("EndTransactionRecord", {}),
+    REMOVAL: ("RemoveTopicRecord", {"TopicId": ID}),
 }
 """The fields of Kafka's records that the decisions rest on, by a number of the tests' own."""
 SCHEMAS = RecordSchemas(
@@ -270,6 +271,13 @@ def test_changes_of_a_partition_build_on_each_other() -> None:
     assert elected.detail["last_known_elr"] == [1]
     assert (cleared.partition_epoch, cleared.leader_epoch, cleared.detail["last_known_elr"]) == (3, 1, [])
     assert [shrunk.offset, elected.offset, cleared.offset] == [4, 5, 6], "where the log ends with the change"
+
+
+def test_a_partition_ends_with_its_topic() -> None:
+    created, deleted = decided(*CREATED, record(REMOVAL, TopicId=A))
+    place = (created.topic, created.partition, created.topic_id)
+    assert (deleted.kind, deleted.topic, deleted.partition, deleted.topic_id) == ("partition_deleted", *place)
+    assert (created.topic_id, deleted.offset) == (str(A), 4)
 
 
 @pytest.mark.parametrize(
