@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
+import pytest
+
+from harness.runner.observation import WholenessSource
 from harness.runner.topic_names import TopicNames
 from images.trace import TraceEvent
 from nemesis.faults.recreate_topic import RecreateTopic
@@ -12,6 +15,7 @@ from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import SIDE_TOPIC, UNANSWERED
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.wholeness import Wholeness
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -63,6 +67,16 @@ def test_a_creation_without_an_answer_may_come_late_so_the_topic_is_deleted_once
 
     run(scenario())
     assert administered(cluster) == [CREATED, *[DELETED] * 3]
+
+
+@pytest.mark.parametrize(("topic", "whole"), [("t", False), ("__consumer_offsets", False), (SIDE_TOPIC, True)])
+def test_a_broker_is_whole_whatever_it_has_of_the_side_topic(topic: str, whole: bool) -> None:
+    wholeness = Wholeness()
+    source = WholenessSource(wholeness, {1: "b1", 2: "b2"}, "t")
+    wholeness.went_down("b1")
+    source.take("c1", TraceEvent("broker_registered", broker=1))
+    source.take("c1", TraceEvent("partition_changed", topic, 0, members=(2,), detail={"replicas": [1, 2]}))
+    assert wholeness.is_whole("b1") is whole
 
 
 def test_topics_of_one_name_get_names_of_their_own_in_the_order_of_their_first_events() -> None:

@@ -1,5 +1,5 @@
-"""Promises about a topic that is deleted and created anew under its name: it begins anew, and a partition ends with its
-topic."""
+"""A topic that is deleted and created anew under its name: it begins anew, and a partition ends with its topic, in what
+is checked of liveness, too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from checkers.evidence import CheckSettings
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.liveness import checker as liveness
+from checkers.verdict import Verdict
 from tests.checkers import small_evidence
 from tests.checkers.protocol.test_protocol_replicas import (
     COPIED,
@@ -90,6 +92,20 @@ def test_a_decision_that_is_traced_after_the_deletion_is_an_earlier_one() -> Non
     late = decided(5, 1, 1, 1, (1, 2, 3), reason="elected")
     events = [*COMMITTED, deleted(4), started(5, "b2"), registered(6, 2, False), late, event(7, "b1", "resigned")]
     assert found(of("side", events)) == set()
+
+
+def test_a_partition_that_was_deleted_is_no_reason_for_what_is_missing() -> None:
+    left = decided(4, 1, -1, 2, (), replicas=(1, 2)) | {"topic": "side"}
+    waiting = {"recovered": False, "seconds": 30.0, "limit_seconds": 30, "waiting_for": ["no leader of side-0"]}
+    killed = small_evidence.faults(fault("kill", ["b1", "b2"], 2, 3, {"killed": 2}))
+
+    def found(*events: Event) -> Verdict:
+        return liveness.check(RunEvidence(recovery=waiting, trace=small_evidence.trace(*events), faults=killed))
+
+    (excused,), (not_recovered,) = found(left).findings, found(left, *of("side", [deleted(5)])).findings
+    assert (excused.kind, not_recovered.kind) == ("leaderless-by-design", "not-recovered")
+    assert any("its log of side-0" in line for line in excused.lines)
+    assert not any("its log of side-0" in line for line in not_recovered.lines)
 
 
 def test_no_administrator_has_records_of_a_side_topic_deleted() -> None:

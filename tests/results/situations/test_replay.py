@@ -163,6 +163,13 @@ def test_a_decision_that_a_deposed_controller_traces_late_is_left_out() -> None:
     assert last(*ELECTED) == last(*ELECTED, decided(2, 1, 1, (1, 2, 3)) | {"time_ns": 9 * small_evidence.S})
 
 
+def test_a_partition_that_was_deleted_comes_into_no_situation_any_more() -> None:
+    ended = event(5, "c1", "partition_deleted", offset=5)
+    later = [event(6, "c1", "broker_fenced", {}, broker=2), appended(7, "b1", 5, 7)]
+    assert codes(*ELECTED, ended, *later) == codes(*ELECTED)
+    assert codes(*ELECTED, *later) != codes(*ELECTED)
+
+
 LONG = [
     *ELECTED,
     appended(5, "b1", 5, 7),
