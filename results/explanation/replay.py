@@ -176,6 +176,7 @@ class PartitionReplay:
     place: str = ""
     """The partition by name, once an event has named it."""
     decision: Decision | None = None
+    """The last one; None before the first, and once its topic is deleted."""
     metadata_offset: int = -1
     committed: list[int] = field(default_factory=list)
     """Leader epoch by offset of every record that was ever below a leader's high watermark."""
@@ -259,6 +260,8 @@ class PartitionReplay:
             self.refusals[event.node, event.broker, detail["incarnation"]] = detail["contact_ms"]
         elif event.kind == "partition_changed":
             self._decide(event)
+        elif event.kind == "partition_deleted":
+            self.metadata_offset, self.decision = event.offset, None
         elif event.kind == "alter_partition_refused":
             proposal = self.replica(f"b{event.broker}").proposal
             if proposal is not None and proposal.members == frozenset(event.members):
