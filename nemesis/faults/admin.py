@@ -20,6 +20,7 @@ from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, KeepUnsynced, both_ways
+from nemesis.situation import Event, Occurrence
 
 _RETRY_S = 0.5
 _RETRIES = 120
@@ -251,7 +252,9 @@ class DeleteRecords(Fault):
 
     Lower offsets are likelier, so that most records stay to be checked. With `stalled` the leader is cut off from the
     other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
-    appended meanwhile is not committed, and must stay.
+    appended meanwhile is not committed, and must stay. With `after_election` the request is sent as soon as another
+    leader is elected, for which it waits as long as the patience at most: that leader has not heard yet where the logs
+    of its followers start.
 
     Deleted records stay deleted: nothing is undone. `asked_below` in the evidence is the offset requested, whether or
     not a broker answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
@@ -267,17 +270,25 @@ class DeleteRecords(Fault):
 
     partition: int = 0
     stalled: bool = False
+    after_election: bool = False
     patience_ms: float = 2_000.0
+
+    def __post_init__(self) -> None:
+        if self.stalled and self.after_election:
+            raise ValueError("stalled: a leader that has just been elected is not cut off")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, of a stalled leader in one of four."""
-        return cls(draws.partition(), draws.random.random() < 0.25, draws.patience_ms)
+        """Some partition, of a stalled leader in one of four, and of a new one in as many."""
+        partition, when = draws.partition(), draws.random.random()
+        return cls(partition, when < 0.25, 0.25 <= when < 0.5, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Send the request once, as soon as a leader reports where the log starts and ends."""
         if self.stalled:
             await self._stall(handle)
+        if self.after_election:
+            await self._await_election(handle)
         offset = await self._draw(handle)
         if offset == TO_HIGH_WATERMARK:
             handle.count_evidence("to_high_watermark")
@@ -295,6 +306,17 @@ class DeleteRecords(Fault):
         handle.add_targets([leader])
         await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
         await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
+
+    async def _await_election(self, handle: FaultHandle) -> None:
+        def is_led(event: Event) -> bool:
+            return event.kind is Occurrence.ELECTED and event.partition == self.partition
+
+        events, since = handle.situation.events, len(handle.situation.events)
+        try:
+            async with asyncio.timeout(self.patience_ms / 1000):
+                await handle.situation.until(lambda: any(map(is_led, events[since:])))
+        except TimeoutError:
+            handle.notes.append("no leader was elected in time")
 
     async def _draw(self, handle: FaultHandle) -> int:
         if self.stalled or handle.random.random() < _TO_HIGH_WATERMARK_SHARE:

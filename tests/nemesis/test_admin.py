@@ -23,6 +23,7 @@ from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import EnvironmentCapability
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.situation import Occurrence
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -216,6 +217,27 @@ def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_c
     assert cuts == [4]
     assert cluster.calls == ["cut", "delete t-0 -1", "heal_links"]
     assert cluster.pristine
+
+
+@pytest.mark.parametrize(("elected", "partition", "calls"), [(0.5, 0, 1), (0.5, 1, 0), (5.0, 0, 0)])
+def test_a_deletion_after_an_election_is_sent_at_once_when_a_leader_of_its_partition_is_elected(
+    elected: float, partition: int, calls: int
+) -> None:
+    """It waits no longer than the patience, two seconds."""
+    cluster = FakeCluster()
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
+    handle.situation.occurred(Occurrence.ELECTED, "b1", 0)
+
+    async def scenario() -> None:
+        injecting = asyncio.ensure_future(DeleteRecords(0, after_election=True).inject(handle))
+        asyncio.get_running_loop().call_later(elected, handle.situation.occurred, Occurrence.ELECTED, "b2", partition)
+        await asyncio.sleep(1)
+        assert len(cluster.calls) == calls
+        await injecting
+
+    run(scenario())
+    assert len(cluster.calls) == 1
+    assert handle.notes == ([] if calls else ["no leader was elected in time"])
 
 
 def test_until_a_leader_tells_offsets_nothing_is_deleted() -> None:
