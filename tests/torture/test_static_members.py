@@ -21,7 +21,12 @@ RETURNS_UNCOMMITTED: Final = Mistake(
     "answer=_join_answer(replaced, new)._replace(skip_assignment=True))",
 )
 
-DRAWN: Final = {"workload": "groups", "seed": 92000003, "time_limit": 10, "vary": True}
+SHORT_LIVED: Final = {
+    "workload": "groups",
+    "seed": 92000000,
+    "time_limit": 10,
+    "clients": {"static_members": 1.0, "consumer_life": 4.0},
+}
 EACH_CUT_OFF: Final = {
     "workload": "groups",
     "seed": 33,
@@ -49,7 +54,9 @@ was refused. `protocol` took that for the only record of it."""
 
 
 @pytest.mark.parametrize(
-    "fields", [DRAWN, EACH_CUT_OFF, RETURNS_IN_VAIN], ids=["drawn", "each broker cut off", "returns in vain"]
+    "fields",
+    [SHORT_LIVED, EACH_CUT_OFF, RETURNS_IN_VAIN],
+    ids=["short-lived", "each broker cut off", "returns in vain"],
 )
 def test_the_broker_lets_a_static_member_return_once_that_is_committed(fields: dict[str, Any]) -> None:
     outcome = run_in_simulation(parse(dict(fields)))
@@ -59,7 +66,7 @@ def test_the_broker_lets_a_static_member_return_once_that_is_committed(fields: d
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        (DRAWN, {"protocol/assignment-told-early/assignment-told-early"}),
+        (SHORT_LIVED, {"protocol/assignment-told-early/assignment-told-early"}),
         (
             EACH_CUT_OFF,
             {
@@ -68,7 +75,7 @@ def test_the_broker_lets_a_static_member_return_once_that_is_committed(fields: d
             },
         ),
     ],
-    ids=["drawn", "each broker cut off"],
+    ids=["short-lived", "each broker cut off"],
 )
 def test_a_return_that_is_not_committed_is_found(
     fields: dict[str, Any], expected: set[str], monkeypatch: pytest.MonkeyPatch
