@@ -284,12 +284,13 @@ class DeleteRecords(Fault):
         return cls(partition, when < 0.25, 0.25 <= when < 0.5, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Send the request once, as soon as a leader reports where the log starts and ends."""
+        """Send the request once, as soon as a leader reports where the log starts and ends: for that a new one has to
+        hear of its followers, so it is asked before the election."""
         if self.stalled:
             await self._stall(handle)
+        offset = await self._draw(handle)
         if self.after_election:
             await self._await_election(handle)
-        offset = await self._draw(handle)
         if offset == TO_HIGH_WATERMARK:
             handle.count_evidence("to_high_watermark")
         else:
