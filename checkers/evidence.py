@@ -22,6 +22,11 @@ import pyarrow.compute as pc
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
 from workloads.history import SCHEMA as HISTORY
 
+SEQUENCE_MODULUS: Final = 1 << 31
+"""Sequence numbers of producers count from 0 up to here, and begin again (KIP-98)."""
+_TIMES_PER_EXPIRATION: Final = 10
+"""How many times longer than a time since the run began the expiration of producer ids must be, clocks being wrong, to
+be out of it."""
 OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
 """Setting in runs recorded by earlier versions → its name today."""
 
@@ -195,3 +200,9 @@ class RunEvidence:
         if self.recovery or not self.trace.num_rows:
             return self.history
         return self.history.filter(pc.field("completed_ns") < pc.max(self.trace.column("time_ns")))
+
+
+def producers_may_expire(expiration_ms: int, by_ns: int) -> bool:
+    """Whether brokers that forget a producer after so long (`producer.id.expiration.ms`) may have forgotten one by this
+    time of the run."""
+    return expiration_ms * 1_000_000 <= _TIMES_PER_EXPIRATION * by_ns

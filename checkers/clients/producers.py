@@ -46,7 +46,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
+from checkers.evidence import EXCUSES, SEQUENCE_MODULUS, EvidencePart, RunEvidence, producers_may_expire
 from checkers.fault_model import check_partitions, lied_since
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, verdict_of
@@ -54,10 +54,6 @@ from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, number
 
 NAME = "producers"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS}
-
-_SEQUENCE_MODULUS = 1 << 31
-_RUNS_PER_EXPIRATION = 10
-"""How many times longer than the run the expiration of producer ids must be, clocks being wrong, to be out of it."""
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -86,7 +82,7 @@ def check_partition(
     columns = Columns.from_table(history)
     log = _Batches(replicas, topic, partition)
     ended_ns = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
-    expires = expiration_ms * 1_000_000 <= _RUNS_PER_EXPIRATION * ended_ns
+    expires = producers_may_expire(expiration_ms, ended_ns)
     order = _order(columns, acks, topic, partition)
     first_ns = min(controllers_lied_since.values(), default=NEVER)
     twice, forgotten = _ids_twice(columns, log, first_ns)
@@ -176,7 +172,7 @@ class _Batches:
         """Records that do not follow the one before of their producer id in the same log."""
         same = (self.node[1:] == self.node[:-1]) & (self.producer_id[1:] == self.producer_id[:-1])
         step = self.epoch[1:] - self.epoch[:-1]
-        due = np.where(step > 0, 0, (self.sequence[:-1] + 1) % _SEQUENCE_MODULUS)
+        due = np.where(step > 0, 0, (self.sequence[:-1] + 1) % SEQUENCE_MODULUS)
         gaps = np.flatnonzero(same & (step >= 0) & (self.sequence[1:] != due)) + 1
         falls = np.flatnonzero(same & (step < 0)) + 1
         return [self._of("sequence-gap", gaps), self._of("producer-epoch-fell", falls)]

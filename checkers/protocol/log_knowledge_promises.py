@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from checkers.evidence import CheckSettings
+from checkers.evidence import SEQUENCE_MODULUS, CheckSettings, producers_may_expire
 from checkers.protocol.state import (
-    SEQUENCE_MODULUS,
     UNKNOWN,
     ClusterState,
     PartitionState,
@@ -24,9 +23,6 @@ from checkers.tables import TraceRow
 
 BATCHES_KEPT = 5
 """Batches of a producer that its retries are compared with: as many as it may have in flight (KIP-98)."""
-_RUNS_PER_EXPIRATION = 10
-"""How many times longer than the run so far the expiration of producer ids must be, clocks being wrong, to be out of
-it."""
 
 
 class CachedEpoch(NamedTuple):
@@ -74,7 +70,8 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     start = max(event.offset, 0) if event.kind == "log_recovered" else partition.log_starts.get(event.node, 0)
     if isinstance(entries := detail.get("epochs"), list):
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
-    if isinstance(state := detail.get("producers"), dict) and not _may_expire(event, detail["producer_expiration_ms"]):
+    state = detail.get("producers")
+    if isinstance(state, dict) and not producers_may_expire(detail["producer_expiration_ms"], event.time_ns):
         _check_producers(partition, event, state, start)
 
 
@@ -116,11 +113,6 @@ def _what_happened(event: TraceRow) -> str:
 
 def _epochs(entries: list[CachedEpoch]) -> str:
     return ", ".join(f"epoch {entry.epoch} from {entry.start} on" for entry in entries) or "no epoch"
-
-
-def _may_expire(event: TraceRow, expiration_ms: int) -> bool:
-    """Whether the state of a producer may have expired by then."""
-    return expiration_ms * 1_000_000 <= _RUNS_PER_EXPIRATION * event.time_ns
 
 
 def _resized(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -190,7 +182,7 @@ def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: C
     """The batches in the leader's log with which one of this producer is compared: the last of its last producer epoch;
     none where they are not known, or may count no more."""
     held, start = partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
-    if held.unknown_below > start or _may_expire(event, settings.producer_id_expiration_ms):
+    if held.unknown_below > start or producers_may_expire(settings.producer_id_expiration_ms, event.time_ns):
         return []
     batches = held.newest(producer, start, held.end, BATCHES_KEPT)
     return [batch for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]

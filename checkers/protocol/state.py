@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from checkers.deletions import DeletionRequest
-from checkers.evidence import CheckSettings
+from checkers.evidence import SEQUENCE_MODULUS, CheckSettings
 from checkers.tables import TraceRow
 
-SEQUENCE_MODULUS = 1 << 31
 UNKNOWN = -1
 """The leader epoch of a record that the trace does not contain. It matches every epoch."""
 

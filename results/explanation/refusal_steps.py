@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from checkers.protocol.log_knowledge_promises import BATCHES_KEPT
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView
 from results.explanation.story import Step, StepKind, brokers
 
-_BATCHES_KEPT: Final = 5
-"""So many batches of a producer a leader knows, to recognize a retry."""
 _REPETITIONS: Final = 3
 """So often a fetch diverges at the same place before it is taken for one that does not converge."""
 
@@ -303,13 +302,13 @@ def _append_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if leader.role != "leader" or detail["error"] != "out_of_order_sequence_number":
         return
     held = sorted((copy.offset, key[1]) for key, copy in leader.batches.items() if key[0] == detail["producer_id"])
-    kept = {sequence: offset for offset, sequence in held[-_BATCHES_KEPT:] if offset >= leader.log_start}
+    kept = {sequence: offset for offset, sequence in held[-BATCHES_KEPT:] if offset >= leader.log_start}
     if detail["sequence"] in kept:
         yield _step(
             StepKind.BATCH_REFUSED_WRONGLY,
             event,
             f"refused sequence {detail['sequence']} of producer id {detail['producer_id']} as out of order: its log "
-            f"holds that batch at {kept[detail['sequence']]}, one of the producer's last {_BATCHES_KEPT}, so it is a "
+            f"holds that batch at {kept[detail['sequence']]}, one of the producer's last {BATCHES_KEPT}, so it is a "
             f"retry; its producer state has {detail['last']} for the last one",
         )
     elif last + 1 == detail["sequence"]:
