@@ -133,6 +133,14 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         weights={2_000: _RARE, 10_000: _RARE},
         broker_name="log.retention.ms",
     ),
+    # Deletes something where segments are smaller than it.
+    Dimension(
+        55,
+        "retention.bytes",
+        (-1, 2_000, 20_000),
+        weights={2_000: _RARE, 20_000: _RARE},
+        broker_name="log.retention.bytes",
+    ),
     Dimension(35, "replica.fetch.max.bytes", (1 << 20, 300, 1_000, 10_000)),
     Dimension(36, "replica.fetch.response.max.bytes", (10 << 20, 300, 3_000)),
     Dimension(37, "replica.fetch.wait.max.ms", (500, 50, 900)),
