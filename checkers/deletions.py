@@ -15,7 +15,8 @@ killed: the trace ends before the history then.
 A record below the permitted offset is *deleted*, not lost; the loss of one above it is a violation as ever. So is
 whatever was observed before the deletion (`checkers.violations`).
 
-Blind spots: retention that deletes more than its settings allow; without a trace, requests that were refused.
+Blind spots: without a trace, requests that were refused, and retention that deletes more than its settings allow, which
+`checkers.protocol` finds otherwise.
 """
 
 from __future__ import annotations

@@ -326,7 +326,7 @@ def _last_known_leaders(evidence: RunEvidence) -> dict[TopicPartition, list[_Las
     fault changed that clock."""
     settings = evidence.settings
     dated_by_controllers = settings.has_decisions and not settings.has_trace
-    wrong_clocks = _nodes_of_family(evidence.faults, "clock") if dated_by_controllers else frozenset()
+    wrong_clocks = nodes_of_family(evidence.faults, "clock") if dated_by_controllers else frozenset()
     inexact_ns = _DECISION_NS_MAX if dated_by_controllers else 0
     changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
     names = ("topic", "partition", "node", "time_ns", "leader", "detail")
@@ -437,6 +437,7 @@ def injected_ns(fault: Mapping[str, Any]) -> int:
     return int(fault["started_ns"]) - max(_INJECTION_NS_MIN, round(injection_s * 1e9))
 
 
-def _nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
+def nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
+    """The nodes that any fault of this family struck."""
     of_family = faults.filter(pc.equal(faults["family"], family))
     return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())

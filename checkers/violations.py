@@ -50,6 +50,7 @@ INEXCUSABLE = frozenset(
         "log-start-uncommitted",
         "log-start-unasked",
         "log-start-unfounded",
+        "retention-below-size",
         "log-start-fell",
         "log-start-ahead",
         "deleted-log-came-back",

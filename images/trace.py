@@ -38,7 +38,8 @@ truncated                 broker      offset=new LEO, log_end=LEO before, high_w
                                       producers, bytes_behind, as they are then; log_start, if that changed; answer, the
                                       [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
-                                      (delete_records, retention_ms, retention_bytes, leader)
+                                      (delete_records, retention_ms, retention_bytes, leader), kept_bytes=size of the
+                                      segments that remain, after retention_bytes
 deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR starts
                                       there or above
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took

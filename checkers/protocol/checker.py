@@ -36,6 +36,9 @@ assignment-told-early     a member gets its partitions once a record in which it
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
 log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested until
                           then, unless the topic has the retention that it names (`checkers.deletions`)
+retention-early           no record goes by retention.ms before it is so old, by when its append was invoked, on a node
+                          whose clock no fault changed
+retention-below-size      what retention.bytes leaves of a log has that size at least
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
@@ -148,8 +151,9 @@ seen, however lucky its run was.
 while it has not read of the next one, or while that is fenced: then it counts for nothing.
 
 Unclean elections and losses beyond the fault model (`checkers.violations`) can excuse the four promises about the
-replicas that hold committed records. The others are about decisions of nodes, and nothing excuses them; nodes whose
-disk lied about fsync are held to none of the promises about logs that come back whole.
+replicas that hold committed records, and retention-early: another record may stand at an offset then. The others are
+about decisions of nodes, and nothing excuses them; nodes whose disk lied about fsync are held to none of the promises
+about logs that come back whole.
 
 *A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`):
 Apache Kafka, whose metadata logs have them. Then unclean-election, fenced-broker-elected, fenced-broker-joined-isr,
@@ -175,9 +179,10 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import lied_to, node_failures, tolerances, vanished_nodes
+from checkers.fault_model import lied_to, node_failures, nodes_of_family, tolerances, vanished_nodes
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
+from checkers.protocol.retention_promises import check_ages
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
 from checkers.tables import of_partition, trace_rows
@@ -218,8 +223,9 @@ def check(evidence: RunEvidence) -> Verdict:
     cluster = replay_trace(evidence.trace, evidence.settings, deletion_requests(evidence), _cluster(evidence))
     if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
-    verdicts, converged = [], _convergences(evidence.trace)
+    verdicts, converged, wrong_clocks = [], _convergences(evidence.trace), nodes_of_family(evidence.faults, "clock")
     for name, partition in sorted(cluster.partitions.items()):
+        check_ages(partition, of_partition(evidence.history, *name), evidence.settings, wrong_clocks)
         figures = {
             "events": float(partition.events),
             "committed": float(len(partition.committed)),

@@ -238,6 +238,8 @@ class PartitionState:
     """The same as of the node's next event: a move is traced before it is written down."""
     decided_log_start: int = 0
     """The greatest log start that any node has decided on, not following its leader."""
+    expirations: list[TraceRow] = field(default_factory=list)
+    """Every move of a log's start by `retention.ms`."""
     deletion_request: DeletionRequest | None = None
     """The deletion that administrators requested; None where none is permitted."""
     excluded: set[int] = field(default_factory=set)

@@ -21,6 +21,7 @@ from checkers.protocol import (
     metadata_promises,
     read_promises,
     request_promises,
+    retention_promises,
     watermark_promises,
 )
 from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
@@ -192,6 +193,7 @@ _ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
 )
 _IN_ORDER = (
     log_promises.HANDLERS,
+    retention_promises.HANDLERS,
     append_promises.HANDLERS,
     log_knowledge_promises.HANDLERS,
     metadata_promises.HANDLERS,

@@ -35,8 +35,10 @@ def deletion(below: int | None, *, partition: int = 0, at_s: float = 3.0) -> dic
     return row | {"family": "admin", "detail": f'{{"fault": "delete-records", "partition": {partition}}}'}
 
 
-def start_moved(time_s: float, node: str, before: int, after: int, reason: str = "delete_records") -> Event:
-    return small_evidence.event(time_s, node, "log_start", {"before": before, "reason": reason}, offset=after)
+def start_moved(
+    time_s: float, node: str, before: int, after: int, reason: str = "delete_records", **more: int
+) -> Event:
+    return small_evidence.event(time_s, node, "log_start", {"before": before, "reason": reason, **more}, offset=after)
 
 
 def acknowledged(count: int) -> list[Any]:
@@ -228,6 +230,30 @@ def test_a_log_start_beyond_the_requested_deletion_is_a_violation() -> None:
     assert violations_of([*COMMITTED, start_moved(4, "b1", 0, 3, "retention_bytes")], retention_ms=1) == [
         "log-start-unasked"
     ]
+
+
+def test_a_record_that_goes_by_time_is_as_old_as_the_retention() -> None:
+    def found(age_s: float, *faults: dict[str, Any], **settings: Any) -> list[str]:
+        evidence = RunEvidence(
+            history=small_evidence.history([append(7, 1, 2, 0), append(8, 2, 3, 2), append(9, 3, 4, 3)]),
+            trace=small_evidence.trace(*COMMITTED, start_moved(2 + age_s, "b1", 0, 3, "retention_ms")),
+            settings=CheckSettings(**{"retention_ms": 5_000, "acks": -1} | settings),
+            faults=small_evidence.faults(*faults),
+        )
+        return [finding.kind for finding in protocol.check(evidence).findings]
+
+    assert found(5.0) == []
+    assert found(4.9) == ["retention-early"]
+    assert found(4.9, retention_ms=4_000) == []
+    assert found(4.9, acks=1) == []
+    assert found(4.9, small_evidence.fault("clock", ["b1"], 0, 1, {"offset_ms": 300})) == []
+    assert found(4.9, small_evidence.fault("clock", ["b2"], 0, 1, {"offset_ms": 300})) == ["retention-early"]
+
+
+@pytest.mark.parametrize(("kept", "found"), [(99, ["retention-below-size"]), (100, []), (None, [])])
+def test_what_remains_by_size_is_as_large_as_the_retention(kept: int | None, found: list[str]) -> None:
+    moved = start_moved(4, "b1", 0, 3, "retention_bytes", **({} if kept is None else {"kept_bytes": kept}))
+    assert violations_of([*COMMITTED, moved], retention_bytes=100) == found
 
 
 def test_a_log_start_that_was_requested_only_later_is_a_violation() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from checkers.verdict import Validity
+from harness.environments.mistakes import Mistake
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
@@ -30,6 +31,38 @@ def test_a_topic_with_retention_withstands_all_faults(settings: dict[str, str], 
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert figure(outcome, "loss", "deleted") > 50
     assert figure(outcome, "loss", "promised") > figure(outcome, "loss", "deleted")
+
+
+EARLY = Mistake(
+    "retention_by_oldest",
+    "A segment is deleted by time at a quarter of its age.",
+    "images.broker.log.retention:_is_old",
+    replace="now_ms - youngest > retention_ms",
+    by="now_ms - youngest > retention_ms / 4",
+)
+BELOW_SIZE = Mistake(
+    "retention_below_size",
+    "A segment is deleted by size while the log is larger than retention.bytes.",
+    "images.broker.log.retention:expiry",
+    replace="excess >= segments[expired].size",
+    by="excess > 0",
+)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "settings", "finding"),
+    [(EARLY, BY_TIME, "retention-early"), (BELOW_SIZE, BY_SIZE, "retention-below-size")],
+    ids=lambda value: value.name if isinstance(value, Mistake) else "",
+)
+def test_a_broker_that_deletes_more_than_its_retention_allows_is_found(
+    mistake: Mistake, settings: dict[str, str], finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse({"seed": 3, "time_limit": "8s", "settings": settings, "faults": "none"})
+    assert run_in_simulation(spec).validity is Validity.VALID
+    monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.INVALID
+    assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == {finding}
 
 
 def _joins_whatever_its_log_start(patch: pytest.MonkeyPatch) -> None:

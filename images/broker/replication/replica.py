@@ -463,7 +463,7 @@ class Replica:
             self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None, self.log)
         elif isinstance(decision, LogStartAdvanced):
             # Traced first: a crash in between may leave a new log start, which would have no event otherwise.
-            self._trace.log_start(state, decision)
+            self._trace.log_start(state, decision, self.log)
             self.log.advance_start(decision.after)
             self.state = state._replace(epochs=self.log.epochs)
         elif isinstance(decision, Converged):

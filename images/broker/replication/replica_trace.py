@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
+from images.broker.log.retention import LogStartReason
 from images.broker.replication.partition import (
     BecameLeader,
     HighWatermarkMoved,
@@ -195,15 +196,18 @@ class ReplicaTrace:
             detail=detail,
         )
 
-    def log_start(self, state: Partition, moved: LogStartAdvanced) -> None:
+    def log_start(self, state: Partition, moved: LogStartAdvanced, log: Log) -> None:
         """The log start is about to advance."""
+        detail: dict[str, object] = {"before": moved.before, "reason": str(moved.reason)}
+        if moved.reason is LogStartReason.RETENTION_BYTES:
+            detail["kept_bytes"] = sum(segment.size for segment in log.segments if segment.end > moved.after)
         self.event(
             state,
             "log_start",
             offset=moved.after,
             log_end=state.log_end,
             high_watermark=state.high_watermark,
-            detail={"before": moved.before, "reason": str(moved.reason)},
+            detail=detail,
         )
 
     def records_refused(self, state: Partition, header: Header | None, log: Log) -> None:

@@ -16,6 +16,9 @@ from checkers.tables import REPLICA_ENDS, TRACE
 from tests.checkers.anomalies.anomaly import Anomaly, Injection
 from tests.checkers.anomalies.places import Row, rows_of, shuffled
 
+_KEPT_BYTES = 1000
+"""What the retention by size keeps of a log in anomalies of it."""
+
 
 def _events(evidence: RunEvidence) -> list[Row]:
     """The trace, in order."""
@@ -185,6 +188,30 @@ def follow_a_log_start_ahead(evidence: RunEvidence, random: Random) -> Injection
         return [*events[: place + 1], decided, followed, *events[place + 1 :]], line, 0
 
     return _edit(evidence, random, ("follower_high_watermark",), edit)
+
+
+def delete_by_retention(evidence: RunEvidence, random: Random, reason: str) -> Injection | None:
+    """A broker deletes for a retention that keeps what it deletes: for a week, or in a log of so many bytes."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event = events[place]
+        told = [
+            row["offset"]
+            for row in rows_of(evidence.history)
+            if (row["kind"], row["outcome"], row["topic"], row["partition"])
+            == ("append", "ok", event["topic"], event["partition"])
+        ]
+        starts = [other for other in events if other["kind"] == "log_start" and other["topic"] == event["topic"]]
+        if not told or min(told) >= event["high_watermark"] or starts:
+            return None
+        start = random.randint(min(told) + 1, event["high_watermark"])
+        facts = {"before": 0, "reason": reason, "kept_bytes": random.randrange(_KEPT_BYTES)}
+        moved = event | {"kind": "log_start", "offset": start, "detail": json.dumps(facts)}
+        offset = start if reason == "retention_bytes" else -1
+        return _inserted(events, place, moved), f"{event['node']} deletes below {start} for {reason}", offset
+
+    kept = replace(evidence.settings, retention_ms=604_800_000, retention_bytes=_KEPT_BYTES)
+    return _edit(replace(evidence, settings=kept), random, ("follower_high_watermark",), edit)
 
 
 # ---- controllers -----------------------------------------------------------------------------------------------------
@@ -465,6 +492,13 @@ TRACE_ANOMALIES = (
     ),
     Anomaly("log-end-off-disk", "protocol", "log-end-not-on-disk", lose_the_end_of_a_log),
     Anomaly("log-start-ahead-of-leader", "protocol", "log-start-ahead", follow_a_log_start_ahead),
+    *(
+        Anomaly(name, "protocol", finding, lambda evidence, random, why=why: delete_by_retention(evidence, random, why))
+        for name, finding, why in (
+            ("young-records-deleted", "retention-early", "retention_ms"),
+            ("log-below-retained-size", "retention-below-size", "retention_bytes"),
+        )
+    ),
     Anomaly(
         "latest-told-unconfirmed",
         "protocol",
