@@ -23,9 +23,9 @@ paused, cut off and lose power, since they sync before they answer. Where a spec
 replica that has everything. Everything is healed at the end.
 
 A share of the faults, `blackouts`, cuts all power from which nothing promised can be lost (`Fault.blacked_out`): of any
-broker that has stopped cleanly, or of all; of every controller; and where every append is synced (`flush.messages=1`)
-and an unclean recovery is named, of every broker at once. Of the power losses of victims it is the share that falls
-into the middle of a clean stop.
+node that has stopped cleanly, or of all of its role; of every controller; and where every append is synced
+(`flush.messages=1`) and an unclean recovery is named, of every broker at once. Of the power losses of victims it is the
+share that falls into the middle of a clean stop.
 
 **Streams.** Every decision has a stream of its own, named after its purpose and the numbers of the slot, the family and
 the fault that it concerns. Times do not depend on which families there are, and the fault of a slot is that of the

@@ -25,7 +25,8 @@ from nemesis.situation import Event, Occurrence
 _RETRY_S = 0.5
 _RETRIES = 120
 _TO_HIGH_WATERMARK_SHARE = 0.1
-_ALL_BROKERS_SHARE = 0.25
+_ALL_ALIKE_SHARE = 0.25
+_CONTROLLER_SHARE = 0.2
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 TO_HIGH_WATERMARK = -1
 """The offset by which an administrator asks for everything below the high watermark to be deleted."""
@@ -162,11 +163,11 @@ class RaiseMinIsr(Fault):
 
 @dataclass(frozen=True, slots=True)
 class ControlledRestart(Fault):
-    """Stop brokers cleanly, one after the other, and start them again when the fault heals.
+    """Stop nodes cleanly, one after the other, and start them again when the fault heals.
 
-    A broker that stops cleanly hands its leadership over, flushes, and restarts without a loss of data. With `keep` it
-    loses its power once it has stopped: everything that counts must be on its disk by then, so any broker may, and all
-    of them may.
+    A broker that stops cleanly hands its leadership over, flushes, and restarts without a loss of data; an active
+    controller resigns and tells the others. With `keep` a node loses its power once it has stopped: everything that
+    counts must be on its disk by then, so any node may, and all of one role may.
     """
 
     name: ClassVar[str] = "controlled-restart"
@@ -181,13 +182,19 @@ class ControlledRestart(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """One broker."""
-        return cls((draws.broker(),))
+        """One broker; in one of five a controller, where these are nodes of their own."""
+        node = draws.broker()
+        if draws.cluster.controllers and draws.random.random() < _CONTROLLER_SHARE:
+            node = draws.controller()
+        return cls((node,))
 
     def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
-        """The power of the stopped broker is cut; in some draws that of every broker, each once it has stopped."""
+        """The power of the stopped node is cut; in some draws that of every node of its role, each once it has
+        stopped."""
         keep = random.choice(_KEEPS)
-        nodes = cluster.brokers if random.random() < _ALL_BROKERS_SHARE else self.nodes
+        of_controllers = {"controller", *cluster.controllers}.issuperset(self.nodes)
+        alike = cluster.controllers if of_controllers else cluster.brokers
+        nodes = alike if random.random() < _ALL_ALIKE_SHARE else self.nodes
         return replace(self, nodes=nodes, keep=keep)
 
     async def inject(self, handle: FaultHandle) -> None:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from checkers.verdict import Validity
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
+from images.broker.raft.node import RaftNode
+from images.broker.raft.values import RaftRole
+from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.admin import (
     CancelReassignment,
     ControlledRestart,
@@ -24,6 +31,7 @@ from nemesis.nemesis import Nemesis
 from nemesis.ports import EnvironmentCapability
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Occurrence
+from nemesis.swarm import draw
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -167,6 +175,39 @@ def test_a_broker_told_to_leave_is_down_until_the_fault_heals() -> None:
     cluster = FakeCluster()
     carried_out(ControlledRestart(("b2",)), cluster)
     assert cluster.calls == ["stop b2", "start b2"]
+
+
+def test_a_fifth_of_the_nodes_told_to_leave_are_controllers_where_these_are_nodes_of_their_own() -> None:
+    def controllers(cluster: ClusterShape) -> int:
+        schedules = [draw(Random(seed), cluster, 60.0, ["admin"]) for seed in range(300)]
+        restarts = [
+            each.fault for schedule in schedules for each in schedule if isinstance(each.fault, ControlledRestart)
+        ]
+        assert len(restarts) > 200
+        return round(10 * sum(fault.nodes[0].startswith("c") for fault in restarts) / len(restarts))
+
+    cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), partitions=2)
+    assert controllers(cluster) == 2
+    assert controllers(replace(cluster, controllers=())) == 0
+
+
+@pytest.mark.parametrize("keep", [{}, {"keep": "nothing"}], ids=["with power", "without power"])
+def test_an_active_controller_that_stops_leaves_the_quorum(
+    keep: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, leave = [], RaftNode.leave
+
+    async def spied(node: RaftNode) -> None:
+        left.append(node.state.role)
+        await leave(node)
+
+    monkeypatch.setattr(RaftNode, "leave", spied)
+    restart = {"at": 3, "for": 3, "fault": "controlled-restart", "nodes": ["controller"], **keep}
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 10, "faults": [restart]}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.took_effect
+    assert left == [RaftRole.LEADER]
 
 
 def test_records_are_deleted_within_the_log_or_below_its_high_watermark_and_what_was_asked_is_told() -> None:

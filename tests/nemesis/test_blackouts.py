@@ -51,7 +51,10 @@ def blackouts(cluster: ClusterShape, *, seeds: int = 200) -> Counter[str]:
 def _became(before: Fault, after: Fault, cluster: ClusterShape) -> str:
     match before, after:
         case ControlledRestart(keep=None), ControlledRestart(keep=KeepUnsynced()):
-            return "all stopped" if after.nodes == cluster.brokers else "stopped"
+            of_controllers = before.nodes[0].startswith("c")
+            alike = cluster.controllers if of_controllers else cluster.brokers
+            role = "controllers" if of_controllers else "brokers"
+            return f"all {role} stopped" if after.nodes == alike else f"of {role} stopped"
         case RollingRestart(keep=None), RollingRestart(keep=KeepUnsynced()):
             return "stopped one by one"
         case PowerLoss(stopping_ms=None), PowerLoss(stopping_ms=float()) if after == replace(
@@ -65,8 +68,8 @@ def _became(before: Fault, after: Fault, cluster: ClusterShape) -> str:
 
 
 def test_blackouts_change_restarts_and_power_losses_and_nothing_else() -> None:
-    changes = {"stopped", "all stopped", "stopped one by one", "controllers", "while it stops"}
-    assert {*blackouts(CLUSTER)} == changes
+    stopped = {f"{which} {role} stopped" for which in ("of", "all") for role in ("brokers", "controllers")}
+    assert {*blackouts(CLUSTER)} == {*stopped, "stopped one by one", "controllers", "while it stops"}
 
 
 def test_all_brokers_lose_power_at_once_only_where_every_append_is_synced_and_a_recovery_finds_it() -> None:
