@@ -153,6 +153,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(44, "controller.quorum.fetch.timeout.ms", (1_000, 500, 2_000)),
     Dimension(45, "metadata.log.segment.bytes", (4_096, 1_024, 65_536)),
     Dimension(46, "metadata.log.max.record.bytes.between.snapshots", (8_192, 1_000, 65_536)),
+    # Kafka's brokers ask for a thousand, and hardly ever a second time within a run.
+    Dimension(56, "faultline.producer.id.block.size", (1_000, 1, 3)),
     Dimension(47, "max.incremental.fetch.session.cache.slots", (1_000, 0, 2)),
     # A spec that names a strategy asks for kills of any broker, also one that names the default (`Spec.schedule`).
     Dimension(

@@ -240,6 +240,9 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
         "The newest truncation protocol whose requests are answered, as by a Kafka that knows no later one.",
         choices=tuple(map(str, TruncationProtocol)),
     ),
+    "faultline.producer.id.block.size": ConfigKey(
+        int, 1_000, "Producer ids that a broker is given at a time; in Kafka always as many as by default.", minimum=1
+    ),
     "group.initial.rebalance.delay.ms": ConfigKey(int, 3_000, "Time an empty group waits for more members.", minimum=0),
 }
 """Keys of a node that are single values, by Kafka's broker name."""

@@ -424,6 +424,7 @@ def _settings(config: NodeConfig) -> ControllerSettings:
         TopicDefaults(
             config.number("num.partitions"), config.number("default.replication.factor"), FrozenMap(defaults)
         ),
+        config.number("faultline.producer.id.block.size"),
     )
 
 

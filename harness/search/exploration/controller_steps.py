@@ -40,7 +40,7 @@ from images.broker.rules import Rules
 
 _OFFSET: Final = 1_000
 """The end of the metadata log at every event: above all broker epochs."""
-_SETTINGS: Final = ControllerSettings(session_timeout_ms=1, topics=TopicDefaults())
+_SETTINGS: Final = ControllerSettings(session_timeout_ms=1, topics=TopicDefaults(), producer_id_block_size=1)
 _NOW_MS: Final = 1
 _INCARNATION: Final = "new"
 

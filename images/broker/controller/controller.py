@@ -61,7 +61,6 @@ from images.broker.metadata.image import BrokerConfigRecord, ClusterImage, Recor
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
-PRODUCER_IDS_PER_BLOCK = 1000
 A = TypeVar("A")
 _New = TypeVar("_New", NewTopic, NewPartitions)
 
@@ -72,6 +71,7 @@ class ControllerSettings:
 
     session_timeout_ms: int
     topics: TopicDefaults
+    producer_id_block_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,9 @@ class Controller:
             return ControllerResult(self, ProducerIdsAnswer(ErrorCode.stale_broker_epoch))
         change = self._begin()
         first = self.image.next_producer_id
-        change.allocate_producer_ids(self.image.brokers[broker_id], PRODUCER_IDS_PER_BLOCK)
-        return self._result(change, ProducerIdsAnswer(ErrorCode.none, first, PRODUCER_IDS_PER_BLOCK))
+        count = self.settings.producer_id_block_size
+        change.allocate_producer_ids(self.image.brokers[broker_id], count)
+        return self._result(change, ProducerIdsAnswer(ErrorCode.none, first, count))
 
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False

@@ -22,7 +22,7 @@ TOPIC = "orders"
 TOPIC_ID = uuid.UUID(int=70)
 OTHER_ID = uuid.UUID(int=71)
 ASSIGNED = {"partitions": -1, "replication_factor": -1}
-SETTINGS = ControllerSettings(session_timeout_ms=TIMEOUT_MS, topics=TopicDefaults())
+SETTINGS = ControllerSettings(session_timeout_ms=TIMEOUT_MS, topics=TopicDefaults(), producer_id_block_size=1000)
 
 
 class Driver:
