@@ -103,6 +103,7 @@ INEXCUSABLE = frozenset(
         "coordinator-incomplete",
         "generation-told-early",
         "assignment-told-early",
+        "commit-not-fenced",
         "commit-beyond-read",
         "records-skipped",
         "sequence-gap",

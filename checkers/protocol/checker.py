@@ -33,6 +33,8 @@ coordinator-serves-uncommitted  a coordinator serves its groups once all that it
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
 generation-told-early     members get the number of a generation once the record that begins it is committed
 assignment-told-early     a member gets its partitions once a record in which it has them is committed
+commit-not-fenced         a coordinator takes commits of the group's current generation only, and of that none between
+                          its JoinGroups and its assignment
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
 log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested until
                           then, unless the topic has the retention that it names (`checkers.deletions`)

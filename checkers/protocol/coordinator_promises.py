@@ -1,17 +1,25 @@
-"""Promises about group coordinators: what they serve, and the generations that they give out. See
-`checkers.protocol.checker`."""
+"""Promises about group coordinators: what they serve, the generations that they give out, and whose commits they take.
+See `checkers.protocol.checker`."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
+from typing import Final
 
 from checkers.evidence import CheckSettings
 from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
+from workloads.history import NO_GENERATION
+
+_COMPLETING: Final = "CompletingRebalance"
 
 
 def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """From this event on the coordinator answers its groups."""
+    for node, group in list(partition.group_changes):
+        if node == event.node:
+            del partition.group_changes[node, group]
     began = (
         f"{event.node} began to serve its groups {event.at} in leader epoch {event.leader_epoch}, and had loaded its "
         f"log up to {event.log_end}"
@@ -95,10 +103,33 @@ def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettin
         partition.report(event, "generation-told-early", record.offset, told, uncommitted)
 
 
+def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.group_changes.setdefault((event.node, str(event.details().get("group"))), []).append(event)
+
+
+def _offsets_committed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The commit was taken when its record was appended, in the state in which the group was then."""
+    detail = event.details()
+    group, generation, current = str(detail.get("group")), detail.get("generation"), detail.get("current")
+    taken = (
+        f"{event.node} took a commit of {detail.get('member') or 'nobody'} in generation {generation} of the group "
+        f"{group} at offset {event.offset}, and answered it {event.at}"
+    )
+    if generation not in (NO_GENERATION, current):
+        partition.report(event, "commit-not-fenced", event.offset, taken, f"its generation was {current} then")
+    changes = partition.group_changes.get((event.node, group), [])
+    place = bisect_right(changes, event.offset, key=lambda change: change.log_end)
+    if place and changes[place - 1].details().get("state") == _COMPLETING:
+        waiting = f"its members waited for their partitions then: they had joined {changes[place - 1].at}"
+        partition.report(event, "commit-not-fenced", event.offset, taken, waiting)
+
+
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "coordinator_loaded": _coordinator_loaded,
     "group_assigned": _group_assigned,
     "group_storing": _group_storing,
     "assignment_told": _assignment_told,
     "generation_begun": _generation_begun,
+    "group_changed": _group_changed,
+    "offsets_committed": _offsets_committed,
 }

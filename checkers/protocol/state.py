@@ -299,6 +299,8 @@ class PartitionState:
     reads: list[ReadAnswer] = field(default_factory=list)
     group_records: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the last record of the group itself that it appended."""
+    group_changes: dict[tuple[str, str], list[TraceRow]] = field(default_factory=dict)
+    """(Coordinator, group) → the changes of its state since the coordinator has loaded it."""
     assigning: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the members with their partitions in the record that it appends next."""
     member_records: dict[tuple[str, object, str], TraceRow] = field(default_factory=dict)

@@ -254,6 +254,50 @@ def test_a_member_gets_its_partitions_once_a_record_in_which_it_has_them_is_comm
     assert promises_broken(leads(1, 5), *events) == ([] if kept else ["assignment-told-early"])
 
 
+def took(end: int, generation: int = 2, current: int = 2) -> dict[str, Any]:
+    """A commit whose record ends there is answered."""
+    return of_group(9, "offsets_committed", end, 12, member="m", generation=generation, current=current, offsets={})
+
+
+def becomes(end: int, state: str, **detail: Any) -> dict[str, Any]:
+    """The group changes when the log ends there."""
+    return of_group(4, "group_changed", end, 6, state=state, **detail)
+
+
+COMPLETING, STABLE = becomes(7, "CompletingRebalance"), becomes(9, "Stable")
+
+
+@pytest.mark.parametrize(
+    ("events", "kept"),
+    [
+        ([took(8)], True),
+        ([took(8, generation=-1)], True),
+        ([took(8, generation=1)], False),
+        ([took(8, generation=1, current=1)], True),
+        ([COMPLETING, STABLE, took(7)], True),
+        ([COMPLETING, STABLE, took(8)], False),
+        ([COMPLETING, STABLE, took(10)], True),
+        ([becomes(7, "CompletingRebalance", group="h"), took(8)], True),
+        ([COMPLETING, loaded(5, 7, 7), took(8)], True),
+    ],
+    ids=[
+        "current",
+        "of no generation",
+        "of an earlier generation",
+        "and answered when that has ended",
+        "appended before the joins were answered",
+        "after that",
+        "and once assigned",
+        "another group waits",
+        "loaded since",
+    ],
+)
+def test_a_coordinator_takes_commits_of_its_generation_once_that_is_assigned(
+    events: list[dict[str, Any]], kept: bool
+) -> None:
+    assert promises_broken(leads(1, 5), *events) == ([] if kept else ["commit-not-fenced"])
+
+
 @pytest.mark.parametrize(
     ("kind", "finding"), [("latest_told", "latest-unconfirmed"), ("offsets_told", "offsets-unconfirmed")]
 )

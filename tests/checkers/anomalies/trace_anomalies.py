@@ -474,6 +474,19 @@ def tell_assignment_early(evidence: RunEvidence, random: Random) -> Injection | 
     return _edit(evidence, random, ("assignment_told",), edit)
 
 
+def take_a_stale_commit(evidence: RunEvidence, random: Random) -> Injection | None:
+    """A coordinator takes a member's commit of the generation before."""
+
+    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
+        event, facts = events[place], _facts(events[place])
+        if facts["generation"] < 0:
+            return None
+        line = f"{event['node']} takes a commit of generation {facts['generation'] - 1}"
+        return _with_facts(events, place, generation=facts["generation"] - 1), line, event["offset"]
+
+    return _edit(evidence, random, ("offsets_committed",), edit)
+
+
 TRACE_ANOMALIES = (
     Anomaly("other-bytes-appended", "protocol", "appended-batches-differ", append_other_bytes),
     Anomaly("high-watermark-above-log", "protocol", "high-watermark-above-log-end", raise_high_watermark_above_log),
@@ -513,6 +526,7 @@ TRACE_ANOMALIES = (
     ),
     Anomaly("uncommitted-served", "protocol", "coordinator-serves-uncommitted", serve_uncommitted),
     Anomaly("generation-before-its-record", "protocol", "generation-told-early", tell_generation_early),
+    Anomaly("commit-of-the-generation-before", "protocol", "commit-not-fenced", take_a_stale_commit),
     Anomaly("assignment-before-its-record", "protocol", "assignment-told-early", tell_assignment_early),
     Anomaly("partition-epoch-kept", "protocol", "partition-epoch-stood", stand_partition_epoch),
     Anomaly("leader-epoch-kept", "protocol", "leader-epoch-stood", stand_leader_epoch),
