@@ -27,6 +27,7 @@
       consumer_rest: 2s           # at most, between the end of a consumer and the next one
       session_timeout: 3s         # of a member of a group
       static_members: 0           # share of the members of a group that are static, rounded up to whole members
+      late_commits: 0             # share of its rebalances in which a member commits late, see workloads/groups.py
       standalone_consumers: 0     # beside a group: each commits in a group of its own, and deletes it now and then
       idle_partitions: 0          # partitions that no producer writes to: the last ones
       written_share: 1            # share of the run in which a partition is written to; the first one always is
@@ -110,6 +111,7 @@ class ClientSpec:
     consumer_rest_s: float = 2.0
     session_timeout_s: float = 3.0
     static_members: float = 0.0
+    late_commits: float = 0.0
     standalone_consumers: int = 0
     idle_partitions: int = 0
     written_share: float = 1.0
@@ -131,6 +133,7 @@ class ClientSpec:
             ("in_flight", 1, 5),
             ("pipeline", 1, 1_000),
             ("static_members", 0, 1),
+            ("late_commits", 0, 1),
             ("standalone_consumers", 0, 100),
             ("idle_partitions", 0, 10_000),
             ("written_share", 0, 1),

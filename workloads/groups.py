@@ -9,6 +9,10 @@ one; every life is a process of its own in the history, numbered from where the 
 - polls, each answer an operation as in `append`, and after some polls commits the end of the records that it has read:
   one `commit` operation for each partition, all in one request;
 - commits once more when a rebalance is on, every other time, and joins again;
+- commits *late* in a share `late_commits` of its rebalances, what it had read before: an asynchronous commit that a
+  rebalance overtook, or one of a process that hung. Three such commits are sent: of the generation before and of the
+  one that it has joined, both before its SyncGroup, as of clients that do not wait for their partitions; and of the
+  generation before once more when it has started in the next one;
 - at a random time leaves the group, or dies without leaving, or stalls: it sends no heartbeats for longer than its
   session timeout, and then commits as if nothing had happened.
 
@@ -29,15 +33,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
 from workloads.append import AppendWorkload
 from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.library import ClientLibrary
-from workloads.clients.membership import Assignment, FencedInstanceId, GroupMember, GroupSettings
+from workloads.clients.membership import Assignment, ChangeResult, FencedInstanceId, GroupMember, GroupSettings
 from workloads.clients.native import Client, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.lifetimes import end_of_life_s
@@ -56,6 +61,14 @@ _FINAL_PAUSE_MS_MAX: Final = 100
 _ENDS: Final = ("leave", "die", "stall")
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The end of what a member has read in a generation."""
+
+    generation: int
+    offsets: Mapping[TopicPartition, OffsetAndEpoch]
+
+
 @dataclass(slots=True)
 class _MemberLifetime:
     """One member from its first join to its end."""
@@ -70,6 +83,8 @@ class _MemberLifetime:
     """How it ends: leave, die or stall."""
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     """The offsets it knows to be committed."""
+    read: _Reading | None = None
+    """The latest, of any partition."""
     wanted: dict[TopicPartition, int] | None = None
     """Ends once these are committed."""
     followed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -181,19 +196,25 @@ class GroupsWorkload(AppendWorkload):
         """Join and read, generation after generation, until the life is over."""
         try:
             while not life.over:
+                late = self._draw_late(life)
+                on_joined = partial(self._commit_unsynced, life, late) if late is not None else None
                 try:
-                    assignment = await life.member.join()
+                    assignment = await life.member.join(on_joined)
                 except FencedInstanceId:
                     return
                 started = await self._start(life, assignment)
                 if started is None:
                     continue
+                if late is not None and late.generation != assignment.generation:
+                    await self._ask_to_commit(life, late.offsets, late.generation, late=True)
                 consumer = self._committing_consumer(life.client, life.process, life.phase)
                 try:
                     consumer.assign(assignment.partitions)
                     for (topic, partition), position in started.items():
                         consumer.seek(topic, partition, position.offset, position.epoch)
                     await self._read(life, assignment, consumer)
+                    if assignment.partitions:
+                        life.read = _Reading(assignment.generation, consumer.next_offsets())
                 finally:
                     await consumer.close()
         finally:
@@ -281,6 +302,30 @@ class GroupsWorkload(AppendWorkload):
         }
         if not offsets:
             return True
+        result = await self._ask_to_commit(life, offsets, assignment.generation)
+        if result.outcome == "ok":
+            life.committed |= {key: position.offset for key, position in offsets.items()}
+        return result.outcome == "ok"
+
+    def _draw_late(self, life: _MemberLifetime) -> _Reading | None:
+        """What the member is to commit late in the rebalance that begins; None for most."""
+        share = self._settings.late_commits
+        return life.read if life.read is not None and share and life.random.random() < share else None
+
+    async def _commit_unsynced(self, life: _MemberLifetime, late: _Reading, generation: int) -> None:
+        """Commit late before the SyncGroup of `generation`, as of the generation before and as of this one."""
+        if generation != late.generation:
+            for number in (late.generation, generation):
+                await self._ask_to_commit(life, late.offsets, number, late=True)
+
+    async def _ask_to_commit(
+        self,
+        life: _MemberLifetime,
+        offsets: Mapping[TopicPartition, OffsetAndEpoch],
+        generation: int,
+        *,
+        late: bool = False,
+    ) -> ChangeResult:
         recorder = self._recorder
         open_operations = {
             key: recorder.invoke(
@@ -288,18 +333,16 @@ class GroupsWorkload(AppendWorkload):
                 "commit",
                 *key,
                 phase=life.phase,
-                value=assignment.generation,
+                value=generation,
                 offset=position.offset,
                 instance=life.member.instance_id,
             )
             for key, position in offsets.items()
         }
-        result = await life.member.commit(offsets)
-        for key, index in open_operations.items():
+        result = await life.member.commit(offsets, generation if late else None)
+        for index in open_operations.values():
             recorder.complete(index, result.outcome, error=result.error)
-            if result.outcome == "ok":
-                life.committed[key] = offsets[key].offset
-        return result.outcome == "ok"
+        return result
 
     def _standalone(self, number: int) -> StandaloneConsumer:
         process, name = self._later_process(), f"standalone-{number}"

@@ -181,8 +181,8 @@ def _reading(
     commits: Sequence[GroupOperation],
     of_records: Tolerance,
 ) -> Iterable[GroupViolation]:
-    """Each member's reading, from its start on: without gaps, and ahead of its commits. Records that may have been
-    deleted by then may be skipped."""
+    """Each member's reading, from its start on: without gaps, and ahead of its commits in that generation, late ones
+    among them. Records that may have been deleted by then may be skipped."""
 
     def deleted_by(time_ns: int) -> int:
         return int(of_records.deleted_by(np.array([time_ns]))[0])
@@ -190,6 +190,7 @@ def _reading(
     for start in starts:
         later = [other for other in starts if other.process == start.process and other.index > start.index]
         until_ns = min((other.invoked_ns for other in later), default=NEVER)
+        again_ns = min((other.invoked_ns for other in later if other.generation == start.generation), default=NEVER)
         own = [poll for poll in polls if poll.process == start.process and start.index < poll.index]
         own = sorted((poll for poll in own if poll.invoked_ns < until_ns), key=lambda poll: poll.index)
         position = start.offset
@@ -201,7 +202,8 @@ def _reading(
             position = poll.end if poll.end >= 0 else poll.offset
             reached.append((poll.completed_ns, position))
         for commit in commits:
-            if commit.process == start.process and start.index < commit.index and commit.invoked_ns < until_ns:
+            of_start = commit.process == start.process and commit.generation == start.generation
+            if of_start and start.index < commit.index and commit.invoked_ns < again_ns:
                 most = max((end for time_ns, end in reached if time_ns <= commit.invoked_ns), default=start.offset)
                 if commit.offset > max(most, deleted_by(commit.invoked_ns)):
                     reason = f"it had been given the records below {most}"

@@ -98,6 +98,21 @@ def test_a_commit_beyond_the_records_read_is_a_violation() -> None:
     assert kinds(story.verdict()) == ["commit-beyond-read"]
 
 
+def test_a_late_commit_is_held_to_what_its_member_had_read_in_that_generation() -> None:
+    """Member 7 starts at 3 in generation 2, and commits late the 5 that it had read in generation 1."""
+    story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 5).commit(6, 7, 1, 3).start(8, 7, 2, 3)
+    refused = story.commit(10, 7, 1, 5, "fail").poll(12, 7, 3, 8)
+    assert refused.verdict().validity is Validity.VALID
+    assert kinds(refused.commit(14, 7, 1, 6, "fail").verdict()) == ["commit-beyond-read"]
+
+
+def test_a_members_commit_of_the_generation_before_is_stale_once_it_has_started_in_the_next() -> None:
+    overtaken = begun().commit(8, 7, 1, 5, until_s=14).start(9, 7, 2, 5).poll(11, 7, 5, 8)
+    assert kinds(overtaken.verdict()) == []
+    late = begun().start(9, 7, 2, 5).poll(11, 7, 5, 8).commit(12, 7, 1, 5)
+    assert kinds(late.verdict()) == ["stale-commit"]
+
+
 def test_a_fetch_from_beyond_the_members_position_skips_records() -> None:
     assert kinds(begun().poll(8, 7, 6, 8).append(10, 5).poll(12, 7, 5, 6).verdict()) == ["records-skipped"]
 

@@ -47,7 +47,7 @@ RETURNS_IN_VAIN: Final = {
     "seed": 91002136,
     "time_limit": 20,
     "vary": True,
-    "clients": {"static_members": 1.0, "consumer_life": 4.0},
+    "clients": {"static_members": 1.0, "late_commits": 0.0, "consumer_life": 4.0},
 }
 """A member that a new coordinator has loaded is told its partitions again, after the record of another one that returns
 was refused. `protocol` took that for the only record of it."""

@@ -14,6 +14,7 @@ from workloads.clients.native import Client, OffsetAndEpoch
 SESSION = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
 P0 = (TOPIC, 0)
 FENCED = ChangeResult("fail", "FENCED_INSTANCE_ID")
+STALE = "ILLEGAL_GENERATION"
 
 NewMember = Callable[[str, str | None], GroupMember]
 
@@ -81,6 +82,28 @@ def test_a_static_member_leaves_without_a_word(instance_id: str | None, generati
         await first.join()
         await first.leave()
         assert (await second.join()).generation == generations
+
+    with_members(scenario)
+
+
+def test_a_late_commit_is_refused_before_and_after_the_sync_and_its_member_stays() -> None:
+    async def scenario(member: NewMember) -> None:
+        alone, other = member("alone", None), member("other", None)
+        before = await alone.join()
+        offsets = {P0: OffsetAndEpoch(3, 0)}
+        refused: list[ChangeResult] = []
+
+        async def commit_late(generation: int) -> None:
+            refused.extend([await alone.commit(offsets, before.generation), await alone.commit(offsets, generation)])
+
+        joining = asyncio.ensure_future(other.join())
+        await alone.rebalancing.wait()
+        again = await alone.join(commit_late)
+        refused.append(await alone.commit(offsets, before.generation))
+        assert [result.error for result in refused] == [STALE, "REBALANCE_IN_PROGRESS", STALE]
+        assert {result.outcome for result in refused} == {"fail"}
+        assert not alone.rebalancing.is_set()
+        assert (await joining).generation == again.generation
 
     with_members(scenario)
 

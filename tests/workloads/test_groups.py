@@ -127,6 +127,30 @@ def test_the_same_seed_of_static_members_ends_in_the_same_digest(static: Outcome
     assert run_in_simulation(parse(STATIC)).digest == static.digest
 
 
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return run_in_simulation(parse({**SPEC, "clients": {"late_commits": 1}}), tmp_path_factory.mktemp("store"))
+
+
+def test_late_commits_are_refused_before_and_after_the_next_generation_is_told(late: Outcome) -> None:
+    assert late.validity is Validity.VALID, late.verdicts
+    assert late.directory is not None
+    history = pq.read_table(Path(late.directory) / "history.parquet")
+    refused: dict[str, set[bool]] = {}
+    starts: dict[int, int] = {}
+    for row in history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"]))).to_pylist():
+        if row["kind"] == "assign":
+            starts[row["process"]] = row["value"]
+        elif row["outcome"] == "fail":
+            refused.setdefault(row["error"], set()).add(row["value"] < starts[row["process"]])
+    assert refused["ILLEGAL_GENERATION"] == {False, True}, "before its next start, and after it"
+    assert refused["REBALANCE_IN_PROGRESS"] == {False}
+
+
+def test_the_same_seed_of_late_commits_ends_in_the_same_digest(late: Outcome) -> None:
+    assert run_in_simulation(parse({**SPEC, "clients": {"late_commits": 1}})).digest == late.digest
+
+
 def test_a_member_that_the_group_forgot_commits_nothing_to_an_empty_group() -> None:
     """Found by seed 246 of the suite soak: after the error it asked without a generation, as consumers do that assign
     their partitions themselves, and a group without members took it. `groups` called that a stale commit."""

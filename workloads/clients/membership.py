@@ -15,7 +15,7 @@ that comes within the session. It joins under a member id of its own, and FENCED
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -61,6 +61,10 @@ _NOT_COMMITTED: Final = frozenset(
     )
 )
 """Errors of a commit that certainly was not written."""
+_OF_ITS_GENERATION: Final = frozenset(
+    (ErrorCode.illegal_generation, ErrorCode.unknown_member_id, ErrorCode.rebalance_in_progress)
+)
+"""Errors that a late commit gets for what it says of its member, which may have joined again since."""
 _NOT_DELETED: Final = frozenset(
     (ErrorCode.group_id_not_found, ErrorCode.non_empty_group, ErrorCode.coordinator_load_in_progress)
 )
@@ -126,13 +130,13 @@ class GroupMember:
         for topic in topics:
             client.track_topic(topic)
 
-    async def join(self) -> Assignment:
-        """Join, or join again, trying until the group has assigned partitions to this member. Raises
-        FencedInstanceId."""
+    async def join(self, on_joined: Callable[[int], Awaitable[None]] | None = None) -> Assignment:
+        """Join, or join again, trying until the group has assigned partitions to this member. Between JoinGroup and
+        SyncGroup `on_joined` is awaited with the number of the generation. Raises FencedInstanceId."""
         await self._stop_heartbeats()
         self.rebalancing.clear()
         while not self.fenced:
-            assignment = await self._try_to_join()
+            assignment = await self._try_to_join(on_joined)
             if assignment is not None:
                 self._backoff.reset()
                 self._heartbeats = asyncio.create_task(self._heartbeat())
@@ -161,9 +165,12 @@ class GroupMember:
                 return {key: _committed(answers.get(key)) for key in partitions}
             await asyncio.sleep(self._backoff.next_s())
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndEpoch]) -> ChangeResult:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndEpoch], late_generation: int | None = None
+    ) -> ChangeResult:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
-        member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one."""
+        member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one.
+        A commit of `late_generation` comes late: the member does not join again because it is refused."""
         if self.fenced:
             return ChangeResult("fail", error_name(ErrorCode.fenced_instance_id))
         if self._generation < 0 and self.rebalancing.is_set():
@@ -180,7 +187,7 @@ class GroupMember:
             )
         request = OffsetCommitRequest(
             group_id=self.group,
-            generation_id_or_member_epoch=self._generation,
+            generation_id_or_member_epoch=self._generation if late_generation is None else late_generation,
             member_id=self._id,
             group_instance_id=self.instance_id,
             topics=tuple(
@@ -192,7 +199,7 @@ class GroupMember:
         except ConnectionLost as lost:
             return self._unanswered(lost)
         errors = [part.error_code for topic in response.topics for part in topic.partitions]
-        return self._changed(errors, _NOT_COMMITTED)
+        return self._changed(errors, _NOT_COMMITTED, _OF_ITS_GENERATION if late_generation is not None else ())
 
     async def delete_group(self) -> ChangeResult:
         """Delete the group, with its offsets, asked once. It must have no members."""
@@ -218,7 +225,7 @@ class GroupMember:
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
-    async def _try_to_join(self) -> Assignment | None:
+    async def _try_to_join(self, on_joined: Callable[[int], Awaitable[None]] | None) -> Assignment | None:
         settings = self._settings
         request = JoinGroupRequest(
             group_id=self.group,
@@ -235,10 +242,12 @@ class GroupMember:
             return None
         if joined.error_code is ErrorCode.member_id_required:
             self._id = joined.member_id
-            return await self._try_to_join()
+            return await self._try_to_join(on_joined)
         if not self._accepted(joined.error_code):
             return None
         self._id, self._generation = joined.member_id, joined.generation_id
+        if on_joined is not None:
+            await on_joined(joined.generation_id)
         assignments: tuple[SyncGroupRequestAssignment, ...] = ()
         if joined.leader == joined.member_id and not joined.skip_assignment:
             assigned = await self._assign({member.member_id: member.metadata for member in joined.members})
@@ -311,10 +320,13 @@ class GroupMember:
             self.rebalancing.set()
         return error is ErrorCode.none
 
-    def _changed(self, errors: Sequence[ErrorCode], refusals: Container[ErrorCode]) -> ChangeResult:
-        """The outcome of a change that was answered; `refusals` are the errors by which nothing changed."""
+    def _changed(
+        self, errors: Sequence[ErrorCode], refusals: Container[ErrorCode], ignored: Container[ErrorCode] = ()
+    ) -> ChangeResult:
+        """The outcome of a change that was answered; `refusals` are the errors by which nothing changed, and from
+        `ignored` ones nothing is learnt."""
         error = next((code for code in errors if code is not ErrorCode.none), ErrorCode.none)
-        if self._accepted(error):
+        if error not in ignored and self._accepted(error):
             return ChangeResult("ok")
         certain = all(code in refusals for code in errors)
         return ChangeResult("fail" if certain else "info", error_name(error))
