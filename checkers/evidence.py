@@ -87,6 +87,8 @@ class CheckSettings:
     `name`, `name#2` …; replica logs leave them out."""
     controllers: int = 0
     """0 in runs of earlier versions."""
+    time_readers: int = 0
+    """Clients that ask for offsets by time."""
     groups: bool = False
     """Whether the workload's consumers form a group, so that there is something for `checkers.groups` to check."""
     script_commits: bool = False

@@ -23,7 +23,7 @@ from typing import Final
 import pyarrow as pa
 
 from checkers import availability, faults, logs, loss, processes, raft, reads
-from checkers.clients import coordinator, positions, producers, visibility
+from checkers.clients import coordinator, positions, producers, time_offsets, visibility
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures, vanished_nodes
@@ -43,6 +43,7 @@ _MODULES: Final = (
     reads,
     visibility,
     positions,
+    time_offsets,
     producers,
     logs,
     protocol,
@@ -80,9 +81,9 @@ def applicable_checkers(
     """The checkers that apply to a run with these settings, in order; all of them when the settings are not known.
 
     `protocol` and `raft` need a trace whose events have an order across nodes, or the decisions of the controllers,
-    `visibility` the trace, `groups` consumers that form a group or a script that commits, `coordinator` such consumers
-    and the trace. A checker without its subject is left out instead of saying `unknown`, which would keep every run of
-    that system, environment or workload from being valid.
+    `visibility` the trace, `time_offsets` clients that ask for them, `groups` consumers that form a group or a script
+    that commits, `coordinator` such consumers and the trace. A checker without its subject is left out instead of
+    saying `unknown`, which would keep every run of that system, environment or workload from being valid.
     """
     if any(gap.part is EvidencePart.SETTINGS for gap in gaps):
         return checkers
@@ -90,6 +91,7 @@ def applicable_checkers(
         protocol.NAME: settings.has_ordered_trace or settings.has_decisions,
         raft.NAME: settings.has_ordered_trace or settings.has_decisions,
         visibility.NAME: settings.has_ordered_trace,
+        time_offsets.NAME: settings.time_readers > 0,
         groups.NAME: settings.groups or settings.script_commits,
         coordinator.NAME: settings.groups and settings.has_ordered_trace,
     }

@@ -94,7 +94,6 @@ PATIENCE_MS_MAX: Final = 7 * 86_400_000
 _PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
 """The default of Kafka, and of every system here."""
 
-
 PROSE: Final = ("title", "source", "story")
 """Fields for readers, of any spec; a run leaves them aside."""
 INCIDENT_FIELDS: Final = ("variants", "expect", "docker")
@@ -369,6 +368,7 @@ class Spec:
             offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s),
             groups=self.workload == "groups",
+            time_readers=self.clients.time_readers,
             topic=TOPIC,
             partitions=self.partitions,
             controllers=self.controllers,

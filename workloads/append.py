@@ -20,7 +20,7 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
   its open appends with whatever outcome is known, or sees them through while the next one appends already. A consumer
   begins at the start of every log again.
 - *End-offset readers* ask each partition for its end about once per `end_offset_interval_s`, sooner after an error.
-  One query is one operation.
+  One query is one operation. *Time readers* ask for offsets by time (`workloads.time_readers`).
 - The *scripted client*, one process after the one of the final reads, carries out a script (`workloads.operations`).
 - *Final reads* query the end of every partition until it is answered, then read it from its start until that end is
   reached. They are invoked after the last append completed, so the end covers every acknowledged one.
@@ -56,15 +56,15 @@ from workloads.clients.native import (
     ClientTimeouts,
     CompletedFetch,
     Consumer,
-    ConsumerRecord,
     OffsetOutOfRangeError,
     Producer,
     Truncation,
 )
 from workloads.history import Phase, Recorder
-from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s
+from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s, sleep_until
 from workloads.operations import ClientOperation
 from workloads.scripted import ScriptedClient
+from workloads.time_readers import TimeReader
 from workloads.workload import SetUpError, WorkloadSettings
 
 T = TypeVar("T", bound=ClosableClient)
@@ -106,6 +106,7 @@ class AppendWorkload:
         self._closing: list[ClosableClient] = []
         """Producers and consumers, closed before their clients."""
         self._scripted: ScriptedClient | None = None
+        self._time_readers: list[TimeReader] = []
 
     async def set_up(self) -> None:
         settings = self._settings
@@ -144,10 +145,15 @@ class AppendWorkload:
                     reading.create_task(self._keep_asking(consumer, first_reader + number, partition))
                     for partition in self._partitions
                 ]
+            self._time_readers = [
+                TimeReader(self._later_process(), self._client(f"time-reader-{number}"), settings, self._recorder)
+                for number in range(settings.time_readers)
+            ]
+            readers += [reading.create_task(reader.run()) for reader in self._time_readers]
             async with asyncio.TaskGroup() as appending:
                 for number in range(settings.producers):
                     appending.create_task(self._produce(number, until_s))
-            await _sleep_until(until_s)
+            await sleep_until(until_s)
             for reader in readers:  # one by one: a task group cancels its tasks in no particular order
                 reader.cancel()
 
@@ -164,6 +170,8 @@ class AppendWorkload:
                         await self._polled(consumer, fetched)
                     delivered = consumer.next_offsets()
                     unread = [p for p in unread if delivered[settings.topic, p].offset < ends[p]]
+                for reader in self._time_readers:
+                    await reader.read_finally()
         except TimeoutError:
             if not timeout.expired():
                 raise
@@ -260,7 +268,7 @@ class AppendWorkload:
                 await self._append_until(ends_s, append, random, appends, middle_s)
                 if ends_s >= until_s:
                     return
-                await _sleep_until(ends_s)
+                await sleep_until(ends_s)
                 if lives.random() < _DEATHS_SHARE:
                     await producer.close()
                 process = self._later_process()
@@ -282,11 +290,11 @@ class AppendWorkload:
         while True:
             due_s = max(due_s, loop.time()) + random.expovariate(settings.rate / settings.producers / settings.burst)
             if not self._appended.is_set() and loop.time() <= begins_s < min(due_s, ends_s):
-                await _sleep_until(begins_s)
+                await sleep_until(begins_s)
                 due_s = due_s if self._appended.is_set() else begins_s
             if due_s >= ends_s:
                 return
-            await _sleep_until(due_s)
+            await sleep_until(due_s)
             self._appended.set()
             while not (places := [p for p in self._written.at(loop.time()) if open_appends[p] < settings.pipeline]):
                 ended.clear()
@@ -409,7 +417,10 @@ class AppendWorkload:
                 "ok",
                 leader_epoch=fetched.leader_epoch,
                 offsets=[record.offset for record in fetched.records],
-                values=_values(fetched.records),
+                values=[
+                    int(record.value) if record.value and record.value.isdigit() else None  # not written here
+                    for record in fetched.records
+                ],
             )
         else:
             self._recorder.discard(fetched.token)
@@ -485,12 +496,3 @@ class AppendWorkload:
         )
         self._clients.append(client)
         return client
-
-
-async def _sleep_until(when_s: float) -> None:
-    await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
-
-
-def _values(records: Sequence[ConsumerRecord]) -> list[int | None]:
-    """The numbers that records hold; None for a record that was not written here."""
-    return [int(record.value) if record.value and record.value.isdigit() else None for record in records]

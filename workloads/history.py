@@ -7,18 +7,21 @@ column        type           meaning
 ------------  -------------  -----------------------------------------------------------------------------------
 index         int64          order of invocation, unique in the run; reads that came back empty leave gaps
 process       int32          the client thread that asked; one operation at a time unless pipelined
-kind          string         append · poll · end_offset · assign · commit · forget (a group is deleted) · reset
+kind          string         append · poll · end_offset · time_offset · assign · commit · forget (a group is deleted)
+                             · reset
 phase         string         main · final (the reads after healing)
 topic         string
 partition     int32
 invoked_ns    int64          true time since the run began
 completed_ns  int64          null when it never completed
 outcome       string         ok · fail · info
-value         int64          append: the unique value written; assign, commit, forget: the group's generation, -1
-                             for a client that is no member; else null
+value         int64          append: the unique value written; time_offset: the time asked for, in ms since the run
+                             began; assign, commit, forget: the group's generation, -1 for a client that is no
+                             member; else null
 offset        int64          append: offset assigned (null unless ok, or when the answer named none);
                              poll: position asked;
-                             end_offset: the end answered (null unless ok); assign: where the member starts, as its
+                             end_offset: the end answered (null unless ok); time_offset: the first offset that is not
+                             older (null unless ok), -1 for none; assign: where the member starts, as its
                              group had committed (0 when nothing had been); commit: the offset committed;
                              reset: where the consumer reads on after it detected a truncation (null when its reset
                              policy decides)
@@ -51,7 +54,7 @@ import pyarrow as pa
 
 from workloads.compact_json import compact
 
-HistoryKind = Literal["append", "poll", "end_offset", "assign", "commit", "forget", "reset"]
+HistoryKind = Literal["append", "poll", "end_offset", "time_offset", "assign", "commit", "forget", "reset"]
 Phase = Literal["main", "final"]
 OperationOutcome = Literal["ok", "fail", "info"]
 
@@ -110,7 +113,7 @@ class Recorder:
         self._rows: dict[int, dict[str, Any]] = {}
         """Without a file: the operations by index."""
         self._together: list[bytes] | None = None
-        self._now_ns = now_ns
+        self.now_ns = now_ns
         self._on_acknowledged = on_acknowledged
         self._next_index = 0
         self._next_line = 1
@@ -142,7 +145,7 @@ class Recorder:
             "phase": phase,
             "topic": topic,
             "partition": partition,
-            "invoked_ns": self._now_ns(),
+            "invoked_ns": self.now_ns(),
         }
         if value is not None:
             row["value"] = value
@@ -171,7 +174,7 @@ class Recorder:
         invocation = self._open.pop(index)
         kind: HistoryKind = invocation["kind"]
         row: dict[str, Any] = {"index": index} if kind in CHANGES else invocation
-        row["completed_ns"] = self._now_ns()
+        row["completed_ns"] = self.now_ns()
         row["outcome"] = outcome
         if offset is not None:
             row["offset"] = offset

@@ -22,6 +22,11 @@ def end_of_life_s(random: Random, mean_s: float) -> float:
     return asyncio.get_running_loop().time() + random.expovariate(1 / mean_s) if mean_s else math.inf
 
 
+async def sleep_until(when_s: float) -> None:
+    """Sleep until the loop's clock reads `when_s`."""
+    await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenPartitions:
     """The partitions that producers write to, over time."""

@@ -50,7 +50,10 @@ class WorkloadSettings:
     rate: float = 20.0
     """Appends invoked per second, summed over all producers."""
     end_offset_interval_s: float = 1.0
-    """Mean time between two reads of the end of one partition by one reader."""
+    """Mean time between two reads of the end of one partition by one reader, and between two queries of a time reader.
+    """
+    time_readers: int = 0
+    """Clients that ask for offsets by time."""
     record_empty_polls: bool = False
     """Record polls that returned nothing; needed only when they are checked (`recency: strict`)."""
 

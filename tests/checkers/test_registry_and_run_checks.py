@@ -326,6 +326,10 @@ def test_time_without_an_open_append_is_not_unavailability() -> None:
     assert figures["unavailable_seconds_longest"] == 1
 
 
+WITHOUT_SUBJECT = frozenset({"groups", "coordinator", "time_offsets"})
+"""Checkers that do not apply to the good run: it has neither a group nor clients that ask for offsets by time."""
+
+
 def good_run() -> RunEvidence:
     replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[(1, 7)], b3=[(1, 7)])
     return RunEvidence(
@@ -344,7 +348,7 @@ def good_run() -> RunEvidence:
 def test_a_good_run_is_valid_by_every_checker() -> None:
     verdicts = registry.check(good_run())
     assert [verdict.checker for verdict in verdicts] == [
-        name for name in registry.CHECKERS if name not in ("groups", "coordinator")
+        name for name in registry.CHECKERS if name not in WITHOUT_SUBJECT
     ]
     assert worst(verdict.validity for verdict in verdicts) is Validity.VALID
 
@@ -457,7 +461,7 @@ def test_a_gap_of_the_trace_concerns_checkers_of_reads_only_in_a_run_that_lost_o
     lossy = small_evidence.faults(small_evidence.fault("power-loss", ["b1"], 1, 2, {"lost_bytes": 9}))
     resting_on_losses = {name for name, parts in registry.RESTS_ON.items() if EvidencePart.LOSSES in parts}
     own = {"protocol", "raft", "liveness", "visibility"}
-    for faults_table, unknown in ((run.faults, own), (lossy, (own | resting_on_losses) - {"groups", "coordinator"})):
+    for faults_table, unknown in ((run.faults, own), (lossy, (own | resting_on_losses) - WITHOUT_SUBJECT)):
         verdicts = registry.check(replace(run, faults=faults_table))
         lacking = [each.checker for each in verdicts if each.findings and each.findings[0].kind == "missing-evidence"]
         assert set(lacking) == unknown

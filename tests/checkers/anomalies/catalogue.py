@@ -7,12 +7,14 @@ from tests.checkers.anomalies.consumer_anomalies import CONSUMER_ANOMALIES
 from tests.checkers.anomalies.group_anomalies import GROUP_ANOMALIES
 from tests.checkers.anomalies.log_anomalies import LOG_ANOMALIES
 from tests.checkers.anomalies.producer_anomalies import PRODUCER_ANOMALIES
+from tests.checkers.anomalies.time_anomalies import TIME_ANOMALIES
 from tests.checkers.anomalies.trace_anomalies import TRACE_ANOMALIES
 
 ANOMALIES: tuple[Anomaly, ...] = (
     *PRODUCER_ANOMALIES,
     *LOG_ANOMALIES,
     *CONSUMER_ANOMALIES,
+    *TIME_ANOMALIES,
     *GROUP_ANOMALIES,
     *TRACE_ANOMALIES,
 )

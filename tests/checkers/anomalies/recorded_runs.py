@@ -11,6 +11,7 @@ from typing import Any
 from checkers.evidence import RunEvidence
 from checkers.fault_model import tolerances
 from checkers.registry import check
+from harness.client_spec import ClientSpec
 from harness.runner.run import run_in_simulation
 from harness.spec import Spec
 from results.run.directory import RunDirectory
@@ -67,7 +68,8 @@ def record(number: int, *, varied: bool = False, keep: Path | None = None) -> Re
     workloads = sorted(WORKLOADS)
     workload, seed = workloads[number % len(workloads)], number // len(workloads)
     fields = SETTINGS[seed % len(SETTINGS)] if varied else {}
-    spec = Spec(workload=workload, seed=seed, time_limit_s=TIME_LIMIT_S, **fields)
+    clients = ClientSpec(time_readers=1)
+    spec = Spec(workload=workload, seed=seed, time_limit_s=TIME_LIMIT_S, clients=clients, **fields)
     if keep is None:
         with TemporaryDirectory(prefix="faultline-anomalies-") as store:
             return _read(workload, seed, _play(spec, Path(store)))
