@@ -5,6 +5,8 @@ from the same position when that returned none. Then
 
 position-skipped     a poll asks from beyond the position: no poll of this consumer returned the records in between
 position-went-back   a poll asks from below the position: the records in between are read again
+refused-in-range     a poll is refused with OFFSET_OUT_OF_RANGE, although this consumer had read the records below the
+                     offset that it asks for, which stay: the log has that offset
 
 In every workload, whether consumers are alone or members of a group. A position may move, without a violation, after
 
@@ -15,8 +17,9 @@ In every workload, whether consumers are alone or members of a group. A position
   the log ends below the position. Up, where the log begins above it, no further than to what was deleted by then; with
   `auto.offset.reset` `latest`, and where deletions are not known in full (`checkers.deletions`), anywhere.
 
-Records that were deleted by then (`checkers.deletions`) may be skipped. No fault excuses either kind, nor does an
-unclean election: a position is the consumer's own, and a log that is not the one it read moves it only in these ways.
+Records that were deleted by then (`checkers.deletions`) may be skipped. No fault excuses the first two kinds, nor does
+an unclean election: a position is the consumer's own, and a log that is not the one it read moves it only in these
+ways. Either excuses the last one.
 
 Operations of one consumer are compared in the order of their invocation. It has one fetch at a time for a partition,
 and every answer is recorded before its next fetch is invoked; a poll without records may be left out of the history,
@@ -27,9 +30,9 @@ it had read another record, which an unclean election, or a loss beyond the faul
 violation by itself: a consumer that does not validate its positions, as before KIP-320, promises no better. `reset`
 operations bring a consumer back below such records, and it reads them.
 
-Blind spots: where a consumer begins that was assigned nothing; a refusal of an offset that the log has, which moves a
-consumer back; whether a reset that it reports has a cause
-(`checkers.loss` looks for what was truncated); records skipped within one poll (`checkers.linearizability`); logs with
+Blind spots: where a consumer begins that was assigned nothing; the refusal of an offset that this consumer had not come
+to, as of a committed one; whether a reset that it reports has a cause (`checkers.loss` looks for what was truncated);
+records skipped within one poll (`checkers.linearizability`); logs with
 holes, as compaction and transactions leave them, whose consumers seem to skip.
 """
 
@@ -117,7 +120,24 @@ def check_partition(
 
         return Violations(kind, np.minimum(after[rows - 1], asked[rows]), completed_ns[rows], explain)
 
-    found = [violations("position-skipped", skipped), violations("position-went-back", back)]
+    out_of_range = np.flatnonzero(refused & is_poll & (asked >= 0))
+    deleted_below = tolerance.deleted_by(completed_ns[out_of_range])
+    read_to = _read_to(history)[out_of_range]
+    in_range = (0 < read_to) & (asked[out_of_range] <= read_to) & (asked[out_of_range] >= deleted_below)
+
+    def explain_refusal(number: int) -> Finding:
+        poll = history.slice(int(denied[number]), 1).to_pylist()[0]
+        line = f"it had read the records below {poll['offset']}, which nothing had deleted"
+        operations, offsets = (poll["index"],), (poll["offset"],)
+        lines = (_describe(poll), line)
+        return Finding("refused-in-range", lines, topic, partition, operations, offsets, poll["completed_ns"])
+
+    denied = out_of_range[in_range]
+    found = [
+        violations("position-skipped", skipped),
+        violations("position-went-back", back),
+        Violations("refused-in-range", np.maximum(asked[denied] - 1, 0), completed_ns[denied], explain_refusal),
+    ]
     figures = {"polls_compared": float(len(known)), "passed_unread": float(_passed_unread(history))}
     return verdict_of(NAME, found, tolerance, figures)
 
@@ -171,6 +191,23 @@ def _position_after(history: pa.Table) -> Int64:
     not_started = not_ok & (numbers(pc.equal(history.column("kind"), "poll"), 0) == 0)
     position[not_started] = NOTHING
     return position
+
+
+def _read_to(history: pa.Table) -> Int64:
+    """Up to which offset the consumer of each operation had read by then; 0 for nothing. `history` is sorted by process
+    and index."""
+    lengths = numbers(pc.list_value_length(history.column("offsets")), 0)
+    returned = np.flatnonzero(lengths)
+    flat = numbers(pc.list_flatten(history.column("offsets").combine_chunks()), NOTHING)
+    process = numbers(history.column("process"), -1)
+    end = np.zeros(len(lengths), dtype=np.int64)
+    end[returned] = flat[np.cumsum(lengths)[returned] - 1] + 1
+    # One running maximum for all consumers: each one's ends are lifted above all those of the one before.
+    _, group = np.unique(process, return_inverse=True)
+    lift = group * (int(end.max(initial=0)) + 1)
+    highest = np.maximum.accumulate(end + lift)
+    before = np.concatenate([np.zeros(1, dtype=np.int64), highest])[: len(highest)]
+    return np.asarray(np.maximum(before - lift, 0))
 
 
 def _describe(row: dict[str, Any]) -> str:

@@ -28,6 +28,9 @@ def poll(asked: int, *offsets: int, process: int = 5, error: str | None = None) 
     return {"kind": "poll", "process": process, "offset": asked, "outcome": outcome, "error": error, **read}
 
 
+REFUSED = poll(2, error="OFFSET_OUT_OF_RANGE")
+
+
 def moved(kind: str, offset: int | None, process: int = 5) -> dict[str, Any]:
     return {"kind": kind, "process": process, "offset": offset, "outcome": "ok"}
 
@@ -98,25 +101,49 @@ def test_a_consumer_that_was_moved_reads_from_there(kind: str) -> None:
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
 def test_a_position_out_of_range_moves_down_or_to_where_the_log_begins(reset: str) -> None:
-    refused = poll(2, error="OFFSET_OUT_OF_RANGE")
-    assert check(poll(0, 0, 1), refused, poll(2, 2), reset=reset).validity is Validity.VALID
-    assert check(poll(0, 0, 1), refused, poll(1, 1), poll(2, 2), reset=reset).validity is Validity.VALID
-    verdict = check(poll(0, 0, 1), refused, poll(9, 9), reset=reset)
+    unclean = Tolerance(unclean=True)
+    assert check(poll(0, 0, 1), REFUSED, poll(2, 2), reset=reset, tolerance=unclean).validity is Validity.VALID
+    moved_down = (poll(0, 0, 1), REFUSED, poll(1, 1), poll(2, 2))
+    assert check(*moved_down, reset=reset, tolerance=unclean).validity is Validity.VALID
+    verdict = check(poll(0, 0, 1), REFUSED, poll(9, 9), reset=reset, tolerance=unclean)
     assert kinds(verdict) == ["position-skipped"]
     assert verdict.findings[0].lines[-1] == (
         "its position was 2, and only deletions below 2 may move it: what lies from 2 up to 9 was not read"
     )
+    deleted = Tolerance(deletions=(Deletion(S, 9, 9),))
+    assert check(poll(0, 0, 1), REFUSED, poll(9, 9), reset=reset, tolerance=deleted).validity is Validity.VALID
     deleted = Tolerance(deletions=(Deletion(2 * S, 9, 9),))
-    assert check(poll(0, 0, 1), refused, poll(9, 9), reset=reset, tolerance=deleted).validity is Validity.VALID
-    assert kinds(check(refused, poll(9, 9), reset=reset, tolerance=deleted)) == ["position-skipped"], "deleted later"
+    assert kinds(check(REFUSED, poll(9, 9), reset=reset, tolerance=deleted)) == ["position-skipped"], "deleted later"
 
 
 @pytest.mark.parametrize("reset", ["latest", ""])
 def test_a_position_out_of_range_moves_anywhere_where_the_log_ends_or_nobody_knows(reset: str) -> None:
-    refused = poll(2, error="OFFSET_OUT_OF_RANGE")
-    assert check(poll(0, 0, 1), refused, poll(9, 9), reset=reset).validity is Validity.VALID
-    assert check(poll(0, 0, 1), refused, poll(0, 0), reset=reset).validity is Validity.VALID
-    assert kinds(check(poll(0, 0, 1), refused, poll(9, 9), poll(11, 11), reset=reset)) == ["position-skipped"]
+    unclean = Tolerance(unclean=True)
+    assert check(poll(0, 0, 1), REFUSED, poll(9, 9), reset=reset, tolerance=unclean).validity is Validity.VALID
+    assert check(poll(0, 0, 1), REFUSED, poll(0, 0), reset=reset, tolerance=unclean).validity is Validity.VALID
+    read_on = (poll(0, 0, 1), REFUSED, poll(9, 9), poll(11, 11))
+    assert kinds(check(*read_on, reset=reset, tolerance=unclean)) == ["position-skipped"]
+
+
+def test_a_log_has_the_offset_up_to_which_a_consumer_read_it() -> None:
+    verdict = check(poll(0, 0, 1), REFUSED)
+    assert kinds(verdict) == ["refused-in-range"]
+    assert verdict.findings[0].lines[-1] == "it had read the records below 2, which nothing had deleted"
+    assert kinds(check(poll(0, 0, 1, 2), moved("reset", 2), REFUSED)) == ["refused-in-range"]
+    assert kinds(check(poll(0, 0), moved("assign", 2), REFUSED)) == [], "it had not come so far"
+    assert kinds(check(poll(0, 0, 1, process=4), moved("assign", 2), REFUSED)) == [], "another consumer had"
+
+
+def test_deletions_losses_and_unclean_elections_excuse_the_refusal_of_an_offset() -> None:
+    story = poll(0, 0, 1), REFUSED
+    for below, expected in ((2, ["refused-in-range"]), (3, [])):
+        assert kinds(check(*story, tolerance=Tolerance(deletions=(Deletion(S, below, below),)))) == expected
+    later = Tolerance(deletions=(Deletion(2 * S, 3, 3),))
+    assert kinds(check(*story, tolerance=later)) == ["refused-in-range"]
+    for offset, validity in ((1, Validity.UNKNOWN), (2, Validity.INVALID)):
+        excess = FaultModelExceeded(offset=offset, time_ns=0, lines=("two replicas lost it",))
+        assert check(*story, tolerance=Tolerance(exceeded=(excess,))).validity is validity
+    assert check(*story, tolerance=Tolerance(unclean=True)).validity is Validity.VALID
 
 
 def test_deleted_records_may_be_skipped_and_not_read_again() -> None:
