@@ -74,6 +74,7 @@ INEXCUSABLE = frozenset(
         "position-of-another-leadership",
         "leader-epoch-not-entered",
         "epoch-cache-wrong",
+        "truncation-incomplete",
         "producer-state-wrong",
         "batch-appended-twice",
         "batch-out-of-sequence",

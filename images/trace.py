@@ -77,8 +77,10 @@ acknowledged              leader      offset=base, log_end=last offset + 1, high
                                       producer_epoch of that, where it is above 0
 append_unacknowledged     leader      as acknowledged, of a batch in the log that is answered with an error; detail:
                                       error
-latest_told               leader      high_watermark in the answer to a ListOffsets(latest), members=the leader, and the
-                                      followers that have fetched since the read began
+latest_asked              leader      a read of the latest offset begins, for a ListOffsets(latest) or for committed
+                                      offsets; detail: read=its number in this leader epoch
+latest_told               leader      high_watermark in the answer, members=the leader, and the followers that have
+                                      fetched since the read began; detail: read
 coordinator_loaded        leader      of __consumer_offsets, when it begins to serve its groups: offset=log start,
                                       log_end of what it loaded, high_watermark; detail:
                                       {group: {partition: committed offset}}
@@ -103,7 +105,7 @@ offsets_committed         leader      … offset=base of the record, log_end, hi
 commit_failed             leader      … as offsets_committed, when the record of a commit was not appended, or was not
                                       committed in time; detail: error
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer,
-                                      confirmed=members as of latest_told
+                                      confirmed=members as of latest_told, read
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
                                       leader_epoch of its last batch
 metadata_loaded           any         a broker has loaded a snapshot that ends at log_end, or a controller that takes
@@ -199,6 +201,7 @@ KINDS: Final = frozenset(
         "records_refused",
         "acknowledged",
         "append_unacknowledged",
+        "latest_asked",
         "latest_told",
         "coordinator_loaded",
         "generation_begun",

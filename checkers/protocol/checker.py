@@ -26,7 +26,8 @@ high-watermark-fell       the high watermark never falls within a leadership
 latest-below-start        a leader answers with the latest offset only once its high watermark has reached its epoch's
                           start (Applied-HW)
 latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has
-                          proposed it, has fetched since the read began
+                          proposed it, has fetched since the read began; none that had left for a later leader epoch
+                          by then has
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
@@ -74,6 +75,7 @@ fetch-of-an-earlier-life  … and in no later life of the follower than that whi
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
 epoch-cache-wrong         a log that is opened, is cut, or begins to be led has the epoch cache of its records
+truncation-incomplete     a follower cuts off all that its leader's answer rules out
 producer-state-wrong      … and knows the last batch of each of its producers
 batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)
 batch-out-of-sequence     … and of a producer that its log has only the batch that follows

@@ -58,6 +58,19 @@ def epoch_cache_instead(
     return None if entries == expected else expected
 
 
+def truncation_end(log: list[int], start: int, answer: CachedEpoch) -> int | None:
+    """Where a log that has these leader epochs by offset, and starts at `start`, is to be cut after a leader's `answer`
+    of a diverging epoch and where that ends (docs/protocol.md, section 1); None if one of its records is not known."""
+    entries = epoch_cache_of(log, start)
+    if entries is None:
+        return None
+    shared = [entry.epoch for entry in entries if entry.epoch <= answer.epoch]
+    if not shared:
+        return min(answer.start, len(log))
+    own_end = next((entry.start for entry in entries if entry.epoch > answer.epoch), len(log))
+    return own_end if shared[-1] < answer.epoch else min(own_end, answer.start)
+
+
 # ---- what a replica tells --------------------------------------------------------------------------------------------
 
 
@@ -113,6 +126,24 @@ def _what_happened(event: TraceRow) -> str:
 
 def _epochs(entries: list[CachedEpoch]) -> str:
     return ", ".join(f"epoch {entry.epoch} from {entry.start} on" for entry in entries) or "no epoch"
+
+
+def _truncated(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    """A replica cuts all that its leader's answer rules out. It may cut more: batches are cut whole."""
+    answer, log = event.details().get("answer"), partition.log(event.node)
+    if isinstance(answer, list) and event.log_end == len(log):
+        epoch, end = answer
+        most = truncation_end(log, partition.log_starts.get(event.node, 0), CachedEpoch(epoch, end))
+        if most is not None and event.offset > most:
+            partition.report(
+                event,
+                "truncation-incomplete",
+                most,
+                f"{_what_happened(event)}: its leader's log has epoch {epoch} up to {end}, and nothing later that both "
+                "may share",
+                f"its own records of epoch {epoch}, or of the one before it, that the leader may have end at {most}",
+            )
+    _resized(partition, event, settings)
 
 
 def _resized(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -200,7 +231,7 @@ def _numbered(batch: ReplicaBatch) -> str:
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,
-    "truncated": _resized,
+    "truncated": _truncated,
     "log_recovered": _resized,
     "became_leader": _resized,
     "acknowledged": _acknowledged,

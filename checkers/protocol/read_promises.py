@@ -36,6 +36,15 @@ def _in_flight(partition: PartitionState, event: TraceRow) -> tuple[frozenset[in
     return in_flight if place == _place(event) else ()
 
 
+def _latest_asked(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    elsewhere = (int(node[1:]) for node, epoch in partition.role_epochs.items() if epoch > event.leader_epoch)
+    partition.elsewhere[_read_of(event)] = frozenset(elsewhere)
+
+
+def _read_of(event: TraceRow) -> tuple[str, int, object]:
+    return event.node, event.leader_epoch, event.details().get("read")
+
+
 def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     if event.members:  # the leader at least, but in runs of earlier versions
         _answered(partition, event, frozenset(event.members))
@@ -54,17 +63,22 @@ def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSett
 
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
     proposed = frozenset().union(*_in_flight(partition, event))
-    partition.reads.append(ReadAnswer(event, confirmed, proposed))
+    elsewhere = partition.elsewhere.get(_read_of(event), frozenset())
+    partition.reads.append(ReadAnswer(event, confirmed, proposed, elsewhere))
 
 
 def check_reads(partition: PartitionState) -> None:
     """After the last event: every answer was confirmed by the ISR that the leader knew, in the partition epoch that it
     names, and by the members that it had proposed.
 
-    Where no decision of that partition epoch is in the trace, nothing is said about it.
+    Where no decision of that partition epoch is in the trace, nothing is said about that. A member that was in a later
+    leader epoch when the read began has sent its last fetch to this leader before.
     """
     for read in partition.reads:
         event = read.event
+        if left := read.confirmed & read.elsewhere:
+            why = "which were" if len(left) > 1 else "which was"
+            partition.report(event, *_unconfirmed(event, names(left), f"{why} in a later leader epoch by then"))
         known = [
             decision.isr
             for decision in partition.decisions.get(event.partition_epoch, ())
@@ -100,6 +114,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _became_leader,
     "isr_proposed": _isr_proposed,
     "isr_rejected": _isr_rejected,
+    "latest_asked": _latest_asked,
     "latest_told": _latest_told,
     "offsets_told": _offsets_told,
     "deletion_confirmed": _deletion_confirmed,

@@ -170,6 +170,8 @@ class ReadAnswer:
     """The followers that had fetched since the read began."""
     proposed: frozenset[int]
     """The members of every ISR change whose outcome the leader did not know."""
+    elsewhere: frozenset[int]
+    """The brokers that were in a later leader epoch when the read began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,8 @@ class PartitionState:
     proposals: dict[str, tuple[tuple[int, int], tuple[frozenset[int], ...]]] = field(default_factory=dict)
     """Leader → (leader epoch, partition epoch) and the ISR changes that it proposed there and does not know the outcome
     of."""
+    elsewhere: dict[tuple[str, int, object], frozenset[int]] = field(default_factory=dict)
+    """(Leader, leader epoch, number of a read of the latest offset) → `ReadAnswer.elsewhere`."""
     reads: list[ReadAnswer] = field(default_factory=list)
     group_records: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the last record of the group itself that it appended."""

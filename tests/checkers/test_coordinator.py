@@ -147,8 +147,9 @@ def rejected(time_s: float, partition_epoch: int, *, rolled_back: bool) -> dict[
 def told(time_s: float, kind: str, partition_epoch: int, *confirmed: int) -> dict[str, Any]:
     place = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch, "high_watermark": 5}
     if kind == "latest_told":
-        return event(time_s, "b1", kind, members=[1, *confirmed], **place)
-    return event(time_s, "b1", kind, {"group": "g", "offsets": {}, "confirmed": list(confirmed)}, **place)
+        return event(time_s, "b1", kind, {"read": 7}, members=[1, *confirmed], **place)
+    facts = {"group": "g", "offsets": {}, "read": 7, "confirmed": list(confirmed)}
+    return event(time_s, "b1", kind, facts, **place)
 
 
 def promises_broken(*events: dict[str, Any]) -> list[str]:
@@ -318,6 +319,20 @@ def test_a_read_is_confirmed_by_the_isr_that_its_leader_knows_and_has_proposed(k
     undone = rejected(2.8, 3, rolled_back=True)
     assert promises_broken(*known, *settled, undone, told(3, kind, 3, 2)) == [finding], "the first may still come"
     assert promises_broken(*known, proposal, leads(2.6, 0), told(3, kind, 3, 2)) == [], "a new life proposed nothing"
+
+
+@pytest.mark.parametrize(
+    ("kind", "finding"), [("latest_told", "latest-unconfirmed"), ("offsets_told", "offsets-unconfirmed")]
+)
+def test_nobody_confirms_a_read_who_had_left_for_a_later_leader_before_it_began(kind: str, finding: str) -> None:
+    known = [decided(0, 3, 1, 2), leads(1, 0)]
+    left = event(2, "b2", "became_follower", leader=3, leader_epoch=2, partition_epoch=4)
+    asked = event(3, "b1", "latest_asked", {"read": 7}, leader=1, leader_epoch=1, partition_epoch=3)
+    answer = told(4, kind, 3, 2)
+    assert promises_broken(*known, left, asked, answer) == [finding]
+    assert promises_broken(*known, asked, left | {"time_ns": 3_500_000_000}, answer) == []
+    assert promises_broken(*known, left | {"leader_epoch": 1}, asked, answer) == []
+    assert promises_broken(*known, left | {"node": "b3"}, asked, answer) == []
 
 
 def test_a_leader_alone_in_its_isr_needs_nobody_to_confirm_a_read() -> None:

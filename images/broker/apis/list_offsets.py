@@ -96,7 +96,7 @@ class OffsetApis:
                 if request.body.replica_id >= 0:
                     offset = replica.log.end
                 else:
-                    error, offset, _ = await replica.latest_offset(until)
+                    error, offset, _, _ = await replica.latest_offset(until)
                 epoch = replica.state.leader_epoch if error is ErrorCode.none else -1
             elif part.timestamp == EARLIEST:
                 offset = replica.log.start

@@ -389,15 +389,17 @@ class Shard:
         self, name: str, until: float
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
         """The committed offsets of a group, newer than any that a later coordinator can have acknowledged before."""
+        read = -1
         confirmed: tuple[int, ...] = ()
         if self._rules.offset_fetch_confirmed_by_isr:
-            error, _, confirmed = await self._replica.latest_offset(until)
+            error, _, read, confirmed = await self._replica.latest_offset(until)
             if error is not ErrorCode.none or not self.leads:
                 unconfirmed = error is ErrorCode.offset_not_available and self.leads
                 return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
         self._apply_committed_offsets()
         offsets = dict(self._offsets.get(name, {}))
-        self._trace_now("offsets_told", name, {"offsets": offsets_by_name(offsets), "confirmed": list(confirmed)})
+        told = {"offsets": offsets_by_name(offsets), "read": read, "confirmed": list(confirmed)}
+        self._trace_now("offsets_told", name, told)
         return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:

@@ -284,6 +284,7 @@ class Replica:
         leader_epoch = self.state.leader_epoch
         self.state, read_index = leader.begin_latest_read(self.state)
         self._latest_reads += 1
+        self._trace.latest_asked(self.state, read_index)
         self._notify_all()
         try:
             while not leader.confirms_latest(self.state, read_index, self.limits):
@@ -296,8 +297,8 @@ class Replica:
         if self.state.leader_epoch != leader_epoch:
             return LatestOffset(ErrorCode.not_leader_or_follower)
         confirmed = leader.confirmed_by(self.state, read_index)
-        self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark, members=confirmed)
-        return LatestOffset(NO_ERROR, self.state.high_watermark, confirmed)
+        self._trace.latest_told(self.state, read_index, confirmed)
+        return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
         """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of

@@ -25,10 +25,12 @@ class AppendResult(NamedTuple):
 
 
 class LatestOffset(NamedTuple):
-    """Result of reading the latest offset; without error, the leader and the followers that confirm it."""
+    """Result of reading the latest offset; without error, the number of the read, and the leader and the followers that
+    confirm it."""
 
     error: ErrorCode
     offset: int = -1
+    read: int = -1
     confirmed: tuple[int, ...] = ()
 
 

@@ -196,6 +196,15 @@ class ReplicaTrace:
             detail=detail,
         )
 
+    def latest_asked(self, state: Partition, read: int) -> None:
+        """A read of the latest offset begins; fetches from now on may confirm it."""
+        self.event(state, "latest_asked", detail={"read": read})
+
+    def latest_told(self, state: Partition, read: int, confirmed: tuple[int, ...]) -> None:
+        """It is answered."""
+        detail = {"read": read}
+        self.event(state, "latest_told", high_watermark=state.high_watermark, members=confirmed, detail=detail)
+
     def log_start(self, state: Partition, moved: LogStartAdvanced, log: Log) -> None:
         """The log start is about to advance."""
         detail: dict[str, object] = {"before": moved.before, "reason": str(moved.reason)}

@@ -55,7 +55,27 @@ SIX = [*BORN, *(produced(2, sequence, sequence) for sequence in range(6))]
 BEYOND = [*SIX, started_at(4)]
 """… of which the first four have been deleted."""
 
+FORKED = [*BORN, *(produced(2, at, at) | {"leader_epoch": epoch} for at, epoch in enumerate((1, 1, 3, 3)))]
+"""… two batches of leader epoch 1, and two of epoch 3."""
+
+
+def cut(end: int, *answer: int, epochs: Sequence[tuple[int, int]]) -> Event:
+    """b1 cuts its log, which ended at 4, as its leader's answer has it: a leader epoch, and where that ends."""
+    return told(4, "truncated", end, epochs=epochs, answer=answer) | {"log_end": 4}
+
+
 KEPT = {
+    "a log is cut to the end of its last epoch below the one that its leader names": [
+        *FORKED,
+        cut(2, 2, 3, epochs=((1, 0),)),
+    ],
+    "a log is cut to where the epoch that its leader names ends there": [
+        *FORKED,
+        cut(3, 3, 3, epochs=((1, 0), (3, 2))),
+    ],
+    "a log is cut to where it ends itself": [*FORKED, cut(2, 1, 9, epochs=((1, 0),))],
+    "a log that has no such epoch is cut to where that ends": [*FORKED, cut(1, 0, 1, epochs=((1, 0),))],
+    "a batch is cut as a whole": [*FORKED, cut(1, 1, 2, epochs=((1, 0),))],
     "what is told of a log is that of its records": [*SIX, told(4, "log_recovered", 6)],
     "a leader enters its own epoch": [*SIX, told(4, "became_leader", 6, epochs=((1, 0), (2, 6)))],
     "a cut takes batches away": [*SIX, told(4, "truncated", 2), produced(5, 2, 2), told(6, "log_recovered", 3)],
@@ -102,6 +122,7 @@ KEPT = {
     "a follower appends what its leader has": [*SIX, *(produced(3, 4, at, node="b2") for at in (0, 1))],
 }
 BROKEN = {
+    "truncation-incomplete": [*FORKED, cut(3, 2, 3, epochs=((1, 0), (3, 2)))],
     "epoch-cache-wrong": [*SIX, told(4, "truncated", 2, epochs=((1, 0), (2, 3)))],
     "producer-state-wrong": [*SIX, told(4, "truncated", 2, producers={1: 5})],
     "batch-appended-twice": [*SIX, produced(3, 1, 6)],
