@@ -296,7 +296,7 @@ def test_the_latest_offset_is_returned_as_soon_as_the_last_silent_member_has_lef
         first.lead(1, isr=(1,), partition_epoch=11)
         await soon()
         assert waiting.done(), "the controller has fenced the member that was waited for"
-        assert waiting.result() == LatestOffset(ErrorCode.none, 1, (1,))
+        assert waiting.result() == LatestOffset(ErrorCode.none, 1, 1, (1,))
 
     run(scenario)
 

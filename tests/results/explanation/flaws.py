@@ -193,10 +193,10 @@ SECOND: Final = (
             ),
             Edit(
                 _REPLICA,
-                '"latest_told", high_watermark=self.state.high_watermark, members=confirmed)\n'
-                "        return LatestOffset(NO_ERROR, self.state.high_watermark, confirmed)\n",
-                '"latest_told", high_watermark=latest, members=confirmed)\n'
-                "        return LatestOffset(NO_ERROR, latest, confirmed)\n",
+                "self._trace.latest_told(self.state, read_index, confirmed)\n"
+                "        return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)\n",
+                "self._trace.latest_told(self.state._replace(high_watermark=latest), read_index, confirmed)\n"
+                "        return LatestOffset(NO_ERROR, latest, read_index, confirmed)\n",
             ),
         ),
         HALF_A_MINUTE,

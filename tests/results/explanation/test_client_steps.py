@@ -107,8 +107,8 @@ def starts_one_record_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def takes_every_commit_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = GroupMember.commit
 
-    async def flawed(member: GroupMember, positions: Any) -> ChangeResult:
-        await commit(member, positions)
+    async def flawed(member: GroupMember, *commits: Any) -> ChangeResult:
+        await commit(member, *commits)
         return ChangeResult("ok")
 
     monkeypatch.setattr(GroupMember, "commit", flawed)

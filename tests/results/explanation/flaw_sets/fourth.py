@@ -333,12 +333,11 @@ FOURTH: Final = (
             ),
             Edit(
                 _REPLICATION_REPLICA,
-                '        self._trace.event(self.state, "latest_told", high_watermark=self.state.high_watermark, '
-                "members=confirmed)\n"
-                "        return LatestOffset(NO_ERROR, self.state.high_watermark, confirmed)\n",
-                '        self._trace.event(self.state, "latest_told", high_watermark=high_watermark, '
-                "members=confirmed)\n"
-                "        return LatestOffset(NO_ERROR, high_watermark, confirmed)\n",
+                "        self._trace.latest_told(self.state, read_index, confirmed)\n"
+                "        return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)\n",
+                "        told = self.state._replace(high_watermark=high_watermark)\n"
+                "        self._trace.latest_told(told, read_index, confirmed)\n"
+                "        return LatestOffset(NO_ERROR, high_watermark, read_index, confirmed)\n",
             ),
         ),
         VARIED_APPENDS,
