@@ -21,6 +21,7 @@ from harness.spec import parse
         {"fault": "rolling-restart"},
         {"fault": "delete-records", "stalled": True},
         {"fault": "recreate-topic"},
+        {"fault": "move-leadership"},
     ],
     ids=lambda fault: fault["fault"],
 )
