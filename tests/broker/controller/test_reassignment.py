@@ -108,6 +108,19 @@ def test_a_new_order_changes_nothing_but_who_is_preferred() -> None:
     assert not driver.partition.reassigning
 
 
+def test_a_new_order_keeps_a_replica_out_of_the_isr_there_and_has_it_elected_no_sooner() -> None:
+    driver = cluster()
+    driver.fence(3)
+    driver.beat(3)
+    before = driver.partition
+    assert reassign(driver, 3, 1, 2) is ErrorCode.none
+    after = driver.partition
+    assert (after.replicas, after.adding, after.removing) == ((3, 1, 2), (), ())
+    assert state(after) == state(before) == (1, (1, 2), ())
+    assert after.leader_epoch == before.leader_epoch
+    assert elect(driver) is ErrorCode.preferred_leader_not_available
+
+
 # --- cancel -----------------------------------------------------------------------------------------------------------
 
 
