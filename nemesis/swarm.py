@@ -161,7 +161,7 @@ class _Drawing:
             fault = draw_fault(family, streams, slot, cluster, profile, alone=len(slots) == 1)
             if fault.ends_by_itself:
                 duration_s = _SCRIPTED_LONGEST * cluster.patience_s
-            if at_s <= end_s:
+            if at_s <= end_s and round(at_s, 3) < time_limit_s:
                 duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
                 of_slots.append(_to_the_millisecond(at_s, duration_s, fault))
         if of_slots and not any(each.fault.effective_alone(cluster) for each in (*background, *of_slots)):
