@@ -103,6 +103,7 @@ INEXCUSABLE = frozenset(
         "coordinator-serves-uncommitted",
         "coordinator-incomplete",
         "generation-told-early",
+        "assignment-never-made",
         "assignment-told-early",
         "commit-not-fenced",
         "commit-beyond-read",

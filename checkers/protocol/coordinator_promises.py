@@ -34,7 +34,10 @@ def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSett
 
 
 def _group_assigned(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.assigning[event.node, str(event.details().get("group"))] = event
+    detail = event.details()
+    group = str(detail.get("group"))
+    partition.assigned.add((group, detail.get("generation")))
+    partition.assigning[event.node, group] = event
 
 
 def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -61,6 +64,14 @@ def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSetting
     loaded, which is committed, whatever the coordinator appends itself."""
     detail = event.details()
     group, generation = str(detail.get("group")), detail.get("generation")
+    if (group, generation) not in partition.assigned:
+        partition.report(
+            event,
+            "assignment-never-made",
+            event.log_end,
+            f"{event.node} gave members of the group {group} their partitions in generation {generation} {event.at}",
+            "the leader of that generation had not assigned any: its members wait for that",
+        )
     for member in detail.get("members", {}):
         record = partition.member_records.get((group, generation, member))
         if record is None or record.leader_epoch != event.leader_epoch:

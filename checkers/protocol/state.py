@@ -305,6 +305,8 @@ class PartitionState:
     """(Coordinator, group) → the last record of the group itself that it appended."""
     group_changes: dict[tuple[str, str], list[TraceRow]] = field(default_factory=dict)
     """(Coordinator, group) → the changes of its state since the coordinator has loaded it."""
+    assigned: set[tuple[str, object]] = field(default_factory=set)
+    """(Group, generation) of each assignment that the leader of a generation gave."""
     assigning: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the members with their partitions in the record that it appends next."""
     member_records: dict[tuple[str, object, str], TraceRow] = field(default_factory=dict)

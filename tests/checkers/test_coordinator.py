@@ -225,11 +225,11 @@ REPLACED = (of_group(6, "group_assigned", 9, 8, members={"m": "ab", "n": "ab"}),
         ([ASSIGNED, ASSIGNMENT, gives(7)], False),
         ([ASSIGNED, REFUSED, gives(8)], False),
         ([ASSIGNED, REFUSED, ASSIGNED, ASSIGNMENT, gives(8)], True),
-        ([gives(7)], True),
+        ([ASSIGNED, gives(7)], True),
         ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(8)], True),
         ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(8, "n")], False),
         ([ASSIGNED, ASSIGNMENT, *REPLACED, gives(10, "n")], True),
-        ([ASSIGNED, ASSIGNMENT, gives(7, generation=3)], True),
+        ([ASSIGNED, ASSIGNMENT, of_group(7, "group_assigned", 9, 8, generation=3), gives(7, generation=3)], True),
         ([ASSIGNED, ASSIGNMENT, *NEXT, gives(7, epoch=2)], True),
         ([ASSIGNED, ASSIGNMENT, *NEXT, *anew(*REPLACED), gives(8, epoch=2)], True),
         ([ASSIGNED, ASSIGNMENT, *NEXT, *anew(REPLACED[0], REFUSED), gives(8, epoch=2)], True),
@@ -253,6 +253,12 @@ def test_a_member_gets_its_partitions_once_a_record_in_which_it_has_them_is_comm
     events: list[dict[str, Any]], kept: bool
 ) -> None:
     assert promises_broken(leads(1, 5), *events) == ([] if kept else ["assignment-told-early"])
+
+
+def test_no_member_gets_its_partitions_before_its_generation_has_any() -> None:
+    assert promises_broken(leads(1, 5), gives(8)) == ["assignment-never-made"]
+    assert promises_broken(leads(1, 5), ASSIGNED, ASSIGNMENT, gives(8, generation=3)) == ["assignment-never-made"]
+    assert promises_broken(leads(1, 5), ASSIGNED, ASSIGNMENT, *NEXT, gives(8, epoch=2)) == []
 
 
 def took(end: int, generation: int = 2, current: int = 2) -> dict[str, Any]:
