@@ -261,7 +261,8 @@ class DeleteRecords(Fault):
     other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
     appended meanwhile is not committed, and must stay. With `after_election` the request is sent as soon as another
     leader is elected, for which it waits as long as the patience at most: that leader has not heard yet where the logs
-    of its followers start.
+    of its followers start. With `moved` leadership moves to a replica that the leader before does not reach any more,
+    and the request is sent then: that member of the ISR has told the new leader nothing.
 
     Deleted records stay deleted: nothing is undone. `asked_below` in the evidence is the offset requested, whether or
     not a broker answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
@@ -278,17 +279,18 @@ class DeleteRecords(Fault):
     partition: int = 0
     stalled: bool = False
     after_election: bool = False
+    moved: bool = False
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
-        if self.stalled and self.after_election:
-            raise ValueError("stalled: a leader that has just been elected is not cut off")
+        if self.stalled + self.after_election + self.moved > 1:
+            raise ValueError("stalled, after_election and moved: a request is sent at one such moment only")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, of a stalled leader in one of four, and of a new one in as many."""
+        """Some partition, of a stalled leader in one of four, of a new one in as many, of a moved one in a fifth."""
         partition, when = draws.partition(), draws.random.random()
-        return cls(partition, when < 0.25, 0.25 <= when < 0.5, draws.patience_ms)
+        return cls(partition, when < 0.25, 0.25 <= when < 0.5, 0.5 <= when < 0.7, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Send the request once, as soon as a leader reports where the log starts and ends: for that a new one has to
@@ -298,6 +300,8 @@ class DeleteRecords(Fault):
         offset = await self._draw(handle)
         if self.after_election:
             await self._await_election(handle)
+        if self.moved:
+            await self._move_leadership(handle)
         if offset == TO_HIGH_WATERMARK:
             handle.count_evidence("to_high_watermark")
         else:
@@ -314,6 +318,19 @@ class DeleteRecords(Fault):
         handle.add_targets([leader])
         await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
         await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
+
+    async def _move_leadership(self, handle: FaultHandle) -> None:
+        before, leader = await claimed(handle, self.partition), await handle.leader(self.partition)
+        others = [replica for replica in before if replica != leader]
+        if leader is None or len(others) in (0, len(before)):
+            handle.notes.append("leadership is not moved")
+            return
+        coming = handle.random.choice(others)
+        handle.add_targets((leader, coming))
+        await handle.cut(both_ways([leader], [coming]))
+        answers: list[AdminResult] = []
+        handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
+        await put_first(handle, self.partition, coming, before, answers)
 
     async def _await_election(self, handle: FaultHandle) -> None:
         def is_led(event: Event) -> bool:
@@ -410,6 +427,17 @@ async def put_back(handle: FaultHandle, partition: int, before: Sequence[str], u
         return await admin.reassign(handle.topic, partition, before)
 
     await until_done(handle, back, f"putting the replica of partition {partition} back", undone)
+
+
+async def put_first(
+    handle: FaultHandle, partition: int, coming: str, replicas: Sequence[str], answers: list[AdminResult]
+) -> str:
+    """Put one of the replicas first, which moves no data, and have it elected: the answer to the last request."""
+    order = (coming, *(replica for replica in replicas if replica != coming))
+    answer = (await recorded(answers, handle.cluster.admin.reassign(handle.topic, partition, order))).outcome
+    if answer == DONE:
+        answer = (await handle.cluster.admin.elect_preferred(handle.topic, partition)).outcome
+    return answer
 
 
 async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:

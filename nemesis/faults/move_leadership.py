@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.admin import Reassign, claimed, put_back, recorded
+from nemesis.faults.admin import Reassign, claimed, put_back, put_first
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
@@ -23,6 +23,8 @@ from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
 _MOVES_MIN, _MOVES_MAX = 2, 6
 """Of a fault that is drawn."""
 _CUT_SHARE = 1 / 3
+_OUTCOMES = {DONE: "moved", "ELECTION_NOT_NEEDED": "not_needed", UNANSWERED: "unanswered"}
+"""Answer → what came of a move, as the evidence calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +76,10 @@ class MoveLeadership(Fault):
                 await asyncio.sleep(handle.random.random() ** 3 * self.patience_ms / 1000)
             coming = handle.random.choice([replica for replica in among if replica != leader])
             handle.add_targets((coming,))
-            outcome = await self._move(handle, coming, before, answers)
-            handle.count_evidence(outcome)
-            if outcome == "moved":
+            answer = await put_first(handle, self.partition, coming, before, answers)
+            handle.count_evidence(_OUTCOMES.get(answer, "refused"))
+            if answer == DONE:
                 leader = coming
-
-    async def _move(self, handle: FaultHandle, coming: str, before: Sequence[str], answers: list[AdminResult]) -> str:
-        """Put `coming` first and have it elected; what came of it, as the evidence calls it."""
-        admin = handle.cluster.admin
-        order = (coming, *(replica for replica in before if replica != coming))
-        answer = (await recorded(answers, admin.reassign(handle.topic, self.partition, order))).outcome
-        if answer == DONE:
-            answer = (await admin.elect_preferred(handle.topic, self.partition)).outcome
-        outcomes = {DONE: "moved", "ELECTION_NOT_NEEDED": "not_needed", UNANSWERED: "unanswered"}
-        return outcomes.get(answer, "refused")
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A cut between brokers that are the controllers, too, may leave none of them active."""

@@ -14,6 +14,7 @@ deleted.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -22,7 +23,7 @@ from nemesis.drawing import Draws
 from nemesis.faults.admin import Reassign, recorded, until_done
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, SIDE_TOPIC, AdminResult, KeepUnsynced
+from nemesis.ports import DONE, SIDE_TOPIC, AdminResult, KeepUnsynced, both_ways
 
 _TOPICS_MAX = 4
 """Of a fault that is drawn."""
@@ -36,6 +37,7 @@ _AFTER_A_WHILE_SHARE = 0.5
 """Share of the topics that do not follow at once."""
 _VICTIM_SHARE = 0.5
 """Share of the faults that end a broker, where any may end."""
+_BEHIND_SHARE = 1 / 3
 _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
@@ -44,7 +46,8 @@ class RecreateTopic(Fault):
     """Create a topic beside that of the run, write to it, delete it and create it anew under its name.
 
     Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
-    finds that broker ended: it starts again with what its disk has of the old one and of the new one.
+    finds that broker ended: it starts again with what its disk has of the old one and of the new one. A broker that is
+    `behind` does not reach the controllers while the topic is deleted and made anew, and reads of both at once.
     """
 
     name: ClassVar[str] = "recreate-topic"
@@ -60,6 +63,8 @@ class RecreateTopic(Fault):
     """The broker that ends soon after a topic was created anew; without it none does."""
     keep: KeepUnsynced | None = None
     """The unsynced writes that it keeps when it loses its power; without it, it is killed."""
+    behind: str | None = None
+    """The broker that is cut off from the controllers meanwhile; without it none is."""
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
@@ -68,19 +73,22 @@ class RecreateTopic(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Two topics or more, with a victim in every other draw of runs that have any."""
+        """Two topics or more, with a victim in every other draw of runs that have any; where controllers are nodes of
+        their own, with a broker that is behind in one of three."""
         fault, random = cls(draws.random.randint(2, _TOPICS_MAX), patience_ms=draws.patience_ms), draws.random
+        if draws.cluster.controllers and random.random() < _BEHIND_SHARE:
+            return replace(fault, behind=draws.broker())
         if not draws.profile.victims or random.random() >= _VICTIM_SHARE:
             return fault
         return replace(fault, victim=draws.victim(), keep=draws.keep() if random.random() < 0.5 else None)
 
     def targets(self) -> tuple[str, ...]:
-        """The victim."""
-        return () if self.victim is None else (self.victim,)
+        """The victim, and who is behind."""
+        return tuple(node for node in (self.victim, self.behind) if node is not None)
 
     def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
         """The victim."""
-        return self.targets()
+        return () if self.victim is None else (self.victim,)
 
     async def inject(self, handle: FaultHandle) -> None:
         """One topic after the other; healing deletes what is left."""
@@ -95,9 +103,13 @@ class RecreateTopic(Fault):
             return answer._replace(outcome=DONE) if answer.outcome == _NONE_TO_DELETE else answer
 
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
+        reconnect: Callable[[], Awaitable[None]] | None = None
         for number in range(self.topics):
             if (await recorded(answers, admin.create_topic(SIDE_TOPIC, replicas))).outcome == DONE:
                 handle.count_evidence("created")
+            if reconnect is not None:
+                await handle.sleep(random.random() ** 2 * patience_s)
+                await reconnect()
             batches = random.randint(1, _BATCHES_MAX)
             last_before_end = int(batches * random.random() ** 2) if number and self.victim is not None else batches
             for batch in range(batches):
@@ -107,13 +119,22 @@ class RecreateTopic(Fault):
                 # Requests need no injection: a pause between two may be shorter than that.
                 await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * patience_s)
             await handle.sleep(random.random() * patience_s)
+            reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             await recorded(answers, delete())
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
 
+    async def _cut_off(self, handle: FaultHandle) -> Callable[[], Awaitable[None]] | None:
+        """Cut the broker that is to be behind off from the controllers; what heals that again."""
+        if self.behind is None:
+            return None
+        behind = await handle.resolve((self.behind,))
+        return await handle.cut(both_ways(behind, handle.cluster.controllers))
+
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
-        (node,) = await handle.resolve(self.targets())
+        assert self.victim is not None, "nobody is to end"
+        (node,) = await handle.resolve((self.victim,))
         start = await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()
@@ -129,4 +150,5 @@ class RecreateTopic(Fault):
         """How many topics, and what ends."""
         ends = "" if self.victim is None else f", kill {self.victim}"
         ends = ends if self.keep is None else f", power loss {self.victim} (keeps {self.keep})"
-        return f"{self.name} ({self.topics} topics){ends}"
+        behind = "" if self.behind is None else f", {self.behind} is behind"
+        return f"{self.name} ({self.topics} topics){ends}{behind}"

@@ -28,7 +28,7 @@ from nemesis.faults.fault import Fault
 from nemesis.faults.process import Pause
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import EnvironmentCapability, Link, both_ways
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Occurrence
 from nemesis.swarm import draw
@@ -257,6 +257,27 @@ def test_a_stalled_deletion_cuts_the_leader_off_first_and_asks_for_all_that_is_c
     run(scenario())
     assert cuts == [4]
     assert cluster.calls == ["cut", "delete t-0 -1", "heal_links"]
+    assert cluster.pristine
+
+
+def test_a_deletion_after_a_move_is_asked_of_a_leader_that_the_one_before_does_not_reach() -> None:
+    cluster = FakeCluster()
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
+    cuts: set[Link] = set()
+
+    async def scenario() -> None:
+        await DeleteRecords(0, moved=True).inject(handle)
+        cuts.update(cluster.cuts)
+        await handle.heal()
+
+    run(scenario())
+    cut, moved, elected, deleted, *healing = cluster.calls
+    coming, *others = moved.removeprefix("reassign t-0 ").split()
+    assert coming != "b1"
+    assert sorted([coming, *others]) == ["b1", "b2", "b3"]
+    assert cuts == set(both_ways(["b1"], [coming]))
+    assert (cut, elected, deleted.rpartition(" ")[0]) == ("cut", "elect t-0", "delete t-0")
+    assert healing == ["reassign t-0 b1 b2 b3", "heal_links"]
     assert cluster.pristine
 
 

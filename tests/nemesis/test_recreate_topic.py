@@ -48,6 +48,13 @@ def test_each_topic_is_written_before_it_is_deleted_and_none_is_left() -> None:
     assert RecreateTopic().took_effect(handle.evidence)
 
 
+def test_a_broker_that_is_behind_reads_of_the_deletion_and_of_the_next_topic_at_once() -> None:
+    cluster = FakeCluster()
+    carried_out(RecreateTopic(topics=2, behind="b2"), cluster)
+    assert administered(cluster) == [CREATED, "cut", DELETED, CREATED, "heal_links", DELETED, DELETED]
+    assert cluster.pristine
+
+
 def test_where_no_topic_is_deleted_nothing_took_effect() -> None:
     cluster = FakeCluster()
     cluster.answers = ["UNKNOWN_TOPIC_OR_PARTITION"] * 100
