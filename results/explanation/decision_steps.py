@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation.replay import Decision, PartitionReplay, take_past
+from results.explanation.replay import Decision, PartitionReplay, proposals_of, take_past
 from results.explanation.story import Step, StepKind, brokers, listed
 
 
@@ -63,7 +63,7 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         if after.replicas not in (target, original):
             text = f"ended the reassignment of {brokers(original)} to {brokers(target)} with the replicas"
             yield step(StepKind.REASSIGNED_TO_OTHERS, f"{text} {brokers(after.replicas)}, which are neither", 0)
-    if reason == "alter_partition" and (asked := [one for one in state.proposals if one.members == after.isr]):
+    if reason == "alter_partition" and (asked := proposals_of(state, before, after)):
         epoch = max(one.leader_epoch for one in asked)
         if epoch < before.leader_epoch:
             text = f"accepted the ISR {brokers(after.isr)} of a leader of epoch {epoch}"

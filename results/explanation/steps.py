@@ -32,6 +32,7 @@ from results.explanation.replay import (
     batch_of,
     differs,
     positions_of,
+    proposals_of,
     take_past,
 )
 from results.explanation.story import Belief, Step, StepKind, brokers, listed, span
@@ -240,7 +241,7 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
     if event.details().get("reason") != "alter_partition":
         return
     members = frozenset(event.members)
-    fitting = [proposal for proposal in state.proposals if proposal.members == members]
+    fitting = proposals_of(state, before, Decision.of(event))
     current = [proposal for proposal in fitting if proposal.partition_epoch == before.partition_epoch]
     if not fitting:
         return
