@@ -51,7 +51,7 @@ class ActiveEffects:
     """Victims, by the faults under way that may end them yet."""
     placements: dict[int, int] = field(default_factory=dict)
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
-    """Requests to send once everything is healed, by their purpose in words."""
+    """Requests to send once everything is healed, by their purpose."""
 
 
 def _acquire(effects: dict[Any, int], key: Any) -> None:
@@ -69,8 +69,9 @@ def _release(effects: dict[Any, int], key: Any) -> bool:
 
 UNKNOWN_PREFIX: Final = "unknown_"
 """Begins the name of evidence that could not be read back; the rest is the name of what was to be measured."""
-_PEAKS: Final = ("offset_ms", "asked_below")
-"""Evidence whose largest reading counts; all other evidence is summed."""
+_PEAKS: Final = ("offset_ms", "asked_below")  # of these the largest reading counts; all other evidence is summed
+_LATE_END_S: Final = 0.5
+"""Within that a node ends over a write that was refused, unless it is frozen."""
 _CUT, _DEGRADED, _INTERCEPTED = ("held", "refused", "reset"), ("delayed", "lost"), ("intercepted",)
 _STOPPED, _KILLED, _LOST = ("stopped",), ("killed",), ("killed", "lost_bytes")
 
@@ -209,8 +210,7 @@ class FaultHandle:
     # ---- effects -----------------------------------------------------------------------------------------------------
 
     async def sleep(self, seconds: float) -> None:
-        """Let true time pass between two steps, and no less than the environment takes to carry one out: there a
-        shorter pause would be no pause of the length drawn."""
+        """Let true time pass between two steps; where the environment takes longer to carry one out, as long."""
         await asyncio.sleep(max(seconds, self._step_s))
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Heal:
@@ -328,7 +328,7 @@ class FaultHandle:
         self.add_targets([node])
 
         async def start() -> None:
-            if node not in self._effects.down:
+            if node not in self._effects.down and not self.cluster.alive(node):
                 await self.cluster.start(node)
                 self.situation.occurred(Occurrence.RESTARTED, node)
 
@@ -339,12 +339,12 @@ class FaultHandle:
             evidence = await self._apply(self.cluster.free_disk(node), ("refused_writes", "killed"), node)
             if evidence.get("refused_writes"):
                 self.situation.wholeness.went_down(node)
-            if not self.cluster.alive(node):
-                if node not in self._effects.down and evidence.get("refused_writes"):
+                if self.cluster.alive(node):  # it may still be about to end over a write that was refused
+                    self.confirm_at_end(f"starting {node}", start)
+                    await self.sleep(_LATE_END_S)
+                if not self.cluster.alive(node) and node not in self._effects.down:
                     self._add_evidence({"killed": 1.0}, node)
-                await start()
-            elif evidence.get("refused_writes"):  # it may still be about to end over a write that was refused
-                self.confirm_at_end(f"starting {node}", start)
+            await start()
 
         self._add_undo(free)
         await uninterrupted(self._apply(self.cluster.fill_disk(node, room_bytes), ("refused_writes",), node))

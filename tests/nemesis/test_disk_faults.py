@@ -51,15 +51,37 @@ def test_a_node_that_was_refused_nothing_goes_on_and_the_fault_missed() -> None:
     assert not record.took_effect
 
 
-def test_a_node_that_is_slow_to_end_over_a_refused_write_is_started_at_last() -> None:
-    class Lingering(FakeCluster):
-        async def free_disk(self, node: str) -> dict[str, float]:
-            evidence = dict(await super().free_disk(node))
-            asyncio.get_running_loop().call_later(1.0, self.down.add, node)
-            self.down.discard(node)
-            return evidence
+class Lingering(FakeCluster):
+    """A node ends over a refused write only after its disk has been freed."""
 
-    cluster = Lingering()
+    def __init__(self, ends_after_s: float) -> None:
+        super().__init__()
+        self.ends_after_s = ends_after_s
+
+    async def free_disk(self, node: str) -> dict[str, float]:
+        evidence = dict(await super().free_disk(node))
+        asyncio.get_running_loop().call_later(self.ends_after_s, self.down.add, node)
+        self.down.discard(node)
+        return evidence
+
+
+def test_a_node_that_ends_over_a_refused_write_when_there_is_room_again_starts_at_once() -> None:
+    cluster = Lingering(0.005)
+
+    async def scenario() -> list[str]:
+        nemesis = Nemesis(cluster, Schedule((ScheduledFault(1, 5, DiskFull(("b2",))),)), Random(1), lambda _: None, "t")
+        running = asyncio.ensure_future(nemesis.run(asyncio.get_running_loop().time() + 60))
+        await asyncio.sleep(10)
+        started = starts(cluster)
+        await running
+        assert nemesis.injections[0].evidence["nodes"] == {"b2": {"refused_writes": 1.0, "killed": 1.0}}
+        return started
+
+    assert run(scenario()) == ["start b2"]
+
+
+def test_a_node_that_is_slow_to_end_over_a_refused_write_is_started_at_last() -> None:
+    cluster = Lingering(1.0)
     healed(cluster, ScheduledFault(1, 5, DiskFull(("b2",))))
     assert starts(cluster) == ["start b2"]
 
