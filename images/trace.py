@@ -10,15 +10,16 @@ node_started              any         broker_epoch of the previous life if it en
 rule_read                 any         a safety rule is read for the first time in this life of the node; detail: rule
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
                                       cut_reason=what was damaged of these,
-                                      epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence};
+                                      epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence},
+                                      batches={id: [[base, end], …] of its batches that are known};
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
                                       that its file has behind the last batch, if any; first_segment=[base offset, the
                                       one in the log-start checkpoint or -1] of the first segment, if not at 0
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
-                                      producers, bytes_behind, as above; high_watermark with which it takes over,
-                                      before it counts; positions {replica: LEO} that it keeps of an earlier
+                                      producers, batches, bytes_behind, as above; high_watermark with which it takes
+                                      over, before it counts; positions {replica: LEO} that it keeps of an earlier
                                       leadership
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end
 log_closed                broker      a clean stop has closed the log: log_end, offset=below it every record is known to
@@ -35,11 +36,15 @@ appended                  broker      leader_epoch of the batch, partition_epoch
                                       fetched_in, the leader epoch in which a follower asked for it, where it is not in
                                       that one any more
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
-                                      producers, bytes_behind, as they are then; log_start, if that changed; answer, the
-                                      [epoch, end offset] of the leader that asked for it, if one did
+                                      producers, batches, bytes_behind, as they are then; log_start, if that changed;
+                                      answer, the [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader), kept_bytes=size of the
                                       segments that remain, after retention_bytes
+log_start_written         broker      … offset=log start, log_end, when it is on disk; detail: epochs, producers,
+                                      batches, bytes_behind, as above; base=offset of the first segment,
+                                      producers_before={id: last sequence} of the batches before it, which its snapshot
+                                      replaces
 deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR starts
                                       there or above
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
@@ -53,6 +58,11 @@ isr_proposed              leader      members=proposed ISR, partition_epoch it w
                                       that leaves: time since it was caught up}, lag_max_ms
 alter_partition_sent      leader      a proposal leaves for the controllers, each time: leader_epoch, partition_epoch,
                                       members of the proposal, broker_epoch
+alter_partition_answered  leader      … comes back: fields as there; detail: error, none if granted, and the
+                                      partition_epoch in the answer
+isr_counted               leader      what it counts is not as it was: members=ISR, partition_epoch; detail: proposed=
+                                      ISR of the change in flight, if there is one, unresolved=[members that a change
+                                      given up may still add]
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of
@@ -61,6 +71,10 @@ fetch_accepted            leader      offset=position of a follower, log_end; de
                                       another leader epoch or another broker epoch
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch; fetched, the
                                       [last epoch, offset] of the fetch
+fetch_answered            leader      an answer is sent to a follower, the first one on this connection since the last
+                                      read of the latest offset began; detail: replica, connection
+reads_confirmed           leader      a follower's fetch confirms reads of the latest offset; detail: replica,
+                                      connection, read=the number of the last of these
 fetch_session             leader      the partitions of a follower's fetch are others than in its last one; detail:
                                       replica, session, partitions by name
 consumer_moved            leader      a consumer's fetch from offset is answered with records behind it, or as out of
@@ -184,16 +198,21 @@ KINDS: Final = frozenset(
         "appended",
         "truncated",
         "log_start",
+        "log_start_written",
         "deletion_confirmed",
         "converged",
         "high_watermark",
         "follower_high_watermark",
         "isr_proposed",
         "alter_partition_sent",
+        "alter_partition_answered",
+        "isr_counted",
         "isr_committed",
         "isr_rejected",
         "fetch_accepted",
         "diverging",
+        "fetch_answered",
+        "reads_confirmed",
         "fetch_session",
         "consumer_moved",
         "request_fenced",

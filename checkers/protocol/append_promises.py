@@ -19,6 +19,14 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
     partition.leads_since[event.node] = first, event.leader_epoch
     detail = event.details()
     check_positions(partition, event, detail.get("positions"), f"{event.node} became leader {event.at}")
+    if event.offset != event.log_end >= 0:
+        partition.report(
+            event,
+            "leader-epoch-not-entered",
+            event.log_end,
+            f"{event.node} became leader in leader epoch {event.leader_epoch} {event.at}",
+            f"it takes that to start at {event.offset}, and its log ends at {event.log_end}",
+        )
     entries = detail.get("epochs")
     if isinstance(entries, list) and event.leader_epoch not in [epoch for epoch, _ in entries]:
         partition.report(

@@ -20,6 +20,8 @@ fenced-broker-joined-isr  no such broker is let into the ISR
 quorum-too-small          the high watermark moves only with a quorum of min.insync.replicas (MinISR recovery quorum)
 quorum-not-superset       the quorum that moves it holds the controller's ISR ∪ ELR while that ISR is large enough, for
                           the current leader (Replication Quorum Superset)
+quorum-not-maximal-isr    … and is the leader's maximal ISR: the ISR as decided in the partition epoch that it knows,
+                          and whom it has proposed for it then
 replica-counted-wrongly   every member of that quorum holds the records that the high watermark passes
 committed-overwritten     the record committed at an offset never changes
 high-watermark-fell       the high watermark never falls within a leadership
@@ -28,8 +30,11 @@ latest-below-start        a leader answers with the latest offset only once its 
 latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has
                           proposed it, has fetched since the read began; none that had left for a later leader epoch
                           by then has
+read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
+                          connection and in its leader epoch
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
-deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there
+deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
+                          every replica on a broker that it knows as active
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
 generation-told-early     members get the number of a generation once the record that begins it is committed
@@ -50,8 +55,8 @@ appended-batches-differ   batches that replicas append at one offset in one lead
 log-start-fell            a log that is opened starts no lower than it had started
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
 high-watermark-above-log-end  a high watermark lies within the node's own log, on followers, too (HW ≤ LEO)
-high-watermark-unfounded  a log is opened, and a leader begins, with a high watermark that some leader had reached since
-                          the topic was created
+high-watermark-unfounded  a log is opened, a leader begins, and a follower goes on with a high watermark that some
+                          leader had reached since the topic was created
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
@@ -61,7 +66,7 @@ deleted-log-came-back     the log of a replica that was deleted never stands on 
                           finds it there as that of no replica
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says
 isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
-                          leader epoch's start (LESO)
+                          leader epoch's start (LESO), and whose log starts no lower than its own
 isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen
 isr-proposal-without-fetch  … and upon a fetch of that follower: the log of an earlier one may be gone (RC §6.5.4)
 isr-change-outdated       the controllers change an ISR as the leader has proposed in the state before the change
@@ -70,24 +75,35 @@ isr-change-refused-otherwise  a refused change gets the error of the first check
                           that an earlier life of its sender sent is refused for that, whatever it proposes
 isr-change-given-up       a leader gives a refused change up if newer metadata is to settle it, so never because the
                           controller does not know the partition: it may be older than that
+isr-change-kept           a change that a leader counts as in flight, or as one that may still be made, was proposed in
+                          the partition epoch that it knows
+isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
-epoch-cache-wrong         a log that is opened, is cut, or begins to be led has the epoch cache of its records
+fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log
+divergence-misstated      where the logs part, a leader answers with the greatest leader epoch that its own has up to
+                          the follower's last one, and where that ends
+deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied
+epoch-cache-wrong         a log that is opened, is cut, has a new start, or begins to be led has the epoch cache of its
+                          records
 truncation-incomplete     a follower cuts off all that its leader's answer rules out
-producer-state-wrong      … and knows the last batch of each of its producers
+producer-state-wrong      … and knows the last batches of each of its producers; so does the snapshot in place of
+                          deleted batches, and no producer in that is forgotten when the log is opened
 batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)
 batch-out-of-sequence     … and of a producer that its log has only the batch that follows
 retry-without-batch       a batch that it takes for a retry stands in its log where it says
 batch-refused-wrongly     it refuses no retry of those five as out of order, nor the batch that follows
-leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead (KIP-101)
+leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead, where its log ends
+                          (KIP-101)
 logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
                           appends (KAFKA-7164)
 records-out-of-place      a follower takes records only where its log ends, in the leader epoch in which it asked
 appended-below-minimum    with acks=all a leader takes a batch only while its ISR has min.insync.replicas members
-partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum
+partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum, and
+                          every ISR that is granted
 leader-epoch-stood        the leader epoch never falls; a change of leader and the removal of a replica move it up
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
@@ -96,13 +112,14 @@ reassignment-drops-last-known  … and takes no member of the LastKnownELR while
 recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
 recovery-outdated         … in the life that is registered and the leader epoch in which there is no leader; so does the
                           one that any recovery elects
-recovery-misinformed      … and has told where its log ends
+recovery-misinformed      … and has told where its log ends, and of which leader epoch its last record is
 last-known-elr-forgotten  … and the other members stay in the LastKnownELR, in which every replica is that has left
                           the ELR since the ISR was large enough
 epoch-undecided           a record on disk is of a leader epoch in which the controllers had decided on a leader; and an
                           entry of a `leader-epoch-checkpoint`, where the system keeps these up to date
 isr-answer-outdated       a leader takes up an ISR that the controllers have committed once, and none older than what it
                           knows
+decision-not-taken-over   a broker acts in no partition epoch below that of a decision that it has applied
 acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
 
 RC is Kafka Replication Correctness.

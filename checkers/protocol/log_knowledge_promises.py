@@ -14,9 +14,11 @@ from typing import NamedTuple
 from checkers.evidence import SEQUENCE_MODULUS, CheckSettings, producers_may_expire
 from checkers.protocol.state import (
     UNKNOWN,
+    ClusterRowHandler,
     ClusterState,
     PartitionState,
     ReplicaBatch,
+    ReplicaBatches,
     TraceRowHandler,
 )
 from checkers.tables import TraceRow
@@ -76,9 +78,12 @@ def truncation_end(log: list[int], start: int, answer: CachedEpoch) -> int | Non
 
 def check_knowledge(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log was opened or cut, or a leader begins with it: its epoch cache and its producers are those of its records.
-    A log that begins anew where its leader's starts has neither; a disk that lied about fsync may have older ones."""
+    A disk that lied about fsync may have older ones."""
     detail, end = event.details(), event.end_after
-    if event.node in cluster.lied_to or "log_start" in detail or end > len(partition.log(event.node)):
+    if event.node in cluster.lied_to or end > len(partition.log(event.node)):
+        return
+    if "log_start" in detail:
+        _check_empty(partition, event, detail)
         return
     start = max(event.offset, 0) if event.kind == "log_recovered" else partition.log_starts.get(event.node, 0)
     if isinstance(entries := detail.get("epochs"), list):
@@ -86,12 +91,67 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     state = detail.get("producers")
     if isinstance(state, dict) and not producers_may_expire(detail["producer_expiration_ms"], event.time_ns):
         _check_producers(partition, event, state, start)
+        _check_batches(partition, event, detail.get("batches", {}), start)
+        whole = event.node in partition.opened and event.node not in partition.removed
+        if event.kind == "log_recovered" and whole and event.log_end > start:
+            _check_kept(partition, event, state)
+
+
+def _check_empty(partition: PartitionState, event: TraceRow, detail: Mapping[str, object]) -> None:
+    """A log that begins anew has neither epochs nor producers."""
+    if detail["log_start"] != event.offset:
+        return
+    for what, kind in (("epochs", "epoch-cache-wrong"), ("producers", "producer-state-wrong")):
+        if detail.get(what):
+            emptied = f"it has no record, and begins at {event.offset}; of {what} it has {detail[what]}"
+            partition.report(event, kind, event.offset, _what_happened(event), emptied)
+
+
+def check_snapshot(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """What replaces the batches before the first segment knows the last one of each producer there, and no later
+    one."""
+    detail, held = event.details(), partition.batches_of(event.node)
+    if event.node in cluster.lied_to or producers_may_expire(detail["producer_expiration_ms"], event.time_ns):
+        return
+    base, state = detail["base"], detail["producers_before"]
+    partition.snapshots[event.node] = state
+    for producer in sorted({*held.of_producer, *map(int, state)}):
+        batches, known = held.newest(producer, held.unknown_below, base, 1), state.get(str(producer))
+        if batches and known != batches[0].last_sequence:
+            ends = f"ends with sequence {batches[0].last_sequence}"
+        elif not batches and known is not None and not held.unknown_below:
+            ends = "is none"
+        else:
+            continue
+        partition.report(
+            event,
+            "producer-state-wrong",
+            base,
+            f"{event.node} moved its log's start to {event.offset} {event.at}, and keeps the state of the producers "
+            f"before {base}, where its first segment begins",
+            f"the last batch of producer id {producer} below {base} {ends}; the state has "
+            f"{'nothing of it' if known is None else f'sequence {known}'}",
+        )
+
+
+def _check_kept(partition: PartitionState, event: TraceRow, state: Mapping[str, int]) -> None:
+    """The producers of deleted batches are known after a restart as before: a retry of such a batch is one still."""
+    for producer in sorted(partition.snapshots.get(event.node, {}).keys() - state.keys()):
+        partition.report(
+            event,
+            "producer-state-wrong",
+            event.log_end,
+            _what_happened(event),
+            f"it had kept the state of producer id {producer}, whose batches it had deleted; now it has nothing of it",
+        )
 
 
 def _check_epoch_cache(partition: PartitionState, event: TraceRow, entries: list[CachedEpoch], start: int) -> None:
     entered = CachedEpoch(event.leader_epoch, event.offset) if event.kind == "became_leader" else None
     if entered is not None and entered.epoch not in [entry.epoch for entry in entries]:
         return  # leader-epoch-not-entered
+    if event.kind == "log_start_written" and entries and entries[-1].start == event.log_end:
+        entries = entries[:-1]  # of a leader without a record, or of the last record of a log that has none any more
     expected = epoch_cache_instead(entries, partition.log(event.node)[: event.end_after], start, entered)
     if expected is not None:
         wrong = min(entry.start for entry in {*entries} ^ {*expected})
@@ -117,10 +177,38 @@ def _check_producers(partition: PartitionState, event: TraceRow, state: Mapping[
         partition.report(event, "producer-state-wrong", event.end_after, _what_happened(event), f"{ends}; {knows}")
 
 
+def _check_batches(
+    partition: PartitionState, event: TraceRow, state: Mapping[str, list[list[int]]], start: int
+) -> None:
+    """The last five batches of each producer, of its last producer epoch: where each begins and ends. Those below the
+    start may be known or not."""
+    held = partition.batches_of(event.node)
+    if held.unknown_below > start:
+        return
+    for producer, known in sorted(state.items()):
+        batches = held.newest(int(producer), start, event.end_after, BATCHES_KEPT)
+        expected = [[batch.base, batch.end] for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]
+        told = [[base, end] for base, end in known if base >= start]
+        if told != expected or len(known) > BATCHES_KEPT:
+            partition.report(
+                event,
+                "producer-state-wrong",
+                event.end_after,
+                _what_happened(event),
+                f"the last batches of producer id {producer} in its log stand at {_places(expected)}; the state of its "
+                f"producers has them at {_places(known)}",
+            )
+
+
+def _places(batches: list[list[int]]) -> str:
+    return ", ".join(f"{base} to {end - 1}" for base, end in batches) or "no offset"
+
+
 def _what_happened(event: TraceRow) -> str:
     return {
         "truncated": f"{event.node} cut its log {event.log_end} → {event.offset} {event.at}",
         "log_recovered": f"{event.node} opened its log, which ends at {event.log_end}, {event.at}",
+        "log_start_written": f"{event.node} moved its log's start to {event.offset} {event.at}",
     }.get(event.kind, f"{event.node} became leader in leader epoch {event.leader_epoch} {event.at}")
 
 
@@ -147,7 +235,11 @@ def _truncated(partition: PartitionState, event: TraceRow, settings: CheckSettin
 
 
 def _resized(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    if event.end_after >= 0:
+    begins_anew = event.kind == "truncated" and "log_start" in event.details()
+    if begins_anew or (event.kind == "log_recovered" and max(event.offset, 0) == event.log_end):
+        partition.snapshots.pop(event.node, None)
+        partition.replica_batches[event.node] = ReplicaBatches(event.end_after, event.end_after)
+    elif event.end_after >= 0:
         partition.batches_of(event.node).resize(event.end_after)
 
 
@@ -229,7 +321,12 @@ def _numbered(batch: ReplicaBatch) -> str:
     return f"sequence {batch.first_sequence} of producer id {batch.producer} in producer epoch {batch.producer_epoch}"
 
 
+def _removed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.snapshots.pop(event.node, None)
+
+
 HANDLERS: Mapping[str, TraceRowHandler] = {
+    "resigned": _removed,
     "appended": _appended,
     "truncated": _truncated,
     "log_recovered": _resized,
@@ -237,3 +334,6 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "acknowledged": _acknowledged,
     "append_refused": _refused,
 }
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = dict.fromkeys(
+    ("log_recovered", "truncated", "became_leader", "log_start_written"), check_knowledge
+)

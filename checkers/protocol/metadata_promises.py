@@ -11,6 +11,7 @@ import pyarrow as pa
 from checkers.evidence import CheckSettings
 from checkers.protocol.state import (
     UNKNOWN,
+    ClusterRowHandler,
     ClusterState,
     PartitionDecision,
     PartitionState,
@@ -51,6 +52,7 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
     before = partition.decision
     if detail.get("reason") == "created" and (before is None or event.offset > before.metadata_offset):
         partition.created_again = before is not None
+        partition.deleted_at = None
         before = None
         partition.decisions.clear()
         partition.proposed_in.clear()
@@ -163,7 +165,7 @@ def check_told(cluster: ClusterState, partition: PartitionState, event: TraceRow
     detail = event.details()
     if detail.get("reason") != "unclean_recovery" or detail.get("taken_over"):
         return
-    for replica, (_, log_end) in sorted((detail.get("told") or {}).items()):
+    for replica, (last_epoch, log_end) in sorted((detail.get("told") or {}).items()):
         node = f"b{replica}"
         life, _ = (detail.get("told_in") or {}).get(replica, (UNKNOWN, UNKNOWN))
         standing = cluster.standing_at(int(replica), event.offset)
@@ -176,6 +178,16 @@ def check_told(cluster: ClusterState, partition: PartitionState, event: TraceRow
                 f"b{event.leader} was elected {event.at} by what the replicas had told of their logs",
                 f"{node} had told that its log ends at {log_end}: it ends at {len(partition.log(node))}",
             )
+        elif is_current and node in partition.opened and partition.log_starts.get(node, 0) < log_end:
+            own = partition.log(node)[-1]
+            if own not in (UNKNOWN, last_epoch):
+                partition.report(
+                    event,
+                    "recovery-misinformed",
+                    log_end - 1,
+                    f"b{event.leader} was elected {event.at} by what the replicas had told of their logs",
+                    f"{node} had told that its last record is of leader epoch {last_epoch}: it is of {own}",
+                )
 
 
 def check_recoveries(cluster: ClusterState, partition: PartitionState, settings: CheckSettings) -> None:
@@ -256,6 +268,42 @@ def _check_answer(partition: PartitionState, event: TraceRow) -> None:
         )
 
 
+def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.deleted_at = event.offset
+
+
+def check_exists(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A broker that has applied the end of a topic has no replica of it any more, whatever has its name by then."""
+    applied = cluster.applied.get(event.node, UNKNOWN)
+    if partition.deleted_at is None or partition.created_again or applied < partition.deleted_at:
+        return
+    partition.report(
+        event,
+        "deleted-topic-served",
+        event.offset,
+        f"{event.node} went on with a replica of a deleted topic {event.at} ({event.kind})",
+        f"the topic was deleted at offset {partition.deleted_at} of the metadata, which {event.node} had applied up to "
+        f"{applied}",
+    )
+
+
+def check_taken_over(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A broker acts in no partition epoch below that of a decision that it has applied."""
+    decision, applied = partition.decision, cluster.applied.get(event.node, UNKNOWN)
+    if decision is None or not 0 <= event.partition_epoch < decision.partition_epoch or partition.created_again:
+        return
+    if decision.metadata_offset <= applied and cluster.applied_ns.get(event.node, event.time_ns) < event.time_ns:
+        partition.report(
+            event,
+            "decision-not-taken-over",
+            UNKNOWN,
+            f"{event.node} acted {event.at} ({event.kind}) in partition epoch {event.partition_epoch}, as one with "
+            f"leader {event.leader} in leader epoch {event.leader_epoch}",
+            f"it had applied the metadata up to {applied} before; at {decision.metadata_offset} partition epoch "
+            f"{decision.partition_epoch} was decided: {decision.described}",
+        )
+
+
 def _knew(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.acted_on[event.node] = max(event.partition_epoch, partition.acted_on.get(event.node, UNKNOWN))
 
@@ -293,6 +341,7 @@ def _agrees(event: TraceRow, decision: PartitionDecision) -> bool:
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "partition_changed": _decided,
+    "partition_deleted": _deleted,
     "became_leader": _acted,
     "became_follower": _acted,
     "isr_committed": _acted,
@@ -302,3 +351,19 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "latest_told": _knew,
     "log_recovered": _opened,
 }
+_OF_REPLICAS = (
+    "became_leader",
+    "became_follower",
+    "appended",
+    "truncated",
+    "log_start",
+    "high_watermark",
+    "follower_high_watermark",
+    "isr_proposed",
+    "fetch_accepted",
+)
+"""What a broker does with a replica of a topic that exists."""
+EXISTENCE: Mapping[str, ClusterRowHandler] = dict.fromkeys(_OF_REPLICAS, check_exists)
+TAKING_OVER: Mapping[str, ClusterRowHandler] = dict.fromkeys(
+    (*_OF_REPLICAS, "isr_counted", "acknowledged", "latest_told"), check_taken_over
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import PartitionState, ReadAnswer, TraceRowHandler, integers, names
+from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, ReadAnswer, TraceRowHandler, integers, names
 from checkers.tables import TraceRow
 
 
@@ -16,21 +16,21 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
 
 
 def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    in_flight = _in_flight(partition, event)
+    in_flight = changes_in_flight(partition, event)
     partition.proposals[event.node] = (_place(event), (*in_flight, frozenset(event.members)))
 
 
 def _isr_rejected(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """The last proposal certainly changed nothing, if it is rolled back; otherwise it may still."""
     if event.details().get("rolled_back"):
-        partition.proposals[event.node] = (_place(event), _in_flight(partition, event)[:-1])
+        partition.proposals[event.node] = (_place(event), changes_in_flight(partition, event)[:-1])
 
 
 def _place(event: TraceRow) -> tuple[int, int]:
     return event.leader_epoch, event.partition_epoch
 
 
-def _in_flight(partition: PartitionState, event: TraceRow) -> tuple[frozenset[int], ...]:
+def changes_in_flight(partition: PartitionState, event: TraceRow) -> tuple[frozenset[int], ...]:
     """The ISR changes whose outcome the event's leader does not know. A newer partition epoch settles all of them."""
     place, in_flight = partition.proposals.get(event.node, (_place(event), ()))
     return in_flight if place == _place(event) else ()
@@ -39,6 +39,38 @@ def _in_flight(partition: PartitionState, event: TraceRow) -> tuple[frozenset[in
 def _latest_asked(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     elsewhere = (int(node[1:]) for node, epoch in partition.role_epochs.items() if epoch > event.leader_epoch)
     partition.elsewhere[_read_of(event)] = frozenset(elsewhere)
+    partition.reads_begun[event.node] = event.details().get("read")
+
+
+def _fetch_answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    begun = partition.reads_begun.get(event.node, 0)
+    partition.answered_reads[_connection_of(event)] = event.leader_epoch, begun
+
+
+def _reads_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A follower's fetch confirms the reads that had begun when the last answer before it was sent to it: it was sent
+    upon that, so on its connection and in its leader epoch."""
+    read = event.details()["read"]
+    leader_epoch, begun = partition.answered_reads.get(_connection_of(event), (UNKNOWN, 0))
+    if leader_epoch == event.leader_epoch and read <= begun:
+        return
+    replica = f"b{event.details()['replica']}"
+    partition.report(
+        event,
+        "read-confirmed-early",
+        UNKNOWN,
+        f"a fetch of {replica} counted for {event.node} {event.at} as sent after read {read} of the latest offset had "
+        f"begun, in leader epoch {event.leader_epoch}",
+        f"on its connection the last answer to {replica} was of leader epoch {leader_epoch}, before which read {begun} "
+        "had begun"
+        if leader_epoch != UNKNOWN
+        else f"nothing had been sent to {replica} on its connection since a read had begun",
+    )
+
+
+def _connection_of(event: TraceRow) -> tuple[str, object, object]:
+    detail = event.details()
+    return event.node, detail["replica"], detail["connection"]
 
 
 def _read_of(event: TraceRow) -> tuple[str, int, object]:
@@ -62,9 +94,23 @@ def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSett
 
 
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
-    proposed = frozenset().union(*_in_flight(partition, event))
+    proposed = frozenset().union(*changes_in_flight(partition, event))
     elsewhere = partition.elsewhere.get(_read_of(event), frozenset())
     partition.reads.append(ReadAnswer(event, confirmed, proposed, elsewhere))
+
+
+def check_deletion(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """DeleteRecords waits for the replicas on active brokers, too, in the ISR or not."""
+    replicas = [decision.replicas for decision in partition.decisions.get(event.partition_epoch, ())]
+    kept = []
+    for replica in sorted(frozenset.intersection(*replicas)) if replicas else ():
+        standing = cluster.standing_at(replica, cluster.applied.get(event.node, UNKNOWN))
+        start = partition.greatest_log_starts.get(f"b{replica}", 0)
+        if standing is not None and standing.active and start < event.offset and replica != event.leader:
+            kept.append(replica)
+    if kept and not partition.created_again:
+        silent = names(frozenset(kept))
+        partition.report(event, *_unconfirmed(event, silent, "on brokers that it knew as active"))
 
 
 def check_reads(partition: PartitionState) -> None:
@@ -115,6 +161,8 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "isr_proposed": _isr_proposed,
     "isr_rejected": _isr_rejected,
     "latest_asked": _latest_asked,
+    "fetch_answered": _fetch_answered,
+    "reads_confirmed": _reads_confirmed,
     "latest_told": _latest_told,
     "offsets_told": _offsets_told,
     "deletion_confirmed": _deletion_confirmed,

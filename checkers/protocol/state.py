@@ -301,6 +301,19 @@ class PartitionState:
     elsewhere: dict[tuple[str, int, object], frozenset[int]] = field(default_factory=dict)
     """(Leader, leader epoch, number of a read of the latest offset) → `ReadAnswer.elsewhere`."""
     reads: list[ReadAnswer] = field(default_factory=list)
+    quorums: dict[tuple[object, ...], tuple[TraceRow, frozenset[int]]] = field(default_factory=dict)
+    """The moves of high watermarks, one for each quorum, leader, epochs and ISR changes in flight, with the members of
+    these."""
+    ended_proposals: dict[str, TraceRow] = field(default_factory=dict)
+    """Leader → the answer after which its last proposal is not to be sent again."""
+    reads_begun: dict[str, object] = field(default_factory=dict)
+    """Leader → the number of the read of the latest offset that began last."""
+    answered_reads: dict[tuple[str, object, object], tuple[int, object]] = field(default_factory=dict)
+    """(Leader, follower, connection) → leader epoch of the last answer sent there, and the read that had begun last."""
+    deleted_at: int | None = None
+    """The offset of the metadata at which the topic was deleted."""
+    snapshots: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """Node → the producers, and the last sequence number of each, in the snapshot in place of what its log deleted."""
     group_records: dict[tuple[str, str], TraceRow] = field(default_factory=dict)
     """(Coordinator, group) → the last record of the group itself that it appended."""
     group_changes: dict[tuple[str, str], list[TraceRow]] = field(default_factory=dict)
@@ -384,6 +397,8 @@ class ClusterState:
     """Broker → its changes, in the order of the metadata log."""
     applied: dict[str, int] = field(default_factory=dict)
     """Node → the end of the metadata that takes effect in its life."""
+    applied_ns: dict[str, int] = field(default_factory=dict)
+    """Node → time in ns since which it does."""
 
     def stands(self, broker: int, standing: BrokerStanding) -> None:
         """Note a change of a broker, which may be traced late."""

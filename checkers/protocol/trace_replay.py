@@ -16,6 +16,8 @@ from checkers.protocol import (
     append_promises,
     controller_promises,
     coordinator_promises,
+    divergence_promises,
+    isr_promises,
     log_knowledge_promises,
     log_promises,
     metadata_promises,
@@ -48,7 +50,7 @@ def replay_trace(
             cluster.applied.pop(event.node, None)
             log_promises.check_claim(cluster, event)
         elif event.kind == "metadata_applied":
-            cluster.applied[event.node] = event.log_end
+            cluster.applied[event.node], cluster.applied_ns[event.node] = event.log_end, event.time_ns
         elif event.kind in _OF_BROKERS:
             for of_broker in _OF_BROKERS[event.kind]:
                 of_broker(cluster, event)
@@ -69,6 +71,7 @@ def replay_trace(
         metadata_promises.check_recoveries(cluster, partition, settings)
         request_promises.check_requests(cluster, partition)
         read_promises.check_reads(partition)
+        isr_promises.check_quorums(partition)
     return cluster
 
 
@@ -101,7 +104,8 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
     if reason in OWN_DECISIONS:
         requests = partition.deletion_request
         bound = requests.bound_at(event.time_ns) if requests is not None else 0
-        if not settings.retains_less_by(reason) and (reason != "delete_records" or event.offset > bound):
+        retained_less = settings.retains_less_by(reason) and not event.topic.startswith("__")
+        if not retained_less and (reason != "delete_records" or event.offset > bound):
             wanted = f"deletion below {bound} had been asked for" if reason == "delete_records" else "nothing limits it"
             partition.report(event, "log-start-unasked", bound, moved, wanted)
         partition.decided_log_start = max(partition.decided_log_start, event.offset)
@@ -202,6 +206,8 @@ _IN_ORDER = (
     watermark_promises.HANDLERS,
     coordinator_promises.HANDLERS,
     read_promises.HANDLERS,
+    isr_promises.HANDLERS,
+    divergence_promises.HANDLERS,
     controller_promises.HANDLERS,
     request_promises.HANDLERS,
 )
@@ -210,17 +216,20 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
     for kind in sorted({kind for handlers in _IN_ORDER for kind in handlers})
 }
 """Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""
+_OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
+    metadata_promises.EXISTENCE,
+    metadata_promises.TAKING_OVER,
+    request_promises.CLUSTER_HANDLERS,
+    {"log_recovered": log_promises.check_recovered, "stray_found": log_promises.check_stray},
+    dict.fromkeys(("log_recovered", "became_leader", "follower_high_watermark"), watermark_promises.check_founded),
+    log_knowledge_promises.CLUSTER_HANDLERS,
+    {"log_start_written": log_knowledge_promises.check_snapshot},
+    {"partition_changed": controller_promises.check_fenced},
+    {"partition_changed": metadata_promises.check_told, "deletion_confirmed": read_promises.check_deletion},
+)
 _OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
-    **{kind: (handler,) for kind, handler in request_promises.CLUSTER_HANDLERS.items()},
-    "log_recovered": (
-        log_promises.check_recovered,
-        watermark_promises.check_founded,
-        log_knowledge_promises.check_knowledge,
-    ),
-    "truncated": (log_knowledge_promises.check_knowledge,),
-    "became_leader": (watermark_promises.check_founded, log_knowledge_promises.check_knowledge),
-    "stray_found": (log_promises.check_stray,),
-    "partition_changed": (controller_promises.check_fenced, metadata_promises.check_told),
+    kind: [handlers[kind] for handlers in _OF_CLUSTER_IN_ORDER if kind in handlers]
+    for kind in sorted({kind for handlers in _OF_CLUSTER_IN_ORDER for kind in handlers})
 }
 """Kind of event → the handlers that need to know of the whole cluster; they come before those of `_HANDLERS`."""
 _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = {

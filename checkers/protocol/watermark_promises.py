@@ -47,12 +47,17 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
 
 
 def check_founded(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """A log is opened, and a leader begins, with a high watermark that some leader of this partition had reached: what
-    a checkpoint has of a deleted one of its name does not count."""
-    known: object = event.high_watermark if event.kind == "log_recovered" else event.details().get("high_watermark")
-    committed = len(partition.committed)
-    if isinstance(known, int) and known > committed and event.node not in cluster.lied_to:
-        did = "opened its log" if event.kind == "log_recovered" else f"led in leader epoch {event.leader_epoch}"
+    """A log is opened, a leader begins, and a follower goes on with a high watermark that some leader of this partition
+    had reached: what a checkpoint has of a deleted one of its name does not count."""
+    known: object = event.high_watermark if event.kind != "became_leader" else event.details().get("high_watermark")
+    committed, is_traced = len(partition.committed), event.node not in cluster.lied_to
+    if event.kind == "follower_high_watermark":
+        is_traced = is_traced and f"b{event.leader}" in partition.opened
+    if isinstance(known, int) and known > committed and is_traced:
+        did = {
+            "log_recovered": "opened its log",
+            "became_leader": f"led in leader epoch {event.leader_epoch}",
+        }.get(event.kind, f"followed b{event.leader}")
         taken = f"{event.node} {did} {event.at} with the high watermark {known}"
         reached = f"no leader's high watermark had passed {committed} since the topic was created"
         partition.report(event, "high-watermark-unfounded", committed, taken, reached)
@@ -95,6 +100,7 @@ def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) 
     """A follower joins the ISR once the leader has seen it at its high watermark and at its epoch's start."""
     positions = event.details().get("positions")
     for member, position in positions.items() if isinstance(positions, dict) else ():
+        _check_start_of_joining(partition, event, f"b{member}")
         if position < max(event.high_watermark, event.offset):
             where = "never in this leadership" if position < 0 else f"at {position}"
             partition.report(
@@ -105,6 +111,21 @@ def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) 
                 f"{event.leader_epoch}, and had seen b{member} {where}",
                 f"its high watermark was {event.high_watermark}, and its leader epoch starts at {event.offset}",
             )
+
+
+def _check_start_of_joining(partition: PartitionState, event: TraceRow, joining: str) -> None:
+    """… and once its log starts no lower: below its own start a leader cannot tell where the logs part."""
+    least, start = partition.log_starts.get(event.node, 0), partition.log_starts.get(joining, 0)
+    if start < least and joining in partition.opened and joining not in partition.removed:
+        partition.report(
+            event,
+            "isr-proposal-behind",
+            start,
+            f"{event.node} proposed the ISR {names(frozenset(event.members))} {event.at} in leader epoch "
+            f"{event.leader_epoch}",
+            f"the log of {joining} starts at {start}, and that of {event.node} at {least}: nobody knows whether they "
+            "differ below",
+        )
 
 
 def _min_isr_known_to(partition: PartitionState, event: TraceRow) -> int:

@@ -32,8 +32,8 @@ _DID: Final[Mapping[str, str]] = {
 def not_taken_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """Any event of a replica in a partition epoch below that of the newest decision that its broker has applied."""
     applied_ns, end = state.applied.get(event.node, (-1, -1))
-    if event.partition_epoch < 0 or not 0 <= applied_ns < event.time_ns:
-        return
+    if event.partition_epoch < 0 or not 0 <= applied_ns < event.time_ns or event.kind == "alter_partition_answered":
+        return  # an answer names the state in which the change was proposed
     decision = _newest(state, end)
     if decision is None or event.partition_epoch >= decision.partition_epoch:
         return

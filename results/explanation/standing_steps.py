@@ -21,7 +21,8 @@ _UNDECIDED_NS: Final = 3_000_000_000
 """So long a proposal has to wait to be taken for one that nobody decides, as for the check of liveness."""
 _NO_PROGRESS: Final = frozenset({
     "acknowledged", "append_unacknowledged", "latest_asked", "latest_told", "fetch_session", "fetch_accepted",
-    "request_fenced", "diverging", "records_refused", "alter_partition_sent",
+    "request_fenced", "diverging", "records_refused", "alter_partition_sent", "alter_partition_answered",
+    "fetch_answered", "reads_confirmed",
 })  # fmt: skip
 """Events that change nothing for replicas: requests of clients, and those that may be repeated for ever."""
 

@@ -98,8 +98,7 @@ class Log:
     @classmethod
     def open(cls, files: Files, directory: str, config: LogConfig, log_line: Callable[[str], None]) -> Log:
         """The log in `directory`, recovered; a new empty one if there is none. Raises OSError."""
-        log = cls(files, directory, config, log_line)
-        names = files.list(directory)
+        log, names = cls(files, directory, config, log_line), files.list(directory)
         bases = sorted(base for name in names if (base := base_offset_of(name)) is not None)
         for name in names:
             if name.endswith(TEMPORARY_SUFFIX):
@@ -161,8 +160,7 @@ class Log:
         """Open without checking batches. False, with no segment open, if the files are not those that were closed."""
         if bases[-1] != closed.last_base:
             return False
-        end = closed.end
-        interval = self.config.index_interval_bytes
+        end, interval = closed.end, self.config.index_interval_bytes
         for base, segment_end in zip(bases, [*bases[1:], end], strict=True):
             self._segments.add(Segment.open(self._files, self.directory, base, interval, segment_end))
         if self._segments.active.size != closed.last_size:
@@ -187,8 +185,7 @@ class Log:
         self._begin_at(bases[0])
         self._snapshots.delete_above(-1, but=bases[0])
         self.end, self.producers = bases[0], self._history.before
-        bytes_before = 0
-        reason = ""
+        bytes_before, reason = 0, ""
         for base in bases:
             segment = Segment.open(self._files, self.directory, base, self.config.index_interval_bytes, base)
             bytes_before += segment.size
@@ -247,6 +244,11 @@ class Log:
     def size(self) -> int:
         """Bytes in all segments."""
         return self._segments.size
+
+    @property
+    def before_segments(self) -> tuple[int, ProducerTable]:
+        """Where the first segment begins, and the producer table before it."""
+        return self._history.base, self._history.before
 
     def append(self, batch: bytes, *, trusted: bool = False) -> Header:
         """Append one batch, whose base offset must be `end`. Returns its header.
@@ -468,8 +470,8 @@ class Log:
     def _check_usable(self) -> None:
         """Raises OSError when an earlier failure has left the log's state on disk unknown."""
         if self._fatal_error is not None:
-            number = self._fatal_error.errno or EIO
-            raise OSError(number, f"the log failed before ({self._fatal_error})", self.directory)
+            error = self._fatal_error
+            raise OSError(error.errno or EIO, f"the log failed before ({error})", self.directory)
 
     # ---- producer snapshots --------------------------------------------------------------------------------------
 

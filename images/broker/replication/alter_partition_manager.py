@@ -8,7 +8,8 @@ certain.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest, BrokerState, PartitionData, TopicData
@@ -71,7 +72,7 @@ class AlterPartitionManager:
     async def _send(self, replica: Replica, proposal: ProposeIsr) -> None:
         certain = True
         while replica.still_proposes(proposal):
-            self._trace_sent(replica, proposal)
+            self._trace_request("alter_partition_sent", replica, proposal)
             try:
                 response = await self._channel.call(self._request(replica, proposal))
             except ConnectionLost as lost:
@@ -79,6 +80,8 @@ class AlterPartitionManager:
                 await asyncio.sleep(self._backoff_s)
                 continue
             error, answer = _read(response)
+            granted = {} if answer is None else {"partition_epoch": answer.partition_epoch}
+            self._trace_request("alter_partition_answered", replica, proposal, {"error": error.name, **granted})
             if error is ErrorCode.none:
                 replica.isr_committed(IsrCommitted(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch))
                 return
@@ -87,10 +90,12 @@ class AlterPartitionManager:
                 return
             await asyncio.sleep(self._backoff_s)
 
-    def _trace_sent(self, replica: Replica, proposal: ProposeIsr) -> None:
+    def _trace_request(
+        self, kind: str, replica: Replica, proposal: ProposeIsr, detail: Mapping[str, object] = MappingProxyType({})
+    ) -> None:
         self._trace(
             TraceEvent(
-                "alter_partition_sent",
+                kind,
                 replica.topic,
                 replica.index,
                 leader=self._node_id,
@@ -98,6 +103,7 @@ class AlterPartitionManager:
                 partition_epoch=proposal.partition_epoch,
                 broker_epoch=self._broker_epoch(),
                 members=proposal.members,
+                detail=detail,
                 topic_id=str(replica.topic_id),
             )
         )

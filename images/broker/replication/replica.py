@@ -211,6 +211,7 @@ class Replica:
             # The answer was sent on the connection on which this fetch followed, so the follower has received it.
             fetch = fetch._replace(read_index=last_answer[1])
         answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
+        self._trace.reads_confirmed(self.state, answer.step.partition, fetch.replica, connection)
         if answer.error is NO_ERROR and answer.diverging is None:
             self._trace.fetch_accepted(self.state, fetch)
         self._apply(answer.step, fetch.replica)
@@ -222,8 +223,7 @@ class Replica:
         if answer.diverging is not None:
             self._trace.diverging(self.state, fetch, answer.diverging)
             return FetchResult(NO_ERROR, high_watermark=self.state.high_watermark, diverging=answer.diverging)
-        # As in Kafka, a fetch that finds a new high watermark is answered at once, but a waiting one is not woken for
-        # it.
+        # As in Kafka, a fetch that finds a new high watermark is answered at once; a waiting one is not woken for it.
         stale = last_answer is None or last_answer[2] != self.state.high_watermark
         return self.read_for_replica(fetch.replica, fetch.leader_epoch, fetch.offset, max_bytes, at_least_one, stale)
 
@@ -250,6 +250,7 @@ class Replica:
         """Record that an answer with the current state is sent to `replica` on `connection`."""
         if self.state.leadership is not None:
             self._last_answers[replica] = (connection, self.state.leadership.read_index, self.state.high_watermark)
+            self._trace.fetch_answered(self.state, replica, connection)
 
     def fetch_for_consumer(
         self, leader_epoch: int, offset: int, last_fetched_epoch: int, max_bytes: int, at_least_one: bool
@@ -301,9 +302,8 @@ class Replica:
         return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
-        """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, or with None of
-        the record with the largest timestamp. Offset and timestamp are -1 if there is none; OFFSET_NOT_AVAILABLE if
-        there may be one above the high watermark."""
+        """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, with None of that
+        with the largest timestamp; -1 without one, and OFFSET_NOT_AVAILABLE if it may be above the high watermark."""
         record = self.log.offset_of_max_timestamp() if timestamp_ms is None else self.log.offset_for_time(timestamp_ms)
         if record is not None and record[0] < leader.readable_end(self.state, self.limits):
             return NO_ERROR, *record
@@ -439,12 +439,13 @@ class Replica:
     def _apply(self, step: PartitionStep, fetch_of: int = -1) -> None:
         """Apply the decisions upon a fetch of the follower `fetch_of`, or with -1 upon anything else."""
         before, self.state = self.state, step.partition
+        for decision in step.decisions:
+            self._apply_decision(decision, before, fetch_of)
+            if not isinstance(decision, HighWatermarkMoved):
+                self.changed_for_followers.notify_all()
         if step.decisions:
-            for decision in step.decisions:
-                self._apply_decision(decision, before, fetch_of)
-                if not isinstance(decision, HighWatermarkMoved):
-                    self.changed_for_followers.notify_all()
             self.changed.notify_all()
+        self._trace.isr_counted(self.state)
 
     def _notify_all(self) -> None:
         self.changed.notify_all()
@@ -467,9 +468,9 @@ class Replica:
             self._trace.log_start(state, decision, self.log)
             self.log.advance_start(decision.after)
             self.state = state._replace(epochs=self.log.epochs)
+            self._trace.log_start_written(self.state, self.log)
         elif isinstance(decision, Converged):
-            rounds = {"exchanges": decision.truncation_rounds}
-            self._trace.event(state, "converged", log_end=state.log_end, detail=rounds)
+            self._trace.converged(state, decision)
         elif isinstance(decision, BecameLeader):
             self._last_answers.clear()
             if self.limits.rules.enter_leader_epoch_start:
@@ -481,8 +482,7 @@ class Replica:
         elif isinstance(decision, Resigned):
             self._trace.event(state, "resigned", log_end=state.log_end)
         elif isinstance(decision, ProposeIsr):
-            watermark = before_step.high_watermark
-            self._trace.isr_proposed(state, decision, watermark, fetch_of, self._now_ms(), self.limits)
+            self._trace.isr_proposed(state, decision, before_step, fetch_of, self._now_ms(), self.limits)
             self._propose(self, decision)
         else:
             self._trace.isr_resolved(state, decision)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
+from images.broker.log.producer_state import ProducerTable
 from images.broker.log.retention import LogStartReason
 from images.broker.replication.partition import (
     BecameLeader,
+    Converged,
     HighWatermarkMoved,
     IsrResolved,
     Limits,
@@ -38,6 +40,10 @@ class ReplicaTrace:
         self._trace = trace
         self._fetched_in: dict[int, tuple[int, int, int]] = {}
         """Follower → leader epoch in which its last fetch was accepted, and the epochs that it gave."""
+        self._answered: dict[int, tuple[int, int, int]] = {}
+        """Follower → leader epoch, connection, and number of reads begun, of the last answer to it that was traced."""
+        self._isr: tuple[object, ...] = ()
+        """What was last traced of the ISR that this leader counts."""
 
     def event(
         self,
@@ -219,15 +225,25 @@ class ReplicaTrace:
             detail=detail,
         )
 
+    def log_start_written(self, state: Partition, log: Log) -> None:
+        """The new log start is on disk: what the log knows with it, and what replaces the batches that are gone."""
+        base, before = log.before_segments
+        detail = {**log_detail(log), "base": base, "producers_before": last_sequences(before)}
+        self.event(state, "log_start_written", offset=log.start, log_end=log.end, detail=detail)
+
+    def converged(self, state: Partition, change: Converged) -> None:
+        """The log fits the leader's."""
+        self.event(state, "converged", log_end=state.log_end, detail={"exchanges": change.truncation_rounds})
+
     def records_refused(self, state: Partition, header: Header | None, log: Log) -> None:
         """A batch in the leader's answer does not follow this log, or, without a header, is damaged."""
         self.event(state, "records_refused", offset=-1 if header is None else header.base_offset, log_end=log.end)
 
     def isr_proposed(
-        self, state: Partition, proposal: ProposeIsr, high_watermark: int, fetch_of: int, now_ms: int, limits: Limits
+        self, state: Partition, proposal: ProposeIsr, before: Partition, fetch_of: int, now_ms: int, limits: Limits
     ) -> None:
-        """An ISR change is proposed by a leader whose high watermark is `high_watermark` at that moment; upon a fetch
-        of the follower `fetch_of`, or with -1 upon anything else."""
+        """An ISR change is proposed by a leader whose state at that moment was `before`; upon a fetch of the follower
+        `fetch_of`, or with -1 upon anything else."""
         leadership = state.leader_state
         positions = {
             str(follower.id): -1 if follower.log_end is None else follower.log_end
@@ -239,7 +255,7 @@ class ReplicaTrace:
             "isr_proposed",
             offset=leadership.start,
             log_end=state.log_end,
-            high_watermark=high_watermark,
+            high_watermark=before.high_watermark,
             members=proposal.members,
             detail={
                 "reason": proposal.reason,
@@ -256,6 +272,36 @@ class ReplicaTrace:
                 "lag_max_ms": limits.replica_lag_time_max_ms,
             },
         )
+
+    def isr_counted(self, state: Partition) -> None:
+        """Of a leader: the ISR, its partition epoch, and the changes whose outcome it does not know, if any of these is
+        another one."""
+        leadership = state.leadership
+        if leadership is None:
+            return
+        counted = state.partition_epoch, state.isr, leadership.proposed, leadership.unresolved_members
+        if counted == self._isr:
+            return
+        self._isr = counted
+        detail: dict[str, object] = {"unresolved": list(leadership.unresolved_members)}
+        if leadership.proposed is not None:
+            detail["proposed"] = list(leadership.proposed)
+        self.event(state, "isr_counted", members=state.isr, detail=detail)
+
+    def fetch_answered(self, state: Partition, replica: int, connection: int) -> None:
+        """An answer goes to a follower: traced if it is the first one since a read of the latest offset began."""
+        answered = state.leader_epoch, connection, state.leader_state.read_index
+        if state.leader_state.read_index and self._answered.get(replica) != answered:
+            self._answered[replica] = answered
+            self.event(state, "fetch_answered", detail={"replica": replica, "connection": connection})
+
+    def reads_confirmed(self, before: Partition, after: Partition, replica: int, connection: int) -> None:
+        """A follower's fetch counts as a confirmation of reads, if it confirms more than those before."""
+        counted = [state.leadership and state.leadership.follower(replica) for state in (before, after)]
+        then, now = (follower.read_index if follower else 0 for follower in counted)
+        if now > then:
+            detail = {"replica": replica, "connection": connection, "read": now}
+            self.event(after, "reads_confirmed", detail=detail)
 
     def isr_resolved(self, state: Partition, change: IsrResolved) -> None:
         """The ISR change in flight was resolved."""
@@ -277,7 +323,16 @@ def log_detail(log: Log) -> dict[str, object]:
     behind = log.bytes_behind
     return {
         "epochs": [list(entry) for entry in log.epochs.entries],
-        "producers": {str(producer): state.batches[-1].last_sequence for producer, state in log.producers.items()},
+        "producers": last_sequences(log.producers),
+        "batches": {
+            str(producer): [[batch.base_offset, batch.last_offset + 1] for batch in state.batches]
+            for producer, state in log.producers.items()
+        },
         "producer_expiration_ms": log.config.producer_expiration_ms,
         **({"bytes_behind": behind} if behind else {}),
     }
+
+
+def last_sequences(producers: ProducerTable) -> dict[str, int]:
+    """The last sequence number of each producer, by its id."""
+    return {str(producer): state.batches[-1].last_sequence for producer, state in producers.items()}

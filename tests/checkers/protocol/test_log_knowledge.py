@@ -32,6 +32,7 @@ def told(time_s: float, kind: str, end: int, *, epochs: Sequence[tuple[int, int]
         "log_recovered": {"offset": 0, "log_end": end},
         "truncated": {"offset": end, "log_end": 6},
         "became_leader": {"offset": end, "log_end": end, "leader": 1, "leader_epoch": 2, "partition_epoch": 0},
+        "log_start_written": {"offset": 4, "log_end": end, "leader": 1, "leader_epoch": 1, "partition_epoch": 0},
     }
     return event(time_s, "b1", kind, detail, **fields[kind])
 
@@ -54,6 +55,10 @@ SIX = [*BORN, *(produced(2, sequence, sequence) for sequence in range(6))]
 """b1 leads, and its log has six batches of producer 1, with one record each."""
 BEYOND = [*SIX, started_at(4)]
 """… of which the first four have been deleted."""
+
+WRITTEN = {"epochs": ((1, 4),), "base": 3, "producers_before": {"1": 2}}
+"""What b1 tells of its log once its new start is on disk: its first segment begins at 3."""
+KNOWN_BATCHES = [[at, at + 1] for at in range(1, 6)]
 
 FORKED = [*BORN, *(produced(2, at, at) | {"leader_epoch": epoch} for at, epoch in enumerate((1, 1, 3, 3)))]
 """… two batches of leader epoch 1, and two of epoch 3."""
@@ -98,6 +103,25 @@ KEPT = {
         started_at(6),
         told(5, "log_recovered", 6, epochs=((1, 6),)) | {"offset": 6},
         told(6, "became_leader", 6, epochs=((2, 6),)),
+    ],
+    "a log whose start moves": [
+        *BEYOND,
+        told(5, "log_start_written", 6, **WRITTEN),
+        told(6, "log_recovered", 6, epochs=((1, 4),)) | {"offset": 4},
+    ],
+    "a log without records keeps the epoch of the last one": [
+        *SIX,
+        started_at(6),
+        told(5, "log_start_written", 6, **WRITTEN | {"epochs": ((1, 6),)}) | {"offset": 6},
+    ],
+    "the last five batches of a producer are known": [
+        *SIX,
+        told(4, "log_recovered", 6, batches={"1": KNOWN_BATCHES}),
+    ],
+    "batches of an earlier producer epoch are not known": [
+        *SIX,
+        produced(3, 0, 6, epoch=1),
+        told(4, "log_recovered", 7, producers={1: 0}, batches={"1": [[6, 7]]}),
     ],
     "a log that begins anew": [*SIX, told(4, "truncated", 6, epochs=(), producers={}, log_start=6)],
     "a batch of several records": [*SIX, produced(3, 6, 6, count=5), produced(4, 11, 11)],
@@ -169,6 +193,33 @@ def test_an_epoch_cache_that_is_not_of_the_records_is_found(told_of_it: Event) -
 @pytest.mark.parametrize("producers", [{}, {1: 4}, {1: 5, 2: 0}])
 def test_producers_that_are_not_those_of_the_log_are_found(producers: dict[int, int]) -> None:
     assert found([*SIX, told(4, "log_recovered", 6, producers=producers)]) == ["producer-state-wrong"]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"epochs": ((1, 5),)}, {"producers_before": {}}, {"producers_before": {"1": 3}}, {"base": 4}]
+)
+def test_what_a_log_knows_of_deleted_batches_is_of_them(facts: dict[str, Any]) -> None:
+    wrong = "epoch-cache-wrong" if "epochs" in facts else "producer-state-wrong"
+    assert found([*BEYOND, told(5, "log_start_written", 6, **WRITTEN | facts)]) == [wrong]
+
+
+def test_a_restart_does_not_forget_the_producers_of_deleted_batches() -> None:
+    of_two = [*BORN, produced(2, 0, 0, producer=2), *(produced(2, at, at + 1) for at in range(5)), started_at(4)]
+    kept = told(5, "log_start_written", 6, **WRITTEN | {"producers_before": {"1": 1, "2": 0}}, producers={1: 4, 2: 0})
+    reopened = told(6, "log_recovered", 6, epochs=((1, 4),), producers={1: 4}) | {"offset": 4}
+    assert found([*of_two, kept]) == []
+    assert found([*of_two, kept, reopened]) == ["producer-state-wrong"]
+
+
+@pytest.mark.parametrize("batches", [KNOWN_BATCHES[1:], [[0, 1], *KNOWN_BATCHES], [*KNOWN_BATCHES[:-1], [5, 7]]])
+def test_other_batches_of_a_producer_than_its_last_five_are_found(batches: list[list[int]]) -> None:
+    assert found([*SIX, told(4, "log_recovered", 6, batches={"1": batches})]) == ["producer-state-wrong"]
+
+
+@pytest.mark.parametrize("kept", [{"epochs": ((1, 6),), "producers": {}}, {"epochs": (), "producers": {1: 5}}])
+def test_a_log_that_begins_anew_knows_nothing(kept: dict[str, Any]) -> None:
+    wrong = "epoch-cache-wrong" if kept["epochs"] else "producer-state-wrong"
+    assert found([*SIX, told(4, "truncated", 6, log_start=6, **kept)]) == [wrong]
 
 
 def test_a_batch_of_an_earlier_producer_epoch_is_out_of_sequence() -> None:

@@ -1,0 +1,66 @@
+"""Promises about where a leader finds that its log and a follower's part. See `checkers.protocol.checker`.
+
+A leader compares the follower's last leader epoch, and where its log ends, with its own log (docs/protocol.md,
+section 1). Where it compares wrongly, a follower keeps records that its leader does not have, or loses some that it
+has. Neither does harm by itself: another leader may find it, or nobody reads there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from checkers.evidence import CheckSettings
+from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of
+from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler
+from checkers.tables import TraceRow
+
+
+def epoch_end(entries: list[CachedEpoch], log_end: int, epoch: int) -> CachedEpoch:
+    """The greatest leader epoch up to `epoch` in a log with these epochs, and where that ends; `epoch` itself where the
+    log has none."""
+    shared = [entry.epoch for entry in entries if entry.epoch <= epoch]
+    end = next((entry.start for entry in entries if entry.epoch > epoch), log_end)
+    return CachedEpoch(shared[-1] if shared else epoch, end)
+
+
+def _fetch_accepted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The record before a position has the leader epoch that the follower's log has there."""
+    log, start, detail = partition.log(event.node), partition.log_starts.get(event.node, 0), event.details()
+    epoch, replica = detail.get("last_epoch", UNKNOWN), detail.get("replica")
+    if epoch < 0 or not start < event.offset <= len(log) or log[event.offset - 1] in (UNKNOWN, epoch):
+        return
+    partition.report(
+        event,
+        "fetch-of-another-log",
+        event.offset - 1,
+        f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}, in leader "
+        f"epoch {event.leader_epoch}",
+        f"the last record of b{replica} is of leader epoch {epoch}; {event.node} has one of epoch "
+        f"{log[event.offset - 1]} there: their logs part before",
+    )
+
+
+def _diverging(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A leader answers with the greatest leader epoch of its log up to the follower's last one, and where that ends."""
+    log, start, detail = partition.log(event.node), partition.log_starts.get(event.node, 0), event.details()
+    entries = epoch_cache_of(log, start)
+    if not entries or "fetched" not in detail:
+        return
+    leads_from = partition.epoch_starts.get(event.node, UNKNOWN)
+    if entries[-1].epoch != event.leader_epoch:
+        entries.append(CachedEpoch(event.leader_epoch, leads_from))
+    epoch, fetch_offset = detail["fetched"]
+    expected = epoch_end(entries, len(log), epoch)
+    if leads_from < 0 or epoch > entries[-1].epoch or (detail["epoch"], event.offset) == expected:
+        return
+    partition.report(
+        event,
+        "divergence-misstated",
+        min(event.offset, expected.start),
+        f"{event.node} answered b{detail['replica']}, whose log ends at {fetch_offset} in leader epoch {epoch}, "
+        f"{event.at} that its own has epoch {detail['epoch']} up to {event.offset}",
+        f"it has epoch {expected.epoch} up to {expected.start}",
+    )
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {"fetch_accepted": _fetch_accepted, "diverging": _diverging}
