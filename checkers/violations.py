@@ -48,6 +48,7 @@ INEXCUSABLE = frozenset(
         "quorum-not-maximal-isr",
         "isr-change-kept",
         "isr-change-sent-again",
+        "isr-change-taken-back-early",
         "read-confirmed-early",
         "fetch-of-another-log",
         "divergence-misstated",

@@ -78,6 +78,8 @@ isr-change-given-up       a leader gives a refused change up if newer metadata i
 isr-change-kept           a change that a leader counts as in flight, or as one that may still be made, was proposed in
                           the partition epoch that it knows
 isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again
+isr-change-taken-back-early  a leader takes a change back once it is refused for its members, and no earlier request
+                          with it may still arrive
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows

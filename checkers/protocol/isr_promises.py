@@ -78,12 +78,15 @@ def check_quorums(partition: PartitionState) -> None:
 
 def _proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.ended_proposals.pop(event.node, None)
+    partition.lost_requests.pop(event.node, None)
 
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A granted change has a partition epoch of its own: by that the leader knows that it is made."""
     detail = event.details()
     granted = detail.get("partition_epoch")
+    if detail.get("sent"):
+        partition.lost_requests[event.node] = event
     if detail["error"] in _FINAL:
         partition.ended_proposals[event.node] = event
     elif detail["error"] == "none" and isinstance(granted, int) and granted <= event.partition_epoch:
@@ -95,6 +98,31 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
             f"it had proposed that in partition epoch {event.partition_epoch}, and the answer has {granted}: no leader "
             "can tell that from the state before, and the change stays in flight",
         )
+
+
+def _rejected(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A leader takes a change back that is certainly not made: it was refused for its members, and no earlier request
+    with it may still arrive."""
+    detail, lost = event.details(), partition.lost_requests.get(event.node)
+    if not detail.get("rolled_back"):
+        return
+    if detail["error"] != "ineligible_replica":
+        why = f"it was refused with {detail['error']}: the controllers may have made it before"
+    elif lost is not None and _place(lost) == _place(event):
+        why = f"a request with it had no answer {lost.at}, and may be granted later, once the member may join again"
+    else:
+        return
+    partition.report(
+        event,
+        "isr-change-taken-back-early",
+        UNKNOWN,
+        f"{event.node} took its last proposal back {event.at}, and counts the ISR {names(frozenset(event.members))}",
+        why,
+    )
+
+
+def _place(event: TraceRow) -> tuple[int, int]:
+    return event.leader_epoch, event.partition_epoch
 
 
 def _sent(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -114,7 +142,7 @@ def _sent(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
 
 
 def _change(event: TraceRow) -> tuple[object, ...]:
-    return event.leader_epoch, event.partition_epoch, frozenset(event.members)
+    return *_place(event), frozenset(event.members)
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
@@ -123,4 +151,5 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "isr_proposed": _proposed,
     "alter_partition_answered": _answered,
     "alter_partition_sent": _sent,
+    "isr_rejected": _rejected,
 }

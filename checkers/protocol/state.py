@@ -306,6 +306,8 @@ class PartitionState:
     these."""
     ended_proposals: dict[str, TraceRow] = field(default_factory=dict)
     """Leader → the answer after which its last proposal is not to be sent again."""
+    lost_requests: dict[str, TraceRow] = field(default_factory=dict)
+    """Leader → a request with its last proposal that may have arrived and has no answer."""
     reads_begun: dict[str, object] = field(default_factory=dict)
     """Leader → the number of the read of the latest offset that began last."""
     answered_reads: dict[tuple[str, object, object], tuple[int, object]] = field(default_factory=dict)

@@ -77,6 +77,7 @@ class AlterPartitionManager:
                 response = await self._channel.call(self._request(replica, proposal))
             except ConnectionLost as lost:
                 certain = certain and not lost.sent
+                self._trace_request("alter_partition_answered", replica, proposal, {"error": "lost", "sent": lost.sent})
                 await asyncio.sleep(self._backoff_s)
                 continue
             error, answer = _read(response)

@@ -33,8 +33,8 @@ def counted(time_s: float, partition_epoch: int, isr: Sequence[int], **in_flight
     return event(time_s, "b1", "isr_counted", detail, members=list(isr), partition_epoch=partition_epoch, **LED)
 
 
-def rolled_back(time_s: float) -> Event:
-    detail = {"error": "ineligible_replica", "rolled_back": True}
+def rolled_back(time_s: float, error: str = "ineligible_replica") -> Event:
+    detail = {"error": error, "rolled_back": True}
     return event(time_s, "b1", "isr_rejected", detail, members=[1, 2], partition_epoch=1, **LED)
 
 
@@ -106,6 +106,14 @@ KEPT = {
         proposed(6, 1, 2, 3),
         sent(6),
     ],
+    "a change is taken back that is certainly not made": [
+        *JOINING,
+        sent(4),
+        answered(5, "lost", sent=False),
+        sent(6),
+        answered(7, "ineligible_replica"),
+        rolled_back(7),
+    ],
     "a granted change has a new partition epoch": [*JOINING, sent(4), answered(5, "none", partition_epoch=2)],
     "a fetch confirms the reads before the answer that it follows": [
         *COPIED,
@@ -137,6 +145,14 @@ BROKEN = {
     "a change that was given up outlives newer metadata": (
         [*JOINING, decided(4, 2, 1, 1, (1, 2)), counted(5, 2, (1, 2), unresolved=(3,))],
         "isr-change-kept",
+    ),
+    "a change is taken back although a request with it may arrive": (
+        [*JOINING, sent(4), answered(5, "lost", sent=True), sent(6), answered(7, "ineligible_replica"), rolled_back(7)],
+        "isr-change-taken-back-early",
+    ),
+    "a change is taken back that may have been made before": (
+        [*JOINING, sent(4), answered(5, "invalid_update_version"), rolled_back(5, "invalid_update_version")],
+        "isr-change-taken-back-early",
     ),
     "a refused change is sent again": (
         [*JOINING, sent(4), answered(5, "ineligible_replica"), sent(6)],

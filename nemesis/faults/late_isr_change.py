@@ -1,0 +1,120 @@
+"""A proposal to let a follower into the ISR that arrives when the follower may not join any more.
+
+A leader proposes a follower that it knows as unfenced, in the life whose fetch it has seen. Until the controllers read
+that, the follower may have been fenced, or be in another life, and the change is refused as that of an ineligible
+replica (KIP-903). What a leader does then is hardly ever seen otherwise: it has to give the change up, although an
+earlier request with it may still arrive and be granted, once the follower may join again.
+
+1. A follower and its leader do not reach each other until the follower is out of the ISR. They do again, and it catches
+   up; the request to let it in is held, and so is every repetition.
+2. The process of the follower stops cleanly and starts again, until it is registered or unfenced. With `fenced` it does
+   not reach the controllers instead, until they have fenced it.
+3. The requests arrive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.fault import Family, Fault
+from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
+from nemesis.faults.scripted.script import until_occurred, until_taken
+from nemesis.handle import FaultHandle
+from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, MessageRule, both_ways, one_way
+from nemesis.situation import Event, Occurrence
+
+_LIMIT: Final = 4.0
+"""Longest wait for anything, in multiples of the cluster's patience."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateIsrChange(Fault):
+    """Hold the request to let a follower into the ISR until it is fenced, or in another life."""
+
+    name: ClassVar[str] = "late-isr-change"
+    number: ClassVar[int] = 4
+    family: ClassVar[Family] = MessageFault.family
+    weight: ClassVar[float] = 2.0
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    ends_by_itself: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
+
+    partition: int = 0
+    fenced: bool = False
+    """The follower is fenced; else its process stops and starts again."""
+    patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition; None where an ISR without the follower is so small that the follower stays eligible to lead:
+        its new life then changes the partition, and the request is outdated."""
+        cluster = draws.cluster
+        if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
+            return None
+        return cls(draws.partition(), draws.random.random() < 0.5, draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held or down at the end comes back then."""
+        (leader,) = await handle.resolve(self.targets())
+        followers = [each for each in handle.situation.partition(self.partition).isr if each != leader]
+        if not followers:
+            handle.notes.append("the ISR has no follower")
+            return
+        follower, controllers = handle.random.choice(followers), handle.cluster.controllers
+        handle.add_targets((follower,))
+        since = len(handle.situation.events)
+        reunite = await handle.cut(both_ways([leader], [follower]))
+        if not await self._until(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since):
+            return
+        rule = MessageRule(API_KEYS[NodeRequest.ALTER_PARTITION], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
+        let_pass, taken = await handle.intercept(one_way([leader], controllers), rule)
+        await reunite()
+        if not await until_taken(handle, taken, self._limit_s):
+            handle.notes.append(f"{follower} was not proposed")
+            return
+        await self._sleep(handle, 0.05, 0.15)  # other partitions may have come first
+        since = len(handle.situation.events)
+        if self.fenced:
+            await handle.cut(both_ways([follower], controllers))
+            await self._until(handle, Event(Occurrence.FENCED, follower), since)
+        else:
+            start = await handle.stop(follower)
+            await self._sleep(handle, 0.02, 0.3)
+            await start()
+            moment = handle.random.choice((Occurrence.REGISTERED, Occurrence.UNFENCED))
+            await self._until(handle, Event(moment, follower), since)
+        await let_pass()
+        await self._sleep(handle, 0.5, 1.5)
+
+    async def _until(self, handle: FaultHandle, awaited: Event, since: int) -> bool:
+        if await until_occurred(handle, lambda event: event == awaited, since, self._limit_s):
+            return True
+        handle.notes.append(f"{awaited.subject}: not {awaited.kind} in time")
+        return False
+
+    @property
+    def _limit_s(self) -> float:
+        return _LIMIT * self.patience_ms / 1000
+
+    async def _sleep(self, handle: FaultHandle, shortest: float, longest: float) -> None:
+        """A pause, drawn in multiples of the cluster's patience."""
+        await handle.sleep(handle.random.uniform(shortest, longest) * self.patience_ms / 1000)
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """A follower may catch up too late."""
+        return False
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart."""
+        return frozenset({EnvironmentCapability.MESSAGES})
+
+    def targets(self) -> tuple[str, ...]:
+        """The leader of the partition."""
+        return (f"leader/{self.partition}",)
+
+    def describe(self) -> str:
+        """What the follower goes through."""
+        return f"a late proposal of a follower that is {'fenced' if self.fenced else 'restarted'}"
