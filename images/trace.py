@@ -99,21 +99,33 @@ latest_told               leader      high_watermark in the answer, members=the 
 coordinator_loaded        leader      of __consumer_offsets, when it begins to serve its groups: offset=log start,
                                       log_end of what it loaded, high_watermark; detail:
                                       {group: {partition: committed offset}}
+group_loaded              leader      … before that, of each group: log_end, high_watermark; detail: group, state, at_ms
+                                      on its own clock, generation, leader, protocol, record {id: [instance id, session
+                                      timeout in ms, rebalance timeout in ms, assignment]}
+group_request             leader      … log_end, high_watermark, when it judges a request of a member; detail: group,
+                                      api (join, sync, heartbeat, leave, commit), error that it is answered with at
+                                      once, or waits, at_ms on its own clock, member, instance, said=generation that
+                                      it gave; of a join as=member id that it has now, session_ms, rebalance_ms, told if
+                                      answered at once; of a sync assigned {id: assignment}
 generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
-                                      members
+                                      members, told {id: [generation, leader, members] in the answer to its join}
 group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
                                       generation, storing=a record that is not committed yet, members {id: the answer
-                                      that it waits for}, held {partition: committed offset that it has}
+                                      that it waits for}, held {partition: committed offset that it has}, at_ms
 group_assigned            leader      … log_end, high_watermark, when the leader of a generation has assigned its
                                       partitions; detail: group, generation, leader=member, members {id: its assignment
                                       in hexadecimal digits}
 assignment_told           leader      … log_end, high_watermark, when a member gets its assignment; detail: group,
                                       generation, members, as above
 group_storing             leader      … offset=base, log_end of the record that begins a generation, or of that of its
-                                      assignment, high_watermark, when it is appended; detail: group, generation, error
-                                      that keeps it from being appended, or none
+                                      assignment, high_watermark, when it is appended; detail: group, generation,
+                                      leader, protocol, record, as of group_loaded, error that keeps it from being
+                                      appended, or none
 group_stored              leader      … offset=base of such a record, log_end, high_watermark, when it is taken for
                                       committed, or given up; detail: group, generation, error
+offsets_storing           leader      … offset=base, log_end of a batch, high_watermark, when it is appended; detail:
+                                      changes [[group, partition, committed offset]] in the order of the records, no
+                                      offset where it is deleted, no partition where the group is
 offsets_committed         leader      … offset=base of the record, log_end, high_watermark, when the commit is answered;
                                       detail: group, member, generation it gave, current=of the group, offsets,
                                       held {partition: committed offset that it has with that}
@@ -224,12 +236,15 @@ KINDS: Final = frozenset(
         "latest_asked",
         "latest_told",
         "coordinator_loaded",
+        "group_loaded",
+        "group_request",
         "generation_begun",
         "group_changed",
         "group_assigned",
         "assignment_told",
         "group_storing",
         "group_stored",
+        "offsets_storing",
         "offsets_committed",
         "commit_failed",
         "offsets_told",

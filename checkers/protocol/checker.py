@@ -42,6 +42,22 @@ assignment-never-made     a member gets its partitions in a generation once the 
 assignment-told-early     a member gets its partitions once a record in which it has them is committed
 commit-not-fenced         a coordinator takes commits of the group's current generation only, and of that none between
                           its JoinGroups and its assignment
+group-loaded-otherwise    a coordinator has of each group that it loads what its last record in the log says: members
+                          with instance ids and timeouts, generation, leader, protocol, assignments; one without a
+                          leader waits for joins
+offsets-held-otherwise    the committed offsets that a coordinator has loaded, and that it has with its answers, are
+                          those of the records below its high watermark, the last one of each partition
+request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup and OffsetCommit get the answer that the state of
+                          the group has for their sender: its member id, instance id and generation
+member-removed            a member goes when it has left, when another one of its instance takes its place, at the end
+                          of its session, or when a rebalance has waited for it for the longest rebalance timeout
+member-kept               … and stays no longer than its session timeout after the last contact
+rebalance-overdue         a group waits for its members no longer than the longest rebalance timeout
+generation-without-join   a generation begins with members that have all joined since its rebalance began
+generation-repeated       … with a number above that of all that have begun
+joins-answered-otherwise  … and their answers agree in its number and its leader, a member, which is told all members
+assignment-told-otherwise a member gets what the leader of its generation has assigned to it, or to the one of its
+                          instance that was in its place
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
 log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested until
                           then, unless the topic has the retention that it names (`checkers.deletions`)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import SEQUENCE_MODULUS, CheckSettings
+from checkers.protocol.group_state import GroupsState
 from checkers.tables import TraceRow
 
 UNKNOWN = -1
@@ -326,6 +327,7 @@ class PartitionState:
     """(Coordinator, group) → the members with their partitions in the record that it appends next."""
     member_records: dict[tuple[str, object, str], TraceRow] = field(default_factory=dict)
     """(Group, generation, member) → the first record with its partitions; a refused one if none was appended."""
+    groups: GroupsState = field(default_factory=GroupsState)
     candidates_to_check: bool = False
     """Something happened in this instant, so that the candidates are to be checked at its end."""
     violations: list[ProtocolViolation] = field(default_factory=list)
@@ -401,6 +403,8 @@ class ClusterState:
     """Node → the end of the metadata that takes effect in its life."""
     applied_ns: dict[str, int] = field(default_factory=dict)
     """Node → time in ns since which it does."""
+    deleted_topics: set[str] = field(default_factory=set)
+    """By name, also where there is a new one of it."""
 
     def stands(self, broker: int, standing: BrokerStanding) -> None:
         """Note a change of a broker, which may be traced late."""

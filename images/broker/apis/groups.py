@@ -49,6 +49,7 @@ from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, TopicPartition, partition_for, storable
 from images.broker.groups.shard import Shard
+from images.broker.groups.trace_details import join_told, said_by
 from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.ports import NodePorts
@@ -208,8 +209,10 @@ class GroupCoordinator:
         )
         group = shard.groups.get(body.group_id)
         if group is None and join_request.member_id:
+            _trace_join(shard, body.group_id, join_request, JoinAnswer(body.member_id, ErrorCode.unknown_member_id), "")
             return join_response(JoinAnswer(join_request.member_id, ErrorCode.unknown_member_id))
         step = join(group or Group(body.group_id), join_request, shard.now_ms(), self._limits)
+        _trace_join(shard, body.group_id, join_request, step.answer, step.waiting_member_id)
         return join_response(await shard.join_answer(body.group_id, step))
 
     async def sync_group(self, request: Request[SyncGroupRequest]) -> SyncGroupResponse:
@@ -219,11 +222,16 @@ class GroupCoordinator:
             return sync_response(SyncAnswer(body.member_id, ErrorCode.inconsistent_group_protocol))
         shard, error = self._find(body.group_id)
         group = shard.groups.get(body.group_id) if shard is not None else None
+        caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
+        if shard is not None and group is None:
+            shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_by(caller))
         if shard is None or group is None:
             return sync_response(SyncAnswer(body.member_id, error if shard is None else ErrorCode.unknown_member_id))
-        caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
         assignments = {item.member_id: item.assignment for item in body.assignments}
         step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
+        assigned = {member: content.hex() for member, content in assignments.items()}
+        sync_error = step.answer.error if step.answer is not None else None
+        shard.judged(body.group_id, "sync", sync_error, {**said_by(caller), "assigned": assigned})
         return sync_response(await shard.sync_answer(body.group_id, step))
 
     async def heartbeat(self, request: Request[HeartbeatRequest]) -> HeartbeatResponse:
@@ -234,11 +242,12 @@ class GroupCoordinator:
             error = ErrorCode.none
         if shard is not None:
             group = shard.groups.get(body.group_id)
+            caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
             if group is None:
                 error = ErrorCode.unknown_member_id
             else:
-                caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
                 shard.groups[body.group_id], error = heartbeat(group, caller, shard.now_ms())
+            shard.judged(body.group_id, "heartbeat", error, said_by(caller))
         return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
     async def leave_group(self, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
@@ -251,6 +260,8 @@ class GroupCoordinator:
             member_error = ErrorCode.unknown_member_id
             if shard is not None and group is not None:
                 step, member_error = leave(group, member.member_id, member.group_instance_id, shard.now_ms())
+                leaving = {"member": member.member_id, "instance": member.group_instance_id}
+                shard.judged(body.group_id, "leave", member_error, leaving)
                 shard.apply(body.group_id, step)
             answers.append(
                 MemberResponse(
@@ -273,6 +284,7 @@ class GroupCoordinator:
             group, error = check_commit(shard.groups.get(body.group_id), caller, shard.now_ms(), self._limits)
             if group is not None:
                 shard.groups[body.group_id] = group
+            shard.judged(body.group_id, "commit", error, said_by(caller))
         if shard is not None and error is ErrorCode.none:
             offsets = []
             for key, part in _partitions(body.topics):
@@ -357,6 +369,21 @@ class GroupCoordinator:
                 error = await shard.delete(name)
             results.append(DeletableGroupResult(group_id=name, error_code=error))
         return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
+
+
+def _trace_join(
+    shard: Shard, group: str, request: JoinRequest, answer: JoinAnswer | SyncAnswer | None, waiting: str
+) -> None:
+    facts: dict[str, object] = {
+        "member": request.member_id,
+        "instance": request.instance_id,
+        "as": waiting or (answer.member_id if answer is not None else ""),
+        "session_ms": request.session_timeout_ms,
+        "rebalance_ms": request.rebalance_timeout_ms,
+    }
+    if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.none:
+        facts["told"] = join_told(answer)
+    shard.judged(group, "join", answer.error if answer is not None else None, facts)
 
 
 def _new_member_id(prefix: str, random: Random) -> str:

@@ -18,6 +18,15 @@ from images.broker.groups.group import Group, GroupState, JoinAnswer, SyncAnswer
 from images.broker.groups.records import OffsetAndMetadata, TopicPartition
 from images.wire.field_values import NO_THROTTLE
 
+APPEND_ERRORS = {
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
+    ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
+}
+"""Errors for group requests when the coordinator could not append."""
+
 
 def join_response(answer: JoinAnswer) -> JoinGroupResponse:
     """The response to JoinGroup."""

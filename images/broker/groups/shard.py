@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.groups.answers import APPEND_ERRORS
 from images.broker.groups.group import (
     NEVER_MS,
     Caller,
@@ -56,7 +57,7 @@ from images.broker.groups.records import (
     encode_offset,
 )
 from images.broker.groups.tombstones import Tombstones
-from images.broker.groups.trace_details import offsets_by_name, waiting_for
+from images.broker.groups.trace_details import generation_told, offset_changes, offsets_by_name, record_of, waiting_for
 from images.broker.replication import leader as leading
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import ACKS_ALL, Replica
@@ -70,15 +71,6 @@ Answer = TypeVar("Answer", JoinAnswer, SyncAnswer)
 
 _LOAD_BYTES = 1 << 20
 _RECHECK_S = 1.0
-
-_ERRORS = {
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
-    ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
-}
-"""Errors for group requests when the coordinator could not append."""
 
 
 class _Uncommitted(NamedTuple):
@@ -162,6 +154,8 @@ class Shard:
         now_ms = self.now_ms()
         self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
         self.loaded = True
+        for name, group in self.groups.items():
+            self._trace_now("group_loaded", name, {"state": str(group.state), "at_ms": now_ms, **record_of(group)})
         replica.coordinated(
             "coordinator_loaded",
             replica.log.start,
@@ -206,10 +200,9 @@ class Shard:
             return
         before, self.groups[name] = self.groups.get(name), step.group
         self._trace_group(before, step.group)
-        if step.group.state is GroupState.COMPLETING and any(
-            isinstance(one, JoinAnswer) and one.error is ErrorCode.none for one in step.decisions
-        ):
-            self._trace_generation(name, step.group)
+        told = generation_told(step.group, step.decisions)
+        if step.group.state is GroupState.COMPLETING and told:
+            self._trace_now("generation_begun", name, told)
         for decision in step.decisions:
             if isinstance(decision, StoreGroup | StoreReplacement):
                 self._store(name, decision)
@@ -225,24 +218,25 @@ class Shard:
         """Trace a group that waits for something else than before."""
         detail = waiting_for(group)
         if before is None or waiting_for(before) != detail:
-            self._trace_now("group_changed", group.id, {**detail, "held": self._held(group.id)})
+            self._trace_now("group_changed", group.id, {**detail, "held": self._held(group.id), "at_ms": self.now_ms()})
 
     def _trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
         """Trace an event of a group that has no record of its own."""
         end = self._replica.state.log_end
         self._replica.coordinated(kind, end, end, {"group": name, **detail})
 
-    def _trace_storing(self, name: str, generation: int, append_result: AppendResult) -> None:
-        detail = {"group": name, "generation": generation, "error": append_result.error.name}
+    def judged(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
+        """Trace how a request of a member is judged, before anything changes; without an error it waits."""
+        verdict = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
+        self._trace_now("group_request", name, {**verdict, **facts})
+
+    def _trace_storing(self, record: Group, append_result: AppendResult) -> None:
+        detail = {"group": record.id, **record_of(record), "error": append_result.error.name}
         self._replica.coordinated("group_storing", append_result.base_offset, append_result.end, detail)
 
     def _trace_stored(self, name: str, generation: int, append_result: AppendResult, error: ErrorCode) -> None:
         detail = {"group": name, "generation": generation, "error": error.name}
         self._replica.coordinated("group_stored", append_result.base_offset, append_result.end, detail)
-
-    def _trace_generation(self, name: str, group: Group) -> None:
-        members = [member.id for member in group.members]
-        self._trace_now("generation_begun", name, {"generation": group.generation, "members": members})
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Apply the step of a join, and wait for its response."""
@@ -299,7 +293,7 @@ class Shard:
             "group_assigned", name, {"generation": store.generation, "leader": group.leader, "members": assigned}
         )
         append_result = self._append((encode_group(group, self.record_ms()),))
-        self._trace_storing(name, store.generation, append_result)
+        self._trace_storing(group, append_result)
         if isinstance(store, StoreReplacement):
             self._spawn(self._report_replacement(name, store, append_result))
         else:
@@ -312,7 +306,7 @@ class Shard:
             return
         record = generation_record(self.groups[name], store.generation)
         append_result = self._append((encode_group(record, self.record_ms()),))
-        self._trace_storing(name, store.generation, append_result)
+        self._trace_storing(record, append_result)
         self._spawn(self._report_generation(name, store.generation, append_result))
 
     async def _report_generation(self, name: str, generation: int, append_result: AppendResult) -> None:
@@ -476,7 +470,12 @@ class Shard:
     def _append_now(self, content: Records) -> AppendResult:
         if not self.leads:
             return AppendResult(ErrorCode.not_leader_or_follower)
-        return self._replica.append(batches.build(content, timestamp_ms=self.record_ms()), ACKS_ALL)
+        append_result = self._replica.append(batches.build(content, timestamp_ms=self.record_ms()), ACKS_ALL)
+        changes = offset_changes(content)
+        if changes and append_result.error is ErrorCode.none:
+            base, end = append_result.base_offset, append_result.end
+            self._replica.coordinated("offsets_storing", base, end, {"changes": changes})
+        return append_result
 
     async def _wait_until_committed(self, append_result: AppendResult) -> ErrorCode:
         error = append_result.error
@@ -485,7 +484,7 @@ class Shard:
         if error is ErrorCode.none:
             self._replica.append_answered(append_result, ACKS_ALL, error)
             self._apply_committed_offsets()
-        return _ERRORS.get(error, error)
+        return APPEND_ERRORS.get(error, error)
 
 
 _SUPERSEDED = ErrorCode.rebalance_in_progress

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from images.broker.groups.group import Group
-from images.broker.groups.records import OffsetAndMetadata, TopicPartition
+from kio.schema.errors import ErrorCode
+
+from images.broker.groups.group import Caller, Decision, Group, JoinAnswer
+from images.broker.groups.records import OffsetAndMetadata, OffsetRecord, Records, TopicPartition, decode
 
 
 def offsets_by_name(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[str, int]:
@@ -13,7 +15,53 @@ def offsets_by_name(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict
     return {f"{key.topic}-{key.partition}": value.offset for key, value in sorted(offsets.items())}
 
 
+def offset_changes(records: Records) -> list[list[object]]:
+    """What records do to committed offsets: [group, partition by name, offset], None for one that is deleted; with no
+    partition, the group is deleted."""
+    changes: list[list[object]] = []
+    for key, value in records:
+        entry = decode(key, value)
+        if isinstance(entry, OffsetRecord):
+            offset = None if entry.value is None else entry.value.offset
+            changes.append([entry.group, f"{entry.topic}-{entry.partition}", offset])
+        elif entry.value is None:
+            changes.append([entry.group, None, None])
+    return changes
+
+
 def waiting_for(group: Group) -> dict[str, object]:
     """The state of a group, and the answers that its members wait for."""
     waits = {member.id: "join" if member.joining else "sync" if member.syncing else "" for member in group.members}
     return {"state": str(group.state), "generation": group.generation, "storing": group.storing, "members": waits}
+
+
+def record_of(group: Group) -> dict[str, object]:
+    """What a record of a group has of it: {member: [instance id, session timeout, rebalance timeout, assignment]}."""
+    members = {
+        member.id: [
+            member.instance_id,
+            member.session_timeout_ms,
+            member.rebalance_timeout_ms,
+            member.assignment.hex(),
+        ]
+        for member in group.members
+    }
+    return {"generation": group.generation, "leader": group.leader, "protocol": group.protocol, "record": members}
+
+
+def generation_told(group: Group, decisions: Iterable[Decision]) -> dict[str, object]:
+    """A generation, and what the answers to the joins of its members say of it."""
+    joins = [one for one in decisions if isinstance(one, JoinAnswer) and one.error is ErrorCode.none]
+    told = {one.member_id: join_told(one) for one in joins}
+    members = [member.id for member in group.members]
+    return {"generation": group.generation, "members": members, "told": told} if told else {}
+
+
+def join_told(answer: JoinAnswer) -> list[object]:
+    """The generation, the leader and the members that the answer to a join gives."""
+    return [answer.generation, answer.leader, [member_id for member_id, _, _ in answer.members]]
+
+
+def said_by(caller: Caller) -> dict[str, object]:
+    """What a request says of its sender."""
+    return {"member": caller.member_id, "said": caller.generation, "instance": caller.instance_id}

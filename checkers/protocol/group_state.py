@@ -1,0 +1,149 @@
+"""State of consumer groups according to a trace: what each coordinator has of them, and what their log has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PREPARING: Final = "PreparingRebalance"
+COMPLETING: Final = "CompletingRebalance"
+STABLE: Final = "Stable"
+EMPTY: Final = "Empty"
+JOIN, SYNC = "join", "sync"
+AWAKE_MS_MAX: Final = 100
+"""Of the time between two events of a coordinator, as much counts as time in which it could act: it may be paused."""
+
+Offsets = dict[str, dict[str, int]]
+"""Group → partition → committed offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a member said of itself when it joined last."""
+
+    instance: str | None
+    session_ms: int
+    rebalance_ms: int
+
+
+@dataclass(slots=True)
+class HeldMember:
+    """A member, as a coordinator has it."""
+
+    identity: Identity
+    wait: str
+    """The answer that it waits for: `join`, `sync` or empty."""
+    contact_ms: int
+    """The last contact, on the coordinator's clock."""
+    overdue_ms: int = 0
+    """Time in which the coordinator could have removed it."""
+
+    def expires_ms(self) -> int | None:
+        """The end of its session; None while it waits for an answer."""
+        return None if self.wait else self.contact_ms + self.identity.session_ms
+
+
+@dataclass(slots=True)
+class HeldGroup:
+    """A group, as a coordinator has it."""
+
+    state: str = EMPTY
+    generation: int = 0
+    storing: bool = False
+    since_ms: int = 0
+    """When the wait for its members began."""
+    longest_ms: int = 0
+    """The longest rebalance timeout of its members then."""
+    members: dict[str, HeldMember] = field(default_factory=dict)
+    pending: set[str] = field(default_factory=set)
+    """Member ids that clients were given to join with."""
+    left: set[str] = field(default_factory=set)
+    """Members whose LeaveGroup was accepted."""
+    overdue_ms: int = 0
+    """Time in which the coordinator could have ended a rebalance that has lasted too long."""
+
+    def holder(self, instance: str | None) -> str | None:
+        """The member with this instance id."""
+        if instance is None:
+            return None
+        return next((one for one, member in self.members.items() if member.identity.instance == instance), None)
+
+    def waits_until_ms(self) -> int | None:
+        """The end of the wait for members; None where there is none."""
+        waits = self.state in (PREPARING, COMPLETING) and not self.storing
+        return self.since_ms + self.longest_ms if waits else None
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """A leader of a partition of `__consumer_offsets`, with its groups."""
+
+    serving: bool = False
+    loaded: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Group → what it has loaded of it."""
+    groups: dict[str, HeldGroup] = field(default_factory=dict)
+    at_ms: int = 0
+    """Its clock at its last event."""
+    offsets: Offsets | None = None
+    """Below its high watermark; None where its log is not known."""
+    uncommitted: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
+    """(end, changes) of the records above it."""
+
+    def commit(self, high_watermark: int) -> None:
+        """Apply the changes of offsets that are below the high watermark."""
+        while self.uncommitted and self.uncommitted[0][0] <= high_watermark:
+            change = self.uncommitted.pop(0)
+            if self.offsets is not None:
+                change_offsets(self.offsets, change[1])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChange:
+    """A record, or a batch of records, in a log of `__consumer_offsets`."""
+
+    base: int
+    end: int
+    epoch: int
+    group: str = ""
+    """Of a record of a group."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    changes: tuple[list[Any], ...] = ()
+    """Of committed offsets."""
+
+
+@dataclass(slots=True)
+class GroupsState:
+    """The groups of one partition of `__consumer_offsets`."""
+
+    coordinators: dict[str, Coordinator] = field(default_factory=dict)
+    """By node."""
+    identities: dict[str, Identity] = field(default_factory=dict)
+    """By member id."""
+    stored: dict[tuple[int, int], StoredChange] = field(default_factory=dict)
+    """(base offset, leader epoch) → what was appended there."""
+    assigned: dict[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
+    """(Group, generation) → the assignments in the SyncGroup of its leader."""
+    begun: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """Group → (leader epoch, generation) of each that began."""
+
+    def serving(self, node: str) -> Coordinator | None:
+        """The coordinator on this node, once it has loaded its log."""
+        coordinator = self.coordinators.get(node)
+        return coordinator if coordinator is not None and coordinator.serving else None
+
+    def changes_in(self, log: list[int], end: int) -> list[StoredChange]:
+        """What a log, given as leader epochs, holds below `end`, in order."""
+        found = [one for one in self.stored.values() if one.end <= end and log[one.base] == one.epoch]
+        return sorted(found, key=lambda one: one.base)
+
+
+def change_offsets(offsets: Offsets, changes: Iterable[list[Any]]) -> None:
+    """Change committed offsets as records do."""
+    for group, partition, offset in changes:
+        if partition is None:
+            offsets.pop(group, None)
+        elif offset is None:
+            offsets.get(group, {}).pop(partition, None)
+        else:
+            offsets.setdefault(group, {})[partition] = offset

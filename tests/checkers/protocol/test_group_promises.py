@@ -1,0 +1,254 @@
+"""A coordinator's groups, against a reference of what it must have of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from checkers.evidence import RunEvidence
+from checkers.protocol.checker import check
+from tests.checkers.small_evidence import event, trace
+
+M, N = "m", "n"
+Row = dict[str, Any]
+
+
+def leads(time_s: float, start: int, epoch: int = 1) -> Row:
+    return event(time_s, "b1", "became_leader", offset=start, log_end=start, leader=1, leader_epoch=epoch)
+
+
+def loaded(time_s: float, end: int, offsets: dict[str, dict[str, int]] | None = None, epoch: int = 1) -> Row:
+    place = {"offset": 0, "log_end": end, "high_watermark": end, "leader": 1, "leader_epoch": epoch}
+    return event(time_s, "b1", "coordinator_loaded", offsets or {}, **place)
+
+
+def of_group(time_s: float, kind: str, end: int = 0, epoch: int = 1, high_watermark: int = 0, **detail: Any) -> Row:
+    """An event of a group; the coordinator's clock shows the time of the run."""
+    facts = {"group": "g", "at_ms": round(time_s * 1000)} | detail
+    place = {"offset": end, "log_end": end, "high_watermark": high_watermark, "leader": 1, "leader_epoch": epoch}
+    return event(time_s, "b1", kind, facts, **place)
+
+
+def becomes(time_s: float, state: str, generation: int = 1, *, storing: bool = False, **members: str) -> Row:
+    """Members with the answers that they wait for."""
+    detail = {"state": state, "generation": generation, "storing": storing, "members": members, "held": {}}
+    return of_group(time_s, "group_changed", **detail)
+
+
+def joins(time_s: float, member: str, *, known: bool = True, instance: str | None = None, error: str = "waits") -> Row:
+    facts = {"api": "join", "member": member if known else "", "as": member, "instance": instance, "error": error}
+    return of_group(time_s, "group_request", **facts, session_ms=3_000, rebalance_ms=2_000)
+
+
+def asks(time_s: float, api: str, error: str, member: str = M, said: int = 1, **facts: Any) -> Row:
+    known = {"api": api, "member": member, "instance": None, "said": said, "error": error, "assigned": {}}
+    return of_group(time_s, "group_request", **known | facts)
+
+
+def stored(end: int, record: dict[str, list[Any]], generation: int = 1, leader: str | None = M, epoch: int = 1) -> Row:
+    """The record of the group that ends there, and its batch in the log."""
+    facts = {"generation": generation, "leader": leader, "protocol": "range", "record": record, "error": "none"}
+    return of_group(0.5, "group_storing", end, epoch, **facts) | {"offset": end - 1}
+
+
+def appended(end: int, epoch: int = 1) -> Row:
+    return event(0.5, "b1", "appended", offset=end - 1, log_end=end, leader=1, leader_epoch=epoch)
+
+
+def changes(end: int, *of_offsets: list[Any], epoch: int = 1) -> Row:
+    return of_group(0.6, "offsets_storing", end, epoch, changes=list(of_offsets)) | {"offset": end - 1}
+
+
+def broken(events: Iterable[Row]) -> list[str]:
+    return [finding.kind for finding in check(RunEvidence(trace=trace(*events))).findings]
+
+
+SERVES = (leads(0, 0), loaded(0.1, 0))
+STABLE = (
+    *SERVES,
+    joins(1, M, known=False),
+    joins(1, N, known=False),
+    becomes(1, "PreparingRebalance", 0, storing=True, m="join", n="join"),
+    becomes(1.1, "CompletingRebalance", m="", n=""),
+    asks(1.2, "sync", "waits", assigned={M: "ab", N: "cd"}),
+    asks(1.2, "sync", "waits", N),
+    becomes(1.2, "CompletingRebalance", storing=True, m="sync", n="sync"),
+    becomes(1.3, "Stable", m="", n=""),
+)
+PREPARING = (*STABLE, joins(2, M), becomes(2, "PreparingRebalance", m="join", n=""))
+
+
+@pytest.mark.parametrize(
+    ("before", "request_", "kept"),
+    [
+        (STABLE, asks(2, "heartbeat", "none"), True),
+        (STABLE, asks(2, "heartbeat", "none", said=0), False),
+        (STABLE, asks(2, "heartbeat", "illegal_generation", said=0), True),
+        (STABLE, asks(2, "heartbeat", "none", "gone"), False),
+        (STABLE, asks(2, "heartbeat", "unknown_member_id"), False),
+        (STABLE, asks(2, "heartbeat", "unknown_member_id", instance="i"), True),
+        (STABLE, asks(2, "sync", "none"), True),
+        (STABLE, asks(2, "commit", "none"), True),
+        (STABLE, asks(2, "commit", "none", "", -1), False),
+        (STABLE, asks(2, "leave", "unknown_member_id"), False),
+        (STABLE, joins(2, M, error="unknown_member_id"), False),
+        (STABLE, joins(2, "o", error="waits"), False),
+        (STABLE, joins(2, "o", known=False, error="member_id_required"), True),
+        (PREPARING, asks(2.1, "heartbeat", "rebalance_in_progress", N), True),
+        (PREPARING, asks(2.1, "heartbeat", "none", N), False),
+        (PREPARING, asks(2.1, "sync", "none", N), False),
+        (PREPARING, asks(2.1, "commit", "none", N), True),
+        (SERVES, asks(2, "commit", "none", "", -1), True),
+        (SERVES, asks(2, "commit", "none"), False),
+        (STABLE[:6], asks(1.2, "commit", "none"), False),
+        (STABLE[:6], asks(1.2, "commit", "rebalance_in_progress"), True),
+    ],
+)
+def test_a_request_gets_the_answer_that_the_state_of_its_group_has_for_it(
+    before: tuple[Row, ...], request_: Row, kept: bool
+) -> None:
+    assert broken([*before, request_]) == ([] if kept else ["request-misjudged"])
+
+
+def test_a_member_whose_instance_another_one_has_is_fenced() -> None:
+    static = (*SERVES, joins(1, M, known=False, instance="i"), becomes(1, "PreparingRebalance", 0, m="join"))
+    replaced = (*static, joins(1.5, N, known=False, instance="i"), becomes(1.5, "PreparingRebalance", 0, n="join"))
+    assert broken(replaced) == [], "it takes the place of the other one"
+    assert broken([*replaced, asks(1.6, "heartbeat", "fenced_instance_id", said=0, instance="i")]) == []
+    assert broken([*replaced, asks(1.6, "commit", "none", said=0, instance="i")]) == ["request-misjudged"]
+
+
+@pytest.mark.parametrize(
+    ("events", "kept"),
+    [
+        ([*STABLE, becomes(4.2, "PreparingRebalance", m="")], False),
+        ([*STABLE, becomes(4.3, "PreparingRebalance", m="")], True),
+        ([*STABLE, asks(2, "heartbeat", "none", N), becomes(4.3, "PreparingRebalance", m="")], False),
+        ([*STABLE, asks(2, "leave", "none", N), becomes(2, "PreparingRebalance", m="")], True),
+        ([*PREPARING, becomes(3.9, "PreparingRebalance", storing=True, m="join")], False),
+        ([*PREPARING, becomes(4, "PreparingRebalance", storing=True, m="join")], True),
+        ([*PREPARING, becomes(6, "PreparingRebalance", storing=True, n="")], False),
+    ],
+    ids=[
+        "within its session",
+        "after it",
+        "renewed",
+        "it left",
+        "before the end of the rebalance",
+        "at the end",
+        "it had joined",
+    ],
+)
+def test_a_member_goes_when_it_has_left_or_is_silent_for_too_long(events: list[Row], kept: bool) -> None:
+    assert broken(events) == ([] if kept else ["member-removed"])
+
+
+def beats(first_s: float, *members: str, error: str = "none") -> list[Row]:
+    """Heartbeats for two seconds."""
+    return [asks(first_s + tenth / 10, "heartbeat", error, member) for tenth in range(20) for member in members]
+
+
+def test_no_member_stays_longer_than_its_session() -> None:
+    assert broken([*STABLE, *beats(2, M, N), *beats(4, M, N)]) == []
+    assert broken([*STABLE, *beats(2, M), *beats(4, M)]) == ["member-kept"]
+    paused = asks(6, "heartbeat", "none", M)
+    assert broken([*STABLE, *beats(2, M), paused]) == [], "it had no time to remove it"
+
+
+def test_no_rebalance_lasts_longer_than_it_may() -> None:
+    waiting = beats(2.1, N, error="rebalance_in_progress")
+    assert broken([*PREPARING, *waiting]) == []
+    assert broken([*PREPARING, *waiting, *beats(4, N, error="rebalance_in_progress")]) == ["rebalance-overdue"]
+    storing = becomes(4, "PreparingRebalance", storing=True, m="join", n="join")
+    assert broken([*PREPARING, *waiting, joins(4, N), storing, *beats(4.1, N, error="rebalance_in_progress")]) == []
+
+
+def test_a_generation_begins_with_all_members_that_have_joined_and_a_new_number() -> None:
+    assert broken([*PREPARING, becomes(3, "CompletingRebalance", 2, m="", n="")]) == ["generation-without-join"]
+    joined = [*PREPARING, joins(3, N), becomes(3, "PreparingRebalance", storing=True, m="join", n="join")]
+    assert broken([*joined, becomes(3, "CompletingRebalance", 2, m="", n="")]) == []
+    assert broken([*joined, becomes(3, "CompletingRebalance", 1, m="", n="")]) == ["generation-repeated"]
+    assert broken([*STABLE, becomes(3, "PreparingRebalance", 0, m="", n="")]) == ["generation-repeated"]
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        ({M: [1, M, [M, N]], N: [1, M, []]}, True),
+        ({M: [1, M, [M]], N: [1, M, []]}, False),
+        ({M: [1, M, [M, N]], N: [1, N, []]}, False),
+        ({M: [1, "gone", []], N: [1, "gone", []]}, False),
+        ({M: [1, M, [M, N]], N: [0, M, []]}, False),
+        ({M: [1, M, [M, N]]}, False),
+    ],
+)
+def test_the_answers_to_joins_agree(told: dict[str, Any], kept: bool) -> None:
+    record = stored(1, {M: [None, 1, 1, ""], N: [None, 1, 1, ""]}, leader=None)
+    begun = of_group(1.1, "generation_begun", 1, high_watermark=1, generation=1, members=[M, N], told=told)
+    assert broken([*SERVES, record, begun]) == ([] if kept else ["joins-answered-otherwise"])
+
+
+@pytest.mark.parametrize(
+    ("member", "assignment", "kept"), [(N, "cd", True), (N, "ab", False), (N, "", False), ("o", "cd", False)]
+)
+def test_a_member_gets_what_the_leader_has_assigned_to_it(member: str, assignment: str, kept: bool) -> None:
+    assigned = of_group(1.25, "group_assigned", generation=1, members={M: "ab", N: "cd"})
+    told = of_group(1.4, "assignment_told", generation=1, members={member: assignment})
+    assert broken([*STABLE, assigned, told]) == ([] if kept else ["assignment-told-otherwise"])
+
+
+RECORD = {M: ["i", 3_000, 2_000, "ab"]}
+
+
+def loads(state: str, record: dict[str, list[Any]], generation: int = 1, leader: str | None = M) -> Row:
+    facts = {"state": state, "generation": generation, "leader": leader, "protocol": "range", "record": record}
+    return of_group(2, "group_loaded", **facts)
+
+
+@pytest.mark.parametrize(
+    ("of_log", "group", "kept"),
+    [
+        ([stored(1, RECORD)], loads("Stable", RECORD), True),
+        ([stored(1, RECORD)], loads("Stable", {M: [None, 3_000, 2_000, "ab"]}), False),
+        ([stored(1, RECORD)], loads("Stable", RECORD, generation=2), False),
+        ([stored(1, RECORD)], None, False),
+        ([stored(1, RECORD, leader=None)], loads("PreparingRebalance", RECORD, leader=None), True),
+        ([stored(1, RECORD, leader=None)], loads("Stable", RECORD, leader=None), False),
+        ([stored(1, RECORD), appended(2), stored(2, {}, 2, None)], loads("Empty", {}, 2, None), True),
+        ([stored(1, RECORD), appended(2), stored(2, {}, 2, None)], loads("Stable", RECORD), False),
+        ([stored(1, RECORD), appended(2), changes(2, ["g", None, None])], None, True),
+        ([stored(1, RECORD), appended(2), changes(2, ["g", None, None])], loads("Stable", RECORD), False),
+        ([stored(1, {}, 9, epoch=7), stored(1, RECORD)], loads("Stable", RECORD), True),
+    ],
+)
+def test_a_coordinator_loads_the_last_record_of_a_group(of_log: list[Row], group: Row | None, kept: bool) -> None:
+    end = 2 if len(of_log) == 3 else 1
+    found = broken([appended(1), *of_log, leads(1, end, 2), *([group] if group else []), loaded(2, end, epoch=2)])
+    assert found == ([] if kept else ["group-loaded-otherwise"])
+
+
+@pytest.mark.parametrize(
+    ("offsets", "kept"),
+    [({"g": {"t-0": 7}}, True), ({"g": {"t-0": 5}}, False), ({}, False), ({"g": {"t-0": 7, "t-1": 2}}, False)],
+)
+def test_a_coordinator_has_the_committed_offsets_of_its_log(offsets: dict[str, dict[str, int]], kept: bool) -> None:
+    log = [appended(1), changes(1, ["g", "t-0", 5], ["g", "t-1", 2])]
+    log += [appended(2), changes(2, ["g", "t-1", None], ["g", "t-0", 7])]
+    group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
+    events = [*log, leads(1, 2, 2), of_group(2, "group_loaded", **group), loaded(2, 2, offsets, epoch=2)]
+    assert broken(events) == ([] if kept else ["offsets-held-otherwise"])
+
+
+def test_an_answer_has_the_committed_offsets_below_the_high_watermark() -> None:
+    log = [*SERVES, appended(1), changes(1, ["g", "t-0", 5]), appended(2), changes(2, ["g", "t-0", 7])]
+
+    def told(high_watermark: int, offset: int) -> Row:
+        return of_group(3, "offsets_told", 2, high_watermark=high_watermark, offsets={"t-0": offset})
+
+    assert broken([*log, told(1, 5), told(2, 7)]) == []
+    assert broken([*log, told(1, 7)]) == ["offsets-held-otherwise"]
+    assert broken([*log, told(2, 5)]) == ["offsets-held-otherwise"]
+    deleted = event(2.5, "c1", "partition_deleted")
+    assert broken([*log, deleted, told(2, 5)]) == [], "the topic has been deleted"
