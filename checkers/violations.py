@@ -116,6 +116,7 @@ INEXCUSABLE = frozenset(
         "assignment-told-early",
         "commit-not-fenced",
         "group-loaded-otherwise",
+        "record-of-another-member",
         "offsets-held-otherwise",
         "request-misjudged",
         "member-removed",

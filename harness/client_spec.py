@@ -28,6 +28,7 @@
       session_timeout: 3s         # of a member of a group
       static_members: 0           # share of the members of a group that are static, rounded up to whole members
       late_commits: 0             # share of its rebalances in which a member commits late, see workloads/groups.py
+      awkward_members: 0          # share of the lives of a group's members that are awkward, see workloads/groups.py
       time_readers: 0             # clients that ask for the first offset that is not older than a time
       standalone_consumers: 0     # beside a group: each commits in a group of its own, and deletes it now and then
       idle_partitions: 0          # partitions that no producer writes to: the last ones
@@ -113,6 +114,7 @@ class ClientSpec:
     session_timeout_s: float = 3.0
     static_members: float = 0.0
     late_commits: float = 0.0
+    awkward_members: float = 0.0
     time_readers: int = 0
     standalone_consumers: int = 0
     idle_partitions: int = 0
@@ -136,6 +138,7 @@ class ClientSpec:
             ("pipeline", 1, 1_000),
             ("static_members", 0, 1),
             ("late_commits", 0, 1),
+            ("awkward_members", 0, 1),
             ("time_readers", 0, 100),
             ("standalone_consumers", 0, 100),
             ("idle_partitions", 0, 10_000),

@@ -16,6 +16,14 @@ one; every life is a process of its own in the history, numbered from where the 
 - at a random time leaves the group, or dies without leaving, or stalls: it sends no heartbeats for longer than its
   session timeout, and then commits as if nothing had happened.
 
+A share `awkward_members` of the lives is *awkward*, as clients are that nobody tests with:
+
+- its rebalance timeout differs from its session timeout, and it prefers another of two protocols;
+- it asks for a member id that it never joins with, and says so or not: the group expects it until then;
+- in a new generation it sends a Heartbeat and a SyncGroup of the generation before;
+- it dies between JoinGroup and SyncGroup, so that its group waits for it;
+- a static one that ends is removed by an administrator now and then, who names its instance.
+
 The members of the first slots are *static*, as many as `static_members` asks for: one after another has the same
 instance id, none says that it leaves, and each takes the place of the one before it if it joins within the session.
 One that stalls is followed while it stalls, as where a process that hangs is started anew elsewhere. It may go on
@@ -34,12 +42,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Final
 
 from workloads.append import AppendWorkload
+from workloads.clients.assignments import RANGE
 from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.library import ClientLibrary
 from workloads.clients.membership import Assignment, ChangeResult, FencedInstanceId, GroupMember, GroupSettings
@@ -59,6 +68,14 @@ _FINAL_COMMIT_SHARE: Final = 0.5
 _POLL_S: Final = 0.5
 _FINAL_PAUSE_MS_MAX: Final = 100
 _ENDS: Final = ("leave", "die", "stall")
+_PROTOCOLS: Final = (RANGE, "range-again")
+_REBALANCE_SESSIONS: Final = (0.5, 1.0, 2.0)
+_ABANDON_SHARE: Final = 0.3
+_HANG_SHARE: Final = 0.15
+
+
+class _HungError(Exception):
+    """A member dies between JoinGroup and SyncGroup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +104,8 @@ class _MemberLifetime:
     """The latest, of any partition."""
     wanted: dict[TopicPartition, int] | None = None
     """Ends once these are committed."""
+    awkward: Random | None = None
+    """What it draws its awkward steps from; None unless its life is awkward."""
     followed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the next member of its instance may begin: at its end, or when it stalls."""
 
@@ -179,7 +198,7 @@ class GroupsWorkload(AppendWorkload):
         try:
             await self._live(life)
             if life.end == "leave":
-                await life.member.leave()
+                await life.member.leave(removed=life.awkward is not None and life.member.instance_id is not None)
         finally:
             life.followed.set()
             await life.member.close()
@@ -188,25 +207,39 @@ class GroupsWorkload(AppendWorkload):
     def _begin(self, name: str, phase: Phase, until_s: float, instance_id: str | None = None) -> _MemberLifetime:
         process = self._later_process()
         client = self._client(f"{name}/{self._lives}")
-        member = GroupMember(client, GROUP, (self._settings.topic,), self._session, instance_id)
+        topics, share = (self._settings.topic,), self._settings.awkward_members
+        drawn = self._stream(f"groups/awkward-{self._lives}")
+        awkward = drawn if phase == "main" and share and drawn.random() < share else None
+        session, protocols = self._session, list(_PROTOCOLS)
+        if awkward is not None:
+            timeout_s = session.session_timeout_s * awkward.choice(_REBALANCE_SESSIONS)
+            session = replace(session, rebalance_timeout_s=timeout_s)
+            awkward.shuffle(protocols)
+        member = GroupMember(client, GROUP, topics, session, instance_id, protocols if share else (RANGE,))
         random = self._stream(f"groups/life-{self._lives}")
-        return _MemberLifetime(process, phase, member, client, random, until_s, random.choice(_ENDS))
+        return _MemberLifetime(process, phase, member, client, random, until_s, random.choice(_ENDS), awkward=awkward)
 
     async def _live(self, life: _MemberLifetime) -> None:
         """Join and read, generation after generation, until the life is over."""
         try:
             while not life.over:
                 late = self._draw_late(life)
-                on_joined = partial(self._commit_unsynced, life, late) if late is not None else None
+                if life.awkward is not None and life.awkward.random() < _ABANDON_SHARE:
+                    await life.member.abandon(leave=life.awkward.random() < 1 / 2)
                 try:
-                    assignment = await life.member.join(on_joined)
+                    assignment = await life.member.join(partial(self._joined, life, late))
                 except FencedInstanceId:
+                    return
+                except _HungError:
+                    life.end = "die"
                     return
                 started = await self._start(life, assignment)
                 if started is None:
                     continue
                 if late is not None and late.generation != assignment.generation:
                     await self._ask_to_commit(life, late.offsets, late.generation, late=True)
+                if life.awkward is not None and life.read is not None and life.read.generation < assignment.generation:
+                    await life.member.ask_late(life.read.generation)
                 consumer = self._committing_consumer(life.client, life.process, life.phase)
                 try:
                     consumer.assign(assignment.partitions)
@@ -312,11 +345,13 @@ class GroupsWorkload(AppendWorkload):
         share = self._settings.late_commits
         return life.read if life.read is not None and share and life.random.random() < share else None
 
-    async def _commit_unsynced(self, life: _MemberLifetime, late: _Reading, generation: int) -> None:
-        """Commit late before the SyncGroup of `generation`, as of the generation before and as of this one."""
-        if generation != late.generation:
+    async def _joined(self, life: _MemberLifetime, late: _Reading | None, generation: int) -> None:
+        """Before the SyncGroup of `generation`: commit late, as of the generation before and as of this one."""
+        if late is not None and generation != late.generation:
             for number in (late.generation, generation):
                 await self._ask_to_commit(life, late.offsets, number, late=True)
+        if life.awkward is not None and life.awkward.random() < _HANG_SHARE:
+            raise _HungError
 
     async def _ask_to_commit(
         self,

@@ -106,6 +106,8 @@ class WorkloadSettings:
     """Share of the members of a group that are static, rounded up to whole members."""
     late_commits: float = 0.0
     """Share of its rebalances in which a member of a group commits late."""
+    awkward_members: float = 0.0
+    """Share of the lives of a group's members that are awkward (`workloads.groups`)."""
     standalone_consumers: int = 0
     """Consumers that each commit in a group of its own, without being a member, and delete it now and then."""
     negotiate_versions: bool = False

@@ -45,6 +45,8 @@ commit-not-fenced         a coordinator takes commits of the group's current gen
 group-loaded-otherwise    a coordinator has of each group that it loads what its last record in the log says: members
                           with instance ids and timeouts, generation, leader, protocol, assignments; one without a
                           leader waits for joins
+record-of-another-member  … and that record has of each member what it said when it joined last, and a protocol that all
+                          members support
 offsets-held-otherwise    the committed offsets that a coordinator has loaded, and that it has with its answers, are
                           those of the records below its high watermark, the last one of each partition
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup and OffsetCommit get the answer that the state of

@@ -209,7 +209,8 @@ def _learn(partition: PartitionState, group: HeldGroup, detail: Mapping[str, Any
             group.pending.add(str(detail["as"]))
         elif error in _ANYTHING:
             rebalance_ms = int(detail["rebalance_ms"]) if detail["rebalance_ms"] >= 0 else int(detail["session_ms"])
-            identity = Identity(detail["instance"], int(detail["session_ms"]), rebalance_ms)
+            protocols = frozenset(detail["protocols"]) if "protocols" in detail else None
+            identity = Identity(detail["instance"], int(detail["session_ms"]), rebalance_ms, protocols)
             member = str(detail["as"])
             group.pending.discard(member)
             partition.groups.identities[member] = identity
@@ -403,10 +404,29 @@ def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSetting
 
 
 def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A record of a group has of its members what they said when they joined last, and a protocol that all support."""
     detail = event.details()
-    if detail.get("error") == _NONE and "record" in detail:
-        change = StoredChange(event.offset, event.log_end, event.leader_epoch, str(detail["group"]), detail)
-        partition.groups.stored[event.offset, event.leader_epoch] = change
+    if detail.get("error") != _NONE or "record" not in detail:
+        return
+    groups, name = partition.groups, str(detail["group"])
+    change = StoredChange(event.offset, event.log_end, event.leader_epoch, name, detail)
+    groups.stored[event.offset, event.leader_epoch] = change
+    for member, (instance, session_ms, rebalance_ms, _assignment) in detail["record"].items():
+        said = groups.identities.get(member)
+        if said is None or groups.serving(event.node) is None:
+            continue
+        shared = said.protocols is None or detail["protocol"] in said.protocols
+        if not shared or (instance, session_ms, rebalance_ms) != (said.instance, said.session_ms, said.rebalance_ms):
+            partition.report(
+                event,
+                "record-of-another-member",
+                event.offset,
+                f"{event.node} appended a record of the group {name} {event.at} with the protocol "
+                f"{detail['protocol']}, and {member} with instance {instance}, session timeout {session_ms} ms, "
+                f"rebalance timeout {rebalance_ms} ms",
+                f"it had joined with instance {said.instance}, {said.session_ms} ms, {said.rebalance_ms} ms, and the "
+                f"protocols {sorted(said.protocols or ())}",
+            )
 
 
 def _offsets_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -25,6 +25,8 @@ class Identity:
     instance: str | None
     session_ms: int
     rebalance_ms: int
+    protocols: frozenset[str] | None = None
+    """Those that it supports; None where that is not known."""
 
 
 @dataclass(slots=True)

@@ -462,6 +462,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         session_timeout_ms=round(spec.clients.session_timeout_s * 1000),
         static_members=spec.clients.static_members,
         late_commits=spec.clients.late_commits,
+        awkward_members=spec.clients.awkward_members,
         time_readers=spec.clients.time_readers,
         standalone_consumers=spec.clients.standalone_consumers,
         idle_partitions=spec.clients.idle_partitions,

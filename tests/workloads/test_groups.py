@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -149,6 +150,23 @@ def test_late_commits_are_refused_before_and_after_the_next_generation_is_told(l
 
 def test_the_same_seed_of_late_commits_ends_in_the_same_digest(late: Outcome) -> None:
     assert run_in_simulation(parse({**SPEC, "clients": {"late_commits": 1}})).digest == late.digest
+
+
+AWKWARD = {**SPEC, "clients": {"awkward_members": 1, "static_members": 0.3, "consumer_life": 4}}
+
+
+def test_awkward_members_take_the_paths_that_others_leave_out(tmp_path: Path) -> None:
+    outcome = run_in_simulation(parse(AWKWARD), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.directory is not None
+    trace = pq.read_table(Path(outcome.directory) / "trace.parquet")
+    answers: set[tuple[str, str, bool]] = set()
+    for row in trace.filter(pc.field("kind") == "group_request").column("detail").to_pylist():
+        request = json.loads(row)
+        answers.add((request["api"], request["error"], request["instance"] is not None))
+    assert {("heartbeat", "illegal_generation", False), ("sync", "illegal_generation", False)} <= answers
+    assert {("leave", "none", False), ("leave", "none", True)} <= answers
+    assert run_in_simulation(parse(AWKWARD)).digest == outcome.digest
 
 
 def test_a_member_that_the_group_forgot_commits_nothing_to_an_empty_group() -> None:

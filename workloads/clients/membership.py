@@ -101,7 +101,8 @@ class FencedInstanceId(Exception):
 
 
 class GroupMember:
-    """One member of `group`, which wants to read `topics`; a static one with an instance id."""
+    """One member of `group`, which wants to read `topics`; a static one with an instance id. Whatever the group chooses
+    of `protocols`, which are in the order of preference, its leader assigns by range."""
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class GroupMember:
         topics: tuple[str, ...],
         settings: GroupSettings = GroupSettings(),
         instance_id: str | None = None,
+        protocols: Sequence[str] = (RANGE,),
     ) -> None:
         self.client = client
         self.rebalancing = asyncio.Event()
@@ -121,6 +123,7 @@ class GroupMember:
         self.group = group
         self.instance_id = instance_id
         self._topics = topics
+        self._protocols = protocols
         self._settings = settings
         self._id = ""
         self._generation = -1
@@ -210,14 +213,44 @@ class GroupMember:
             return self._unanswered(lost)
         return self._changed([result.error_code for result in response.results], _NOT_DELETED)
 
-    async def leave(self) -> None:
-        """Tell the group, once, that this member is gone; a static member may come back, and does not."""
+    async def leave(self, *, removed: bool = False) -> None:
+        """Tell the group, once, that this member is gone. A static member may come back, and does not say so, unless it
+        is `removed`: an administrator names its instance."""
         await self._stop_heartbeats()
-        if not self._id or self.instance_id is not None:
+        if self._id and (removed or self.instance_id is None):
+            await self._leave("" if removed else self._id, self.instance_id)
+            self._id = ""
+
+    async def abandon(self, *, leave: bool) -> None:
+        """Ask for a member id, once, as a process that ends before it joins with that; with `leave` it says so. A
+        static member gets none, nor one that has joined."""
+        if self._id or self.instance_id is not None:
             return
-        identity = MemberIdentity(member_id=self._id, group_instance_id=None, reason=None)
+        answer = await self._ask(_COORDINATOR, self._join_request())
+        if answer is not None and answer.error_code is ErrorCode.member_id_required and leave:
+            await self._leave(answer.member_id, None)
+
+    async def ask_late(self, generation: int) -> None:
+        """Send what was on its way when the group began another generation: a Heartbeat and a SyncGroup. Nothing is
+        learnt from the answers."""
+        beat = HeartbeatRequest(
+            group_id=self.group, generation_id=generation, member_id=self._id, group_instance_id=self.instance_id
+        )
+        await self._ask(_COORDINATOR, beat)
+        late = SyncGroupRequest(
+            group_id=self.group,
+            generation_id=generation,
+            member_id=self._id,
+            group_instance_id=self.instance_id,
+            protocol_type=_CONSUMER,
+            protocol_name=self._protocols[0],
+            assignments=(),
+        )
+        await self._ask(_COORDINATOR, late)
+
+    async def _leave(self, member_id: str, instance_id: str | None) -> None:
+        identity = MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason=None)
         await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self.group, members=(identity,)))
-        self._id = ""
 
     async def close(self) -> None:
         """Stop without a word. May be called twice."""
@@ -227,16 +260,7 @@ class GroupMember:
 
     async def _try_to_join(self, on_joined: Callable[[int], Awaitable[None]] | None) -> Assignment | None:
         settings = self._settings
-        request = JoinGroupRequest(
-            group_id=self.group,
-            session_timeout=timedelta(seconds=settings.session_timeout_s),
-            rebalance_timeout=timedelta(seconds=settings.rebalance_timeout_s),
-            member_id=self._id,
-            group_instance_id=self.instance_id,
-            protocol_type=_CONSUMER,
-            protocols=(JoinGroupRequestProtocol(name=RANGE, metadata=encode_subscription(self._topics)),),
-            reason=None,
-        )
+        request = self._join_request()
         joined = await self._ask(_COORDINATOR, request, settings.session_timeout_s + settings.rebalance_timeout_s)
         if joined is None:
             return None
@@ -268,6 +292,19 @@ class GroupMember:
             return None
         self.rebalancing.clear()
         return Assignment(self._generation, decode_assignment(synced.assignment))
+
+    def _join_request(self) -> JoinGroupRequest:
+        subscription = encode_subscription(self._topics)
+        return JoinGroupRequest(
+            group_id=self.group,
+            session_timeout=timedelta(seconds=self._settings.session_timeout_s),
+            rebalance_timeout=timedelta(seconds=self._settings.rebalance_timeout_s),
+            member_id=self._id,
+            group_instance_id=self.instance_id,
+            protocol_type=_CONSUMER,
+            protocols=tuple(JoinGroupRequestProtocol(name=name, metadata=subscription) for name in self._protocols),
+            reason=None,
+        )
 
     async def _assign(self, members: Mapping[str, bytes]) -> tuple[SyncGroupRequestAssignment, ...] | None:
         """The assignment of every member, made by the leader; None while metadata lacks the number of partitions."""

@@ -380,6 +380,7 @@ def _trace_join(
         "as": waiting or (answer.member_id if answer is not None else ""),
         "session_ms": request.session_timeout_ms,
         "rebalance_ms": request.rebalance_timeout_ms,
+        "protocols": [protocol for protocol, _ in request.protocols],
     }
     if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.none:
         facts["told"] = join_told(answer)

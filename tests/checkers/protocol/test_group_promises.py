@@ -252,3 +252,12 @@ def test_an_answer_has_the_committed_offsets_below_the_high_watermark() -> None:
     assert broken([*log, told(2, 5)]) == ["offsets-held-otherwise"]
     deleted = event(2.5, "c1", "partition_deleted")
     assert broken([*log, deleted, told(2, 5)]) == [], "the topic has been deleted"
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"), [(["i", 3_000, 2_000], True), ([None, 3_000, 2_000], False), (["i", 2_000, 3_000], False)]
+)
+def test_a_record_has_of_a_member_what_that_said(said: list[Any], kept: bool) -> None:
+    joined = joins(1, M, known=False, instance="i")
+    record = stored(1, {M: [*said, ""]})
+    assert broken([*SERVES, joined, record]) == ([] if kept else ["record-of-another-member"])
