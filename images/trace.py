@@ -155,6 +155,8 @@ metadata_appended         controller  leader_epoch of the batch, offset=base, lo
                                       it is the first batch of a file of its own
 metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew; detail: answer, the
                                       [epoch, end offset] of its leader
+metadata_snapshot         controller  a snapshot of all below log_end has been written, of leader_epoch; detail:
+                                      log_start=where the log starts then; what stands in it, as of metadata_loaded
 metadata_trimmed          controller  offset=new start: a snapshot replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:
@@ -260,6 +262,7 @@ KINDS: Final = frozenset(
         "quorum_resigned",
         "metadata_appended",
         "metadata_truncated",
+        "metadata_snapshot",
         "metadata_trimmed",
         "metadata_restored",
         "metadata_committed",

@@ -14,6 +14,7 @@ from errno import EIO
 from images.broker.log.log import Log, OffsetOutOfRange
 from images.broker.log.log_config import NEVER, LogConfig
 from images.broker.metadata.image import ClusterImage, MetadataError, Record, decode, encode
+from images.broker.metadata.image_trace import metadata_loaded
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC
 from images.broker.ports import NodePorts
 from images.broker.raft.snapshots import MetadataSnapshots, decode_snapshot, encode_snapshot
@@ -44,6 +45,7 @@ class KafkaMetadataLog:
         self, node_ports: NodePorts, segment_bytes: int, rules: Rules, bytes_between_snapshots: int = 20 << 20
     ) -> None:
         """Open and recover the log. Raises OSError, CorruptBatch or MetadataError."""
+        self._node_ports = node_ports
         self._files = node_ports.files
         self._rules = rules
         self._bytes_between_snapshots = bytes_between_snapshots
@@ -153,7 +155,7 @@ class KafkaMetadataLog:
         if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self._log.start:
             return False
         snapshot = SnapshotId(high_watermark, self._log.epochs.epoch_at(high_watermark - 1))
-        self._snapshots.write(snapshot, encode_snapshot(self.image(high_watermark), snapshot.epoch))
+        self._write_snapshot(snapshot, encode_snapshot(self.image(high_watermark), snapshot.epoch))
         self._log.advance_start(high_watermark)
         self.snapshot = snapshot
         self._bytes_since_snapshot = 0
@@ -173,6 +175,12 @@ class KafkaMetadataLog:
     def read_snapshot(self, snapshot: SnapshotId) -> bytes | None:
         """The content of a snapshot; None if there is no such snapshot."""
         return self._snapshots.read(snapshot)
+
+    def _write_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+        self._snapshots.write(snapshot, data)
+        written = metadata_loaded(decode_snapshot(data, snapshot), snapshot.epoch)
+        detail = {"log_start": self._log.start, **written.detail}
+        self._node_ports.trace(written._replace(kind="metadata_snapshot", detail=detail))
 
     def _load_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
         """Start from a snapshot. The log may still hold records below it: a crash can come before the deletion."""
