@@ -22,8 +22,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from checkers import availability, faults, logs, loss, processes, raft, reads
-from checkers.clients import coordinator, positions, producers, time_offsets, visibility
+from checkers import faults, logs, loss, processes, reads
+from checkers.clients import availability, coordinator, positions, producers, time_offsets, visibility
 from checkers.deletions import DELETE_RECORDS
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures, vanished_nodes
@@ -31,6 +31,7 @@ from checkers.groups import checker as groups
 from checkers.linearizability import checker as linearizability
 from checkers.liveness import checker as liveness
 from checkers.protocol import checker as protocol
+from checkers.raft import checker as raft
 from checkers.verdict import Verdict
 from checkers.violations import merge_verdicts, unknown_verdict
 from workloads.columns import partitions

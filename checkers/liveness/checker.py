@@ -23,8 +23,8 @@ elected once it is unfenced. Only what is missing of these partitions is excused
 The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`) and
 when a node's machine vanished: the cluster was then never given back what it needs.
 
-Blind spots: progress during faults (`checkers.availability` gives figures). A cluster that recovers a second after the
-limit is as wrong as one that never does; the limit is part of the spec.
+Blind spots: progress during faults (`checkers.clients.availability` gives figures). A cluster that recovers a second
+after the limit is as wrong as one that never does; the limit is part of the spec.
 """
 
 from __future__ import annotations

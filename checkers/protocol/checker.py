@@ -98,6 +98,13 @@ isr-change-kept           a change that a leader counts as in flight, or as one 
 isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again
 isr-change-taken-back-early  a leader takes a change back once it is refused for its members, and no earlier request
                           with it may still arrive
+leader-otherwise          a change of a partition has the leader that follows from the state before it: who leads, else
+                          ISR, ELR and LastKnownELR in order of preference, of brokers that may lead
+isr-otherwise             … and the ISR: nobody leaves or joins it unasked, and no fenced broker begins in it
+elr-otherwise             … and the ELR: whoever left the ISR while that is smaller than min.insync.replicas (KIP-966)
+last-known-elr-otherwise  … and the LastKnownELR: whoever left the ELR since, or the last leader alone
+idle-broker-kept          no fenced broker, nor one that shuts down, stays leader or in the ISR when its state changes
+left-without-leader       … and no partition stays without a leader that has a candidate who may lead
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows

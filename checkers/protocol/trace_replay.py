@@ -16,6 +16,7 @@ from checkers.protocol import (
     append_promises,
     controller_promises,
     coordinator_promises,
+    decision_promises,
     divergence_promises,
     group_promises,
     isr_promises,
@@ -67,6 +68,8 @@ def replay_trace(
             for handler in _HANDLERS.get(event.kind, ()):
                 handler(partition, event, settings)
     controller_promises.check_candidates(cluster, now_ns)
+    if settings.has_trace:
+        decision_promises.check_decisions(cluster, trace, settings)
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
         metadata_promises.check_recoveries(cluster, partition, settings)

@@ -26,6 +26,18 @@ producer-id-unallocated     a broker gives producers only ids from the blocks th
 position-of-another-epoch   an active controller commits by the position of a voter that has followed it in its epoch
 registered-in-session       a broker registers anew once the session of its earlier life is over
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
+elected-without-majority    a controller leads by the votes of a majority of the controllers, cast in its epoch
+follows-another-leader      a controller follows whom the votes of an epoch have made its leader
+metadata-loaded-otherwise   a snapshot that a broker loads, and the metadata with which a controller takes charge, have
+                            what the changes up to there add up to: partitions, brokers, producer ids
+trimmed-before-snapshot     … and is on the disk before the log is trimmed to its end
+decision-uncommitted        what a controller decides is committed before it has an effect
+registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
+                            presents the broker epoch of that
+unfenced-behind             a broker is unfenced once it has applied its own registration
+kept-fenced                 … and its first heartbeat after that unfences it
+fenced-in-session           a broker is fenced as silent once a session has passed without a heartbeat, and since the
+                            controller took charge
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: from the beginning of such a fault against a controller on, a violation is `unknown`.
@@ -50,6 +62,8 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import lied_since
+from checkers.raft.cluster_metadata import cluster_metadata_findings
+from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
@@ -65,54 +79,19 @@ _DECISIONS_ALONE = Finding(
         "epochs and blocks of producer ids; promises about votes, commits and what brokers applied were not checked",
     ),
 )
-_UNKNOWN = -1
-
-
-class _MetadataLog:
-    """One controller's metadata log: the epoch of each record, from `start` on."""
-
-    def __init__(self) -> None:
-        self.start = 0
-        self.epoch_before = _UNKNOWN
-        """The epoch of the record before `start`."""
-        self.epochs: list[int] = []
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.epochs)
-
-    def at(self, offset: int) -> int:
-        """The epoch at `offset`; -1 where the log does not reach or is not known any more."""
-        if offset == self.start - 1:
-            return self.epoch_before
-        return self.epochs[offset - self.start] if self.start <= offset < self.end else _UNKNOWN
-
-    def put(self, offset: int, end: int, epoch: int) -> None:
-        del self.epochs[max(0, offset - self.start) :]
-        self.epochs += [_UNKNOWN] * (offset - self.end) + [epoch] * (end - offset)
-
-    def trim(self, start: int) -> None:
-        """A snapshot replaces the records below `start`."""
-        if self.start < start <= self.end:
-            self.epoch_before = self.at(start - 1)
-            del self.epochs[: start - self.start]
-            self.start = start
-
-    def restart(self, start: int, end: int, entries: list[list[int]], epoch_before: int = _UNKNOWN) -> None:
-        self.epoch_before = epoch_before if start != self.start or epoch_before != _UNKNOWN else self.epoch_before
-        self.start, self.epochs = start, []
-        for number, (epoch, first) in enumerate(entries):
-            last = entries[number + 1][1] if number + 1 < len(entries) else end
-            self.put(max(first, start), max(last, start), epoch)
 
 
 class _RaftState:
     """The state of all controllers after the trace so far, and the violations in it."""
 
     def __init__(self) -> None:
-        self.logs: dict[str, _MetadataLog] = {}
+        self.logs: dict[str, MetadataLog] = {}
         self.votes: dict[str, tuple[int, int]] = {}
         """Controller → the latest epoch it voted in, and its candidate."""
+        self.ballots: set[tuple[str, int, int]] = set()
+        """Every vote: controller, epoch, candidate."""
+        self.ids: dict[str, int] = {}
+        """Controller → its node id, by the vote for itself."""
         self.leaders: dict[int, str] = {}
         self.batches: dict[tuple[int, int], tuple[int, int, int, str]] = {}
         """(offset, epoch) → end, checksum, epoch before it, node."""
@@ -144,9 +123,9 @@ class _RaftState:
     # ---- elections ---------------------------------------------------------------------------------------------------
 
     def recovered(self, event: TraceRow) -> None:
-        log = self.logs.setdefault(event.node, _MetadataLog())
-        voted_in, voted_for = self.votes.get(event.node, (0, _UNKNOWN))
-        forgot = event.leader_epoch == voted_in and voted_for not in (_UNKNOWN, event.details().get("voted"))
+        log = self.logs.setdefault(event.node, MetadataLog())
+        voted_in, voted_for = self.votes.get(event.node, (0, UNKNOWN))
+        forgot = event.leader_epoch == voted_in and voted_for not in (UNKNOWN, event.details().get("voted"))
         if event.leader_epoch < voted_in or forgot:
             self.report(
                 event,
@@ -165,14 +144,17 @@ class _RaftState:
         log.restart(event.offset, event.log_end, event.details().get("epochs") or [])
 
     def voted(self, event: TraceRow) -> None:
-        epoch, candidate = self.votes.get(event.node, (0, _UNKNOWN))
-        if epoch == event.leader_epoch and candidate not in (_UNKNOWN, event.broker):
+        epoch, candidate = self.votes.get(event.node, (0, UNKNOWN))
+        if epoch == event.leader_epoch and candidate not in (UNKNOWN, event.broker):
             self.report(
                 event,
                 "voted-twice",
                 f"{event.node} voted for {event.broker} in controller epoch {epoch} {event.at}",
                 f"it had voted for {candidate} in the same epoch",
             )
+        self.ballots.add((event.node, event.leader_epoch, event.broker))
+        if "candidate" not in event.details():
+            self.ids[event.node] = event.broker
         if event.leader_epoch >= epoch:
             self.votes[event.node] = (event.leader_epoch, event.broker)
         self.check_ends(event)
@@ -184,10 +166,10 @@ class _RaftState:
         detail = event.details()
         if "candidate" not in detail:
             return
-        log, candidate = self.logs.setdefault(event.node, _MetadataLog()), tuple(detail["candidate"])
+        log, candidate = self.logs.setdefault(event.node, MetadataLog()), tuple(detail["candidate"])
         last = log.at(log.end - 1) if log.end > 0 else 0
         taken = tuple(detail["own"])
-        own = taken if last == _UNKNOWN else (last, log.end)
+        own = taken if last == UNKNOWN else (last, log.end)
         if candidate < own and event.kind == "quorum_voted":
             self.report(
                 event,
@@ -214,7 +196,18 @@ class _RaftState:
                 f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at}",
                 f"{other} had been elected in the same epoch",
             )
-        log = self.logs.setdefault(event.node, _MetadataLog())
+        own = next(
+            (broker for node, epoch, broker in self.ballots if (node, epoch) == (event.node, event.leader_epoch)), -1
+        )
+        voters = sorted(node for node in self.logs if (node, event.leader_epoch, own) in self.ballots)
+        if own >= 0 and len(voters) < len(self.logs) // 2 + 1:
+            self.report(
+                event,
+                "elected-without-majority",
+                f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at}",
+                f"{', '.join(voters)} had voted for it in that epoch, of {len(self.logs)} controllers",
+            )
+        log = self.logs.setdefault(event.node, MetadataLog())
         lacking = self.first_missing(log, event.leader_epoch)
         if lacking is not None:
             self.report(
@@ -226,12 +219,21 @@ class _RaftState:
             )
 
     def follows(self, event: TraceRow) -> None:
+        leader = self.leaders.get(event.leader_epoch)
+        elected = self.ids.get(leader, event.leader) if leader is not None else event.leader
+        if event.leader not in (elected, UNKNOWN):
+            self.report(
+                event,
+                "follows-another-leader",
+                f"{event.node} follows {event.leader} in controller epoch {event.leader_epoch} {event.at}",
+                f"{leader}, {elected}, was elected in that epoch",
+            )
         self.followed.add((event.node, event.leader_epoch))
 
-    def first_missing(self, log: _MetadataLog, epoch: int) -> int | None:
+    def first_missing(self, log: MetadataLog, epoch: int) -> int | None:
         """The least offset, committed before `epoch`, at which `log` holds something else, or nothing."""
         for offset in range(log.start, len(self.committed)):
-            missing = offset >= log.end or _differ(log.at(offset), self.committed[offset])
+            missing = offset >= log.end or differ(log.at(offset), self.committed[offset])
             if missing and self.committed_in[offset] < epoch:
                 return offset
         return None
@@ -239,10 +241,10 @@ class _RaftState:
     # ---- the log -----------------------------------------------------------------------------------------------------
 
     def appended(self, event: TraceRow) -> None:
-        log = self.logs.setdefault(event.node, _MetadataLog())
+        log = self.logs.setdefault(event.node, MetadataLog())
         batch = (event.log_end, int(event.details().get("crc") or 0), log.at(event.offset - 1), event.node)
         first = self.batches.setdefault((event.offset, event.leader_epoch), batch)
-        if first[:2] != batch[:2] or _differ(first[2], batch[2]):
+        if first[:2] != batch[:2] or differ(first[2], batch[2]):
             self.report(
                 event,
                 "metadata-logs-differ",
@@ -254,7 +256,7 @@ class _RaftState:
 
     def truncated(self, event: TraceRow) -> None:
         self.cut += 1
-        log = self.logs.setdefault(event.node, _MetadataLog())
+        log = self.logs.setdefault(event.node, MetadataLog())
         known = max(event.high_watermark, self.known.get(event.node, 0))
         if event.offset < known:
             self.report(
@@ -267,20 +269,20 @@ class _RaftState:
 
     def restored(self, event: TraceRow) -> None:
         self.snapshots += 1
-        self.logs.setdefault(event.node, _MetadataLog()).restart(event.offset, event.offset, [], event.leader_epoch)
+        self.logs.setdefault(event.node, MetadataLog()).restart(event.offset, event.offset, [], event.leader_epoch)
 
     def trimmed(self, event: TraceRow) -> None:
         self.snapshots += 1
-        self.logs.setdefault(event.node, _MetadataLog()).trim(event.offset)
+        self.logs.setdefault(event.node, MetadataLog()).trim(event.offset)
 
     def commits_up_to(self, event: TraceRow) -> None:
         self.commits += 1
-        log, end = self.logs.setdefault(event.node, _MetadataLog()), event.high_watermark
+        log, end = self.logs.setdefault(event.node, MetadataLog()), event.high_watermark
         self.known[event.node] = end
         holders = sorted(
             node
             for node, held in self.logs.items()
-            if held.end >= end and not _differ(held.at(end - 1), log.at(end - 1))
+            if held.end >= end and not differ(held.at(end - 1), log.at(end - 1))
         )
         needed = len(self.logs) // 2 + 1
         if len(holders) < needed or log.at(end - 1) != event.leader_epoch:
@@ -292,12 +294,12 @@ class _RaftState:
                 f"the last record is of controller epoch {log.at(end - 1)}",
             )
         self._check_positions(event)
-        self.committed += [_UNKNOWN] * (log.start - len(self.committed))
+        self.committed += [UNKNOWN] * (log.start - len(self.committed))
         for offset in range(max(log.start, min(event.offset, len(self.committed))), end):
             held = log.at(offset)
             if offset >= len(self.committed):
                 self.committed.append(held)
-            elif _differ(held, self.committed[offset]):
+            elif differ(held, self.committed[offset]):
                 self.report(
                     event,
                     "committed-metadata-differs",
@@ -362,7 +364,7 @@ class _RaftState:
         self.applied += 1
         last = event.log_end - 1
         holders = sorted(
-            node for node, log in self.logs.items() if log.end > last and not _differ(log.at(last), event.leader_epoch)
+            node for node, log in self.logs.items() if log.end > last and not differ(log.at(last), event.leader_epoch)
         )
         if len(holders) < len(self.logs) // 2 + 1:
             self.report(
@@ -431,6 +433,8 @@ def check(evidence: RunEvidence) -> Verdict:
     wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)
+    if not decisions_alone:
+        raft.findings += cluster_metadata_findings(evidence.trace)
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}
@@ -462,8 +466,3 @@ def check(evidence: RunEvidence) -> Verdict:
             Finding("fsync-lies", (f"the disk of {liars[min(liars)]} lied about fsync: no promise holds then",))
         )
     return Verdict(NAME, Validity.UNKNOWN if excused else Validity.INVALID, tuple(shown), figures)
-
-
-def _differ(one: int, other: int) -> bool:
-    """Whether two epochs are known and not the same."""
-    return one != other and _UNKNOWN not in (one, other)

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import yaml
 from markupsafe import Markup
 
-from checkers import availability
+from checkers.clients import availability
 from checkers.evidence import RunEvidence
 from checkers.verdict import Validity, Verdict, worst
 from results.explanation.stories import explain

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from checkers import raft
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.protocol import checker as protocol
+from checkers.raft import checker as raft
 from checkers.registry import applicable_checkers, run_checker
 from checkers.verdict import Validity
 from tests.checkers import small_evidence

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from checkers import availability, faults, processes, registry
+from checkers import faults, processes, registry
+from checkers.clients import availability
 from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
 from checkers.liveness import checker as liveness
 from checkers.verdict import Validity, Verdict, checker_name, worst

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.raft import check
+from checkers.raft.checker import check
 from checkers.verdict import Validity, Verdict
 from tests.checkers import small_evidence
 
@@ -132,12 +132,12 @@ KEPT = {
     "a batch that was written and not told of is there after a restart": [
         *COMMITTED,
         started(3, "c3", epoch=1, end=1, epochs=[(1, 0)]),
-        voted(4, "c3", 2, 103),
+        *(voted(4, node, 2, 103) for node in ("c3", "c2")),
         leads(4, "c3", 2),
     ],
     "a controller is elected late, when a later epoch has committed": [
         *COMMITTED,
-        voted(2, "c3", 2, 103),
+        *(voted(2, node, 2, 103) for node in ("c3", "c2")),
         *(voted(3, node, 3, 101) for node in ("c1", "c2")),
         leads(3, "c1", 3),
         *(appended(3, node, 1, 2, 3) for node in ("c1", "c2")),
@@ -147,7 +147,7 @@ KEPT = {
     ],
     "it need not hold a record of an earlier epoch that only the later one has committed": [
         *UNCOMMITTED,
-        voted(2, "c3", 2, 103),
+        *(voted(2, node, 2, 103) for node in ("c3", "c2")),
         *(voted(3, node, 3, 101) for node in ("c1", "c2")),
         leads(3, "c1", 3),
         appended(3, "c2", 1, 3, 1, crc=8),
@@ -207,6 +207,9 @@ BROKEN = {
         voted_by_ends((1, 3), (0, 3)),
     ],
     "two-controllers-one-epoch": [*COMMITTED, leads(2, "c2", 1)],
+    "elected-without-majority": [*BORN, voted(1, "c1", 1, 101), voted(1, "c2", 2, 101), leads(1.1, "c1", 1)],
+    "follows-another-leader": [*ELECTED, follows(2, "c2", 1) | {"leader": 103}],
+    "decision-uncommitted": [*COMMITTED, registered(2, "c1", 1, 1) | {"offset": 2}],
     "voted-twice": [*ELECTED, voted(2, "c2", 1, 103)],
     "vote-for-older-log": [*TWO_RECORDS, voted_by_ends((1, 2), (1, 3))],
     "vote-forgotten": [*ELECTED, started(2, "c2", epoch=1, voted=-1)],

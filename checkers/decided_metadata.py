@@ -1,0 +1,163 @@
+"""The metadata as the controllers decided it, in the order of the metadata log: what the changes in a trace add up to.
+
+A change is one batch, and all of its events have the offset at which the log ends with it. A controller that takes over
+traces what it finds committed, perhaps once more and without the reason; a deposed one may trace its change late. So
+the changes are put in the order of their offsets, and of two traces of one the one that knows the reason counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.tables import TraceRow, trace_rows
+
+OF_BROKERS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
+OF_PARTITIONS: Final = ("partition_changed", "partition_deleted")
+NO_LEADER: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedPartition:
+    """One partition. Replicas are in order of preference."""
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: frozenset[int]
+    elr: frozenset[int]
+    last_known_elr: frozenset[int]
+    adding: frozenset[int]
+    removing: frozenset[int]
+    min_isr: int
+
+    @classmethod
+    def of(cls, event: TraceRow, detail: Mapping[str, Any]) -> DecidedPartition:
+        """The partition after a `partition_changed` event with these facts."""
+        return cls(
+            event.leader,
+            event.leader_epoch,
+            event.partition_epoch,
+            tuple(detail.get("replicas") or ()),
+            frozenset(event.members),
+            frozenset(detail.get("elr") or ()),
+            frozenset(detail.get("last_known_elr") or ()),
+            frozenset(detail.get("adding") or ()),
+            frozenset(detail.get("removing") or ()),
+            detail.get("min_isr", 1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBroker:
+    """One broker. It is not known whether a broker is shutting down that a successor found fenced."""
+
+    epoch: int
+    fenced: bool
+    shutting_down: bool | None
+
+    @property
+    def active(self) -> bool:
+        """Whether it may lead and join an ISR."""
+        return not self.fenced and not self.shutting_down
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedEvent:
+    """One event of a change, with its facts."""
+
+    event: TraceRow
+    detail: Mapping[str, Any]
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and number of its partition."""
+        return self.event.topic, self.event.partition
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether a successor of the controller that decided has found it committed."""
+        return bool(self.detail.get("taken_over"))
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedChange:
+    """One change: its events in the order of its records."""
+
+    offset: int
+    events: tuple[DecidedEvent, ...]
+
+    @property
+    def of_brokers(self) -> Iterator[DecidedEvent]:
+        """Its events that concern brokers."""
+        return (each for each in self.events if each.event.kind in OF_BROKERS)
+
+
+@dataclass(slots=True)
+class DecidedMetadata:
+    """The metadata after the changes so far."""
+
+    partitions: dict[tuple[str, int], DecidedPartition] = field(default_factory=dict)
+    brokers: dict[int, DecidedBroker] = field(default_factory=dict)
+
+    def knows(self, brokers: Iterable[int]) -> bool:
+        """Whether the changes so far tell of all these brokers."""
+        return all(broker in self.brokers for broker in brokers)
+
+    def is_active(self, broker: int) -> bool:
+        """Whether a broker may lead and join an ISR."""
+        return broker in self.brokers and self.brokers[broker].active
+
+    def apply_to_brokers(self, change: DecidedChange) -> None:
+        """Take in what a change says of brokers."""
+        for each in change.of_brokers:
+            event, known = each.event, self.brokers.get(each.event.broker)
+            if event.kind == "broker_registered":
+                broker = DecidedBroker(event.broker_epoch, fenced=True, shutting_down=False)
+            elif event.kind == "broker_fenced":
+                reason = each.detail.get("reason")
+                leaves = None if each.taken_over else reason == "controlled_shutdown"
+                before = known.shutting_down if known is not None else None
+                broker = DecidedBroker(event.broker_epoch, fenced=True, shutting_down=leaves or before or leaves)
+            else:
+                leaves = event.kind == "broker_shutting_down"
+                broker = DecidedBroker(event.broker_epoch, fenced=False, shutting_down=leaves)
+            self.brokers[event.broker] = broker
+
+    def apply(self, event: DecidedEvent) -> None:
+        """Take in what one event says of a partition."""
+        if event.event.kind == "partition_changed":
+            self.partitions[event.place] = DecidedPartition.of(event.event, event.detail)
+        elif event.event.kind == "partition_deleted":
+            self.partitions.pop(event.place, None)
+
+    def apply_all(self, change: DecidedChange) -> None:
+        """Take in a whole change."""
+        self.apply_to_brokers(change)
+        for event in change.events:
+            self.apply(event)
+
+
+def decided_changes(trace: pa.Table) -> list[DecidedChange]:
+    """The changes in a trace (schema TRACE), in the order of the metadata log."""
+    kinds = pa.array([*OF_BROKERS, *OF_PARTITIONS])
+    wanted = pc.and_(pc.is_in(trace.column("kind"), value_set=kinds), pc.greater_equal(trace.column("offset"), 0))
+    return changes_of(trace_rows(trace.filter(wanted)))
+
+
+def changes_of(events: Iterable[TraceRow]) -> list[DecidedChange]:
+    """The changes of these events, in the order of the metadata log."""
+    told: dict[int, dict[tuple[str, bool], list[DecidedEvent]]] = {}
+    for event in events:
+        each = DecidedEvent(event, event.details())
+        told.setdefault(event.offset, {}).setdefault((event.node, each.taken_over), []).append(each)
+    changes = []
+    for offset, versions in sorted(told.items()):
+        first = next((key for key in versions if not key[1]), next(iter(versions)))
+        changes.append(DecidedChange(offset, tuple(versions[first])))
+    return changes

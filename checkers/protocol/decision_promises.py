@@ -1,0 +1,274 @@
+"""Promises about what the controllers make of a change, held against a reference: the leader, ISR, ELR and
+LastKnownELR that follow from the state before. See `checkers.protocol.checker`.
+
+The reference knows a partition's state before a change, the brokers that may lead after it, and why it was made. It
+takes from the change itself the new replicas, the minimum, the ISR that a leader proposed and the replica that an
+unclean recovery chose; all else follows:
+
+leader        the preferred replica upon a preferred election, if it is in the ISR and may lead; else the leader before;
+              else the first of the ISR; if that is empty the first of the ELR, which becomes the ISR; if that is empty,
+              too, the last known leader, with that strategy; else any replica, where unclean elections are allowed
+ELR           empty while the ISR has min.isr members, and after an election that may lose records; else whoever was in
+              ISR or ELR, is a replica, is not in the ISR now, and has not just registered after an unclean shutdown
+LastKnownELR  empty where the ELR must be; else whoever has left the ELR since, or with the strategy `last-known-leader`
+              the leader that left an empty ISR behind
+
+Where the trace says nothing of a replica's broker, nothing is promised of the partition. A change that a successor has
+found committed is compared where it is known why it was made: a broker left or came. After every change of a broker no
+partition is led by, or has in its ISR, one that may not lead, and none is without a leader that may have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from checkers.decided_metadata import (
+    NO_LEADER,
+    DecidedChange,
+    DecidedEvent,
+    DecidedMetadata,
+    DecidedPartition,
+    decided_changes,
+)
+from checkers.evidence import CheckSettings
+from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
+from checkers.protocol.state import UNKNOWN, ClusterState, names
+
+_LAST_KNOWN_LEADER = "last-known-leader"
+_OF_ISR_BEFORE = frozenset(
+    {"elected", "configured", "preferred_election", "unclean_election", LAST_KNOWN_LEADER_ELECTED}
+)
+"""Reasons of changes that keep the ISR, unless they elect."""
+_OF_REPLICAS = frozenset({"reassignment", "reassignment_cancelled"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a change makes of a partition, beside epochs and replicas."""
+
+    leader: int
+    isr: frozenset[int]
+    elr: frozenset[int]
+    last_known_elr: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Elected:
+    leader: int
+    isr: frozenset[int]
+    may_lose: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Situation:
+    """A change of one partition: what it starts from."""
+
+    before: DecidedPartition
+    after: DecidedPartition
+    reason: str
+    leaving: int | None
+    """The broker that is fenced, shuts down or registers in this change."""
+    unclean: bool
+    """Whether that has registered after an unclean shutdown."""
+    eligible: Callable[[int], bool]
+
+    def in_order(self, members: Iterable[int]) -> list[int]:
+        """Those that are replicas after the change, in order of preference."""
+        wanted = frozenset(members)
+        return [replica for replica in self.after.replicas if replica in wanted]
+
+    def kept(self, members: frozenset[int]) -> frozenset[int]:
+        """Those of before that are replicas throughout: a new reassignment cancels the one under way first."""
+        dropped = self.before.adding if self.reason in _OF_REPLICAS else frozenset[int]()
+        return (members - dropped) & frozenset(self.after.replicas)
+
+
+def check_decisions(cluster: ClusterState, trace: pa.Table, settings: CheckSettings) -> None:
+    """After the last event: every change of a partition, in the order of the metadata log."""
+    metadata = DecidedMetadata()
+    for change in decided_changes(trace):
+        metadata.apply_to_brokers(change)
+        for each in change.events:
+            before = metadata.partitions.get(each.place)
+            if each.event.kind == "partition_changed":
+                _check_change(cluster, metadata, change, each, before, settings)
+            metadata.apply(each)
+        _check_all(cluster, metadata, change, settings)
+
+
+def _check_change(
+    cluster: ClusterState,
+    metadata: DecidedMetadata,
+    change: DecidedChange,
+    each: DecidedEvent,
+    before: DecidedPartition | None,
+    settings: CheckSettings,
+) -> None:
+    after, reason = DecidedPartition.of(each.event, each.detail), str(each.detail.get("reason"))
+    if not after.replicas or not metadata.knows(after.replicas):
+        return
+    if reason == "created":
+        active = [replica for replica in after.replicas if metadata.is_active(replica)]
+        leader = active[0] if active else NO_LEADER
+        expected = _Outcome(leader, frozenset(active), frozenset(), frozenset())
+        _compare(cluster, each, None, after, expected)
+        return
+    if before is None or after.partition_epoch != before.partition_epoch + 1:
+        return
+    others = [other for other in change.of_brokers if other.event.kind != "broker_unfenced"]
+    leaving = others[0].event.broker if others else None
+    came = any(other.event.kind == "broker_unfenced" for other in change.of_brokers)
+    if each.taken_over and leaving is None and not came and reason not in (LAST_KNOWN_LEADER_ELECTED, "created"):
+        return
+    if each.taken_over and came and reason not in (LAST_KNOWN_LEADER_ELECTED, "created"):
+        reason = "elected"
+    situation = _Situation(
+        before,
+        after,
+        reason,
+        leaving,
+        _unclean(others, after),
+        lambda replica: replica != leaving and metadata.is_active(replica),
+    )
+    _compare(cluster, each, before, after, _outcome(situation, settings))
+
+
+def _unclean(others: list[DecidedEvent], after: DecidedPartition) -> bool:
+    registered = [other for other in others if other.event.kind == "broker_registered"]
+    if not registered:
+        return False
+    clean = registered[0].detail.get("clean")
+    return clean is False or (clean is None and registered[0].event.broker not in after.elr)
+
+
+def _outcome(situation: _Situation, settings: CheckSettings) -> _Outcome:
+    before, after = situation.before, situation.after
+    gone = frozenset({situation.leaving}) if situation.leaving is not None else frozenset[int]()
+    last_known = before.last_known_elr & frozenset(after.replicas)
+    if situation.reason == "unclean_recovery":
+        kept = last_known - {after.leader} if after.leader in before.last_known_elr else frozenset[int]()
+        return _Outcome(after.leader, frozenset({after.leader}), frozenset(), kept)
+    isr = situation.kept(before.isr) - gone if gone or situation.reason in _OF_ISR_BEFORE | _OF_REPLICAS else after.isr
+    candidates = situation.kept(before.isr | before.elr)
+    elr = candidates - isr - (gone if situation.unclean else frozenset[int]())
+    elected = _elected(situation, isr, elr, last_known, settings)
+    if elected.may_lose or len(elected.isr) >= after.min_isr:
+        return _Outcome(elected.leader, elected.isr, frozenset(), frozenset())
+    elr -= elected.isr
+    if settings.unclean_recovery != _LAST_KNOWN_LEADER:
+        return _Outcome(elected.leader, elected.isr, elr, (candidates | last_known) - elected.isr - elr)
+    if elected.leader != NO_LEADER:
+        last_known = frozenset()
+    elif before.leader != NO_LEADER:
+        last_known = frozenset({before.leader}) & frozenset(after.replicas)
+    return _Outcome(elected.leader, elected.isr, elr, last_known)
+
+
+def _elected(
+    situation: _Situation,
+    isr: frozenset[int],
+    elr: frozenset[int],
+    last_known: frozenset[int],
+    settings: CheckSettings,
+) -> _Elected:
+    before, after, eligible = situation.before, situation.after, situation.eligible
+    wanted = [after.replicas[0]] if situation.reason == "preferred_election" else []
+    for replica in [*wanted, before.leader, *situation.in_order(isr)]:
+        if replica in isr and eligible(replica):
+            return _Elected(replica, isr)
+    from_elr = next(filter(eligible, situation.in_order(elr)), None) if not isr else None
+    if from_elr is not None:
+        return _Elected(from_elr, frozenset({from_elr}))
+    if settings.unclean_recovery == _LAST_KNOWN_LEADER and not isr and not elr and len(last_known) == 1:
+        (last,) = last_known
+        if eligible(last):
+            return _Elected(last, last_known, may_lose=True)
+    any_replica = next(filter(eligible, after.replicas), None)
+    allowed = settings.unclean_election or situation.reason == "unclean_election"
+    if allowed and any_replica is not None and after.leader != NO_LEADER:
+        return _Elected(any_replica, frozenset({any_replica}), may_lose=True)
+    return _Elected(NO_LEADER, isr)
+
+
+def _compare(
+    cluster: ClusterState,
+    each: DecidedEvent,
+    before: DecidedPartition | None,
+    after: DecidedPartition,
+    expected: _Outcome,
+) -> None:
+    event = each.event
+    told = [
+        ("leader-otherwise", _leader(after.leader), _leader(expected.leader), after.leader != expected.leader),
+        ("isr-otherwise", f"ISR {names(after.isr)}", f"ISR {names(expected.isr)}", after.isr != expected.isr),
+        ("elr-otherwise", f"ELR {names(after.elr)}", f"ELR {names(expected.elr)}", after.elr != expected.elr),
+        (
+            "last-known-elr-otherwise",
+            f"LastKnownELR {names(after.last_known_elr)}",
+            f"LastKnownELR {names(expected.last_known_elr)}",
+            after.last_known_elr != expected.last_known_elr,
+        ),
+    ]
+    partition = cluster.partitions.get(each.place)
+    for kind, decided, follows, differs in told:
+        if differs and partition is not None:
+            was = "there was no such partition" if before is None else f"before: {_described(before)}"
+            partition.report(
+                event,
+                kind,
+                UNKNOWN,
+                f"the controllers decided on partition epoch {event.partition_epoch} {event.at} "
+                f"({each.detail.get('reason')}): {_described(after)}",
+                was,
+                f"{decided}, and from the state before follows {follows}",
+            )
+            return  # the others follow from it
+
+
+def _check_all(
+    cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, settings: CheckSettings
+) -> None:
+    """The state of every partition after a change of a broker, and of each that was changed."""
+    if any(True for _ in change.of_brokers):
+        places = set(metadata.partitions)
+    else:
+        places = {each.place for each in change.events if each.place in metadata.partitions}
+    event = change.events[-1].event
+    for place in sorted(places):
+        decided, partition = metadata.partitions[place], cluster.partitions.get(place)
+        if partition is None or not decided.replicas or not metadata.knows(decided.replicas):
+            continue
+        state = f"{place[0]}-{place[1]} after the change that ends at {change.offset} {event.at}: {_described(decided)}"
+        idle = sorted(
+            member for member in decided.isr | {decided.leader} - {NO_LEADER} if not metadata.is_active(member)
+        )
+        if idle:
+            line = f"{names(frozenset(idle))}: fenced, or shutting down"
+            partition.report(event, "idle-broker-kept", UNKNOWN, state, line)
+        able = _able(decided, metadata, settings)
+        if decided.leader == NO_LEADER and able:
+            line = f"{names(able)} may lead: unfenced, and not shutting down"
+            partition.report(event, "left-without-leader", UNKNOWN, state, line)
+
+
+def _able(decided: DecidedPartition, metadata: DecidedMetadata, settings: CheckSettings) -> frozenset[int]:
+    """Who might be elected without an unclean recovery or the wish of an administrator."""
+    candidates = decided.isr or decided.elr
+    if not candidates and settings.unclean_recovery == _LAST_KNOWN_LEADER and len(decided.last_known_elr) == 1:
+        candidates = decided.last_known_elr
+    return frozenset(filter(metadata.is_active, candidates))
+
+
+def _leader(leader: int) -> str:
+    return f"leader b{leader}" if leader != NO_LEADER else "no leader"
+
+
+def _described(partition: DecidedPartition) -> str:
+    return (
+        f"{_leader(partition.leader)}, ISR {names(partition.isr)}, ELR {names(partition.elr)}, LastKnownELR "
+        f"{names(partition.last_known_elr)}, replicas {', '.join(f'b{replica}' for replica in partition.replicas)}, "
+        f"min.isr {partition.min_isr}"
+    )

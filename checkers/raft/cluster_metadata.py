@@ -1,0 +1,195 @@
+"""Promises about the controllers' metadata and the sessions of brokers, for `checkers.raft`, whose table has them.
+
+What a node loads otherwise than record by record, from a snapshot or when it takes charge, follows from the changes in
+the trace that end at that offset or before (`checkers.decided_metadata`). Topics of one name that are created one
+after the other have names of their own in the trace (`name#2`), not in what is loaded. Topics of which the trace says
+nothing are left out, and of producer ids only the blocks that brokers were told of are known.
+
+*A session is longer than the trace says.* A controller counts it from the moment of a decision, and traces the decision
+when it is committed. So a session is held to the time since the controller took charge, not since a heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.decided_metadata import (
+    OF_BROKERS,
+    OF_PARTITIONS,
+    DecidedMetadata,
+    DecidedPartition,
+    changes_of,
+)
+from checkers.tables import TraceRow, trace_rows
+from checkers.verdict import Finding
+
+_DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
+_LOADED: Final = ("metadata_loaded", "metadata_snapshot")
+_KINDS: Final = (*sorted(_DECISIONS), *_LOADED, "metadata_committed", "metadata_applied", "broker_stays_fenced")
+_SESSION_SHARE: Final = 0.9
+"""Of a session must have passed by the clock of the trace, which rounds otherwise than that of the controller."""
+
+
+def cluster_metadata_findings(trace: pa.Table) -> Iterator[Finding]:
+    """Every broken promise in a trace (schema TRACE)."""
+    events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
+    yield from _loaded_otherwise(events)
+    yield from _decided_early(events)
+    yield from _sessions(events)
+
+
+# ---- what is loaded --------------------------------------------------------------------------------------------------
+
+
+def _loaded_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
+    decided = [event for event in events if event.kind in OF_BROKERS + OF_PARTITIONS and event.offset >= 0]
+    changes = changes_of(event._replace(topic=event.topic.partition("#")[0]) for event in decided)
+    topics = {event.topic.partition("#")[0] for event in decided}
+    given = [(each.offset, each) for each in events if each.kind == "producer_ids_allocated"]
+    metadata, done = DecidedMetadata(), 0
+    for event in sorted((each for each in events if each.kind in _LOADED), key=lambda each: each.log_end):
+        while done < len(changes) and changes[done].offset <= event.log_end:
+            metadata.apply_all(changes[done])
+            done += 1
+        loaded = event.details()
+        lines = [*_of_partitions(metadata, loaded, topics), *_of_brokers(metadata, loaded)]
+        blocks = [block.details() for end, block in given if end <= event.log_end]
+        below = max((int(block["first"]) + int(block["count"]) for block in blocks), default=0)
+        if loaded.get("next_producer_id", below) < below:
+            lines.append(f"the next producer id is {loaded['next_producer_id']}, and ids below {below} were given")
+        if event.kind == "metadata_snapshot" and loaded.get("log_start", 0) >= event.log_end:
+            line = f"its log began there already: nothing had the {event.log_end} records before"
+            did = f"{event.node} wrote the snapshot of the metadata up to {event.log_end} {event.at}"
+            yield Finding("trimmed-before-snapshot", (did, line), time_ns=event.time_ns)
+        if lines:
+            what = "that it loaded" if event.kind == "metadata_loaded" else "in a snapshot that it wrote"
+            did = f"{event.node} has metadata up to {event.log_end} {what} {event.at}"
+            yield Finding("metadata-loaded-otherwise", (did, *lines[:3]), time_ns=event.time_ns)
+
+
+def _of_partitions(metadata: DecidedMetadata, loaded: Mapping[str, Any], topics: set[str]) -> Iterator[str]:
+    decided = {f"{topic}-{number}": state for (topic, number), state in metadata.partitions.items()}
+    has = {name: state for name, state in loaded["partitions"].items() if name.rpartition("-")[0] in topics}
+    for name in sorted(decided.keys() | has.keys()):
+        if name not in has:
+            yield f"it has no partition {name}, which exists"
+        elif name not in decided:
+            yield f"it has the partition {name}, which does not exist"
+        else:
+            yield from (f"{name}: {line}" for line in _differences(_facts(decided[name]), has[name]))
+
+
+def _of_brokers(metadata: DecidedMetadata, loaded: Mapping[str, Any]) -> Iterator[str]:
+    for broker, state in sorted(metadata.brokers.items()):
+        facts: dict[str, object] = {"epoch": state.epoch, "fenced": state.fenced}
+        if state.shutting_down is not None:
+            facts["shutting_down"] = state.shutting_down
+        has = loaded["brokers"].get(str(broker))
+        if has is None:
+            yield f"it has no broker b{broker}, which is registered in broker epoch {state.epoch}"
+        else:
+            yield from (f"b{broker}: {line}" for line in _differences(facts, has))
+
+
+def _facts(partition: DecidedPartition) -> dict[str, object]:
+    sets = ("isr", "elr", "last_known_elr", "adding", "removing")
+    return {
+        **{name: getattr(partition, name) for name in ("leader", "leader_epoch", "partition_epoch", "min_isr")},
+        "replicas": list(partition.replicas),
+        **{name: sorted(getattr(partition, name)) for name in sets},
+    }
+
+
+def _differences(decided: Mapping[str, object], loaded: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in decided.items():
+        has = loaded.get(name, value)
+        if isinstance(has, list) and name != "replicas":
+            has = sorted(has)
+        if has != value:
+            yield f"{name} {has}, and decided is {value}"
+
+
+# ---- what is decided -------------------------------------------------------------------------------------------------
+
+
+def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
+    """Nothing that a controller decides has an effect before it is committed."""
+    committed: dict[str, int] = {}
+    for event in events:
+        if event.kind == "metadata_committed":
+            committed[event.node] = event.high_watermark
+        elif event.kind in _DECISIONS and event.offset > committed.get(event.node, event.offset):
+            lines = (
+                f"{event.node} has decided up to {event.offset} {event.at} ({event.kind})",
+                f"it knew the metadata below {committed[event.node]} to be committed",
+            )
+            yield Finding("decision-uncommitted", lines, time_ns=event.time_ns)
+
+
+def _sessions(events: list[TraceRow]) -> Iterator[Finding]:
+    epochs: dict[int, tuple[int, int]] = {}
+    """Broker → the offset of its last registration, and the broker epoch."""
+    took_charge: dict[str, int] = {}
+    applied: dict[str, int] = {}
+    for event in events:
+        if event.kind == "metadata_applied":
+            applied[event.node] = max(event.log_end, applied.get(event.node, 0))
+        elif event.kind == "metadata_loaded":
+            took_charge[event.node] = event.time_ns
+        elif event.kind in OF_BROKERS or event.kind == "broker_stays_fenced":
+            detail = event.details()
+            if not detail.get("taken_over"):
+                lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
+                if lines:
+                    kind, *told = lines
+                    yield Finding(kind, tuple(told), time_ns=event.time_ns)
+            if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, (-1, -1))[0]:
+                epochs[event.broker] = event.offset, event.broker_epoch
+
+
+def _wrong(
+    event: TraceRow,
+    detail: Mapping[str, Any],
+    registered: tuple[int, int] | None,
+    took_charge_ns: int | None,
+    applied: Mapping[str, int],
+) -> tuple[str, ...]:
+    """The kind and the lines of a broken promise, empty if none is broken."""
+    node, did = f"b{event.broker}", f"in broker epoch {event.broker_epoch} {event.at}"
+    if event.kind == "broker_registered" and "known" in detail:
+        return _registration(event, detail, registered, f"{event.node} registered {node} {did}")
+    if event.kind == "broker_unfenced" and node in applied and applied[node] <= event.broker_epoch:
+        line = f"it had applied the metadata up to {applied[node]}, and so not its own registration"
+        return "unfenced-behind", f"{event.node} unfenced {node} {did}", line
+    if event.kind == "broker_stays_fenced":
+        if detail.get("metadata_offset", -1) >= event.broker_epoch and not detail.get("shutting_down", True):
+            line = f"its heartbeat gave the metadata offset {detail['metadata_offset']}, so it has its registration"
+            return "kept-fenced", f"{event.node} kept {node} fenced {did}", line
+        return ()
+    timeout_ms = detail.get("session_timeout_ms")
+    if event.kind == "broker_fenced" and detail.get("reason") == "session_timeout" and timeout_ms is not None:
+        silent_ms = detail.get("silent_ms", timeout_ms)
+        if took_charge_ns is not None:
+            charged_ms = (event.time_ns - took_charge_ns) // 1_000_000
+            silent_ms = charged_ms if charged_ms < _SESSION_SHARE * timeout_ms else silent_ms
+        if silent_ms < timeout_ms:
+            line = f"its session had run for {silent_ms} ms; it lasts {timeout_ms} ms"
+            return "fenced-in-session", f"{event.node} fenced {node} {did}", line
+    return ()
+
+
+def _registration(
+    event: TraceRow, detail: Mapping[str, Any], registered: tuple[int, int] | None, did: str
+) -> tuple[str, ...]:
+    known, previous = detail["known"], detail.get("previous", -1)
+    if registered is not None and registered[0] < event.offset and known != registered[1]:
+        return "registration-misjudged", did, f"it had it for one of broker epoch {known}; that was {registered[1]}"
+    if known >= 0 and detail.get("clean") is not (previous == known):
+        says = "clean" if detail.get("clean") else "unclean"
+        line = f"it took the shutdown before for {says}: it was registered in {known}, and presents {previous}"
+        return "registration-misjudged", did, line
+    return ()

@@ -1,0 +1,52 @@
+"""The metadata log of one controller, as its trace tells of it."""
+
+from __future__ import annotations
+
+UNKNOWN = -1
+"""The epoch of a record that is not known."""
+
+
+def differ(one: int, other: int) -> bool:
+    """Whether two epochs are known and not the same."""
+    return one != other and UNKNOWN not in (one, other)
+
+
+class MetadataLog:
+    """One controller's metadata log: the epoch of each record, from `start` on."""
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.epoch_before = UNKNOWN
+        """The epoch of the record before `start`."""
+        self.epochs: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.start + len(self.epochs)
+
+    def at(self, offset: int) -> int:
+        """The epoch at `offset`; -1 where the log does not reach or is not known any more."""
+        if offset == self.start - 1:
+            return self.epoch_before
+        return self.epochs[offset - self.start] if self.start <= offset < self.end else UNKNOWN
+
+    def put(self, offset: int, end: int, epoch: int) -> None:
+        """Records of one epoch from `offset` on, in place of all that was there."""
+        del self.epochs[max(0, offset - self.start) :]
+        self.epochs += [UNKNOWN] * (offset - self.end) + [epoch] * (end - offset)
+
+    def trim(self, start: int) -> None:
+        """A snapshot replaces the records below `start`."""
+        if self.start < start <= self.end:
+            self.epoch_before = self.at(start - 1)
+            del self.epochs[: start - self.start]
+            self.start = start
+
+    def restart(self, start: int, end: int, entries: list[list[int]], epoch_before: int = UNKNOWN) -> None:
+        """The whole log, by the entries [epoch, first offset] of its epoch cache."""
+        self.epoch_before = epoch_before if start != self.start or epoch_before != UNKNOWN else self.epoch_before
+        self.start, self.epochs = start, []
+        for number, (epoch, first) in enumerate(entries):
+            last = entries[number + 1][1] if number + 1 < len(entries) else end
+            self.put(max(first, start), max(last, start), epoch)

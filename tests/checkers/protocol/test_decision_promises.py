@@ -1,0 +1,153 @@
+"""What the controllers make of a change is what follows from the state before it: leader, ISR, ELR and LastKnownELR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.protocol.checker import check
+from tests.checkers import small_evidence
+
+Event = dict[str, Any]
+
+
+def broker(offset: int, kind: str, number: int, epoch: int, **detail: Any) -> Event:
+    return small_evidence.event(
+        offset, "c1", f"broker_{kind}", detail, broker=number, broker_epoch=epoch, offset=offset
+    )
+
+
+def decided(
+    offset: int,
+    leader: int,
+    epochs: tuple[int, int],
+    isr: Sequence[int],
+    elr: Sequence[int] = (),
+    last_known: Sequence[int] = (),
+    *,
+    reason: str,
+    **facts: Any,
+) -> Event:
+    """A change of t-0, whose epochs are (leader epoch, partition epoch)."""
+    known = {"elr": list(elr), "last_known_elr": list(last_known), "replicas": [1, 2, 3], "min_isr": 2}
+    return small_evidence.event(
+        offset,
+        "c1",
+        "partition_changed",
+        {**known, "adding": [], "removing": [], "reason": reason} | facts,
+        leader=leader,
+        leader_epoch=epochs[0],
+        partition_epoch=epochs[1],
+        members=list(isr),
+        offset=offset,
+    )
+
+
+def fenced(offset: int, number: int, epoch: int, change: Event) -> list[Event]:
+    return [change, broker(offset, "fenced", number, epoch, reason="session_timeout")]
+
+
+def unfenced(offset: int, number: int, epoch: int, *changes: Event) -> list[Event]:
+    return [broker(offset, "unfenced", number, epoch), *changes]
+
+
+THREE = [
+    *(broker(number, "registered", number, number, clean=True) for number in (1, 2, 3)),
+    *(broker(number + 3, "unfenced", number, number) for number in (1, 2, 3)),
+    decided(7, 1, (0, 0), (1, 2, 3), reason="created"),
+]
+WITHOUT_3 = [*THREE, *fenced(8, 3, 3, decided(8, 1, (0, 1), (1, 2), reason="fenced"))]
+WITHOUT_2 = [*WITHOUT_3, *fenced(9, 2, 2, decided(9, 1, (0, 2), (1,), (2,), reason="fenced"))]
+LEADERLESS = [*WITHOUT_2, *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1, 2), (1,), reason="fenced"))]
+UNCLEAN = [
+    *LEADERLESS,
+    decided(11, -1, (1, 4), (), (2,), (1,), reason="registered"),
+    broker(11, "registered", 1, 11, clean=False),
+]
+
+
+def kinds(*events: Event, strategy: str = "last-known-leader", **settings: Any) -> list[str]:
+    evidence = RunEvidence(
+        trace=small_evidence.trace(*events), settings=CheckSettings(unclean_recovery=strategy, **settings)
+    )
+    return [finding.kind for finding in check(evidence).findings]
+
+
+KEPT = {
+    "whoever leaves an ISR that is large enough is in no ELR": WITHOUT_3,
+    "whoever leaves a smaller one is": WITHOUT_2,
+    "the leader that leaves an empty ISR is the last known": LEADERLESS,
+    "a broker that registers after an unclean shutdown leaves the ELR": UNCLEAN,
+    "a member of the ELR that comes back leads": [
+        *UNCLEAN,
+        *unfenced(12, 2, 2, decided(12, 2, (2, 5), (2,), (), (), reason="elected")),
+    ],
+    "an ISR that is large enough again clears the ELR": [
+        *WITHOUT_2,
+        *unfenced(10, 3, 3),
+        decided(11, 1, (0, 3), (1, 3), reason="alter_partition"),
+    ],
+    "a preferred replica in the ISR leads upon a preferred election": [
+        *THREE,
+        *fenced(8, 1, 1, decided(8, 2, (1, 1), (2, 3), reason="fenced")),
+        *unfenced(9, 1, 1),
+        decided(10, 2, (1, 2), (1, 2, 3), reason="alter_partition"),
+        decided(11, 1, (2, 3), (1, 2, 3), reason="preferred_election"),
+    ],
+    "a successor does not know why": [*THREE, decided(8, 2, (1, 1), (1, 2, 3), reason="taken_over", taken_over=True)],
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_follows_from_the_state_before_keeps_the_promises(what: str) -> None:
+    assert kinds(*KEPT[what]) == []
+
+
+BROKEN = {
+    "leader-otherwise": [*THREE, *fenced(8, 1, 1, decided(8, 3, (1, 1), (2, 3), reason="fenced"))],
+    "isr-otherwise": [*THREE, *fenced(8, 1, 1, decided(8, 2, (1, 1), (2,), reason="fenced"))],
+    "elr-otherwise": [*WITHOUT_3, *fenced(9, 2, 2, decided(9, 1, (0, 2), (1,), (), reason="fenced"))],
+    "last-known-elr-otherwise": [*WITHOUT_2, *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1, 2), reason="fenced"))],
+    "idle-broker-kept": [*THREE, broker(8, "fenced", 3, 3, reason="session_timeout")],
+    "left-without-leader": [*UNCLEAN, *unfenced(12, 2, 2)],
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_change_that_does_not_follow_is_a_violation(kind: str) -> None:
+    assert kinds(*BROKEN[kind]) == [kind]
+
+
+def test_the_last_known_leader_is_not_elected_while_a_member_of_the_elr_is_away() -> None:
+    elected = decided(12, 1, (2, 5), (1,), reason="last_known_leader", unclean=True)
+    assert "leader-otherwise" in kinds(*UNCLEAN, *unfenced(12, 1, 11, elected))
+
+
+def test_a_fenced_broker_does_not_begin_in_the_isr_of_a_new_partition() -> None:
+    created = decided(8, 1, (0, 0), (1, 2, 3), reason="created")
+    assert "isr-otherwise" in kinds(*THREE[:-1], broker(7, "fenced", 3, 3, reason="session_timeout"), created)
+
+
+def test_the_last_known_elr_of_a_recovery_keeps_all_who_left_the_elr() -> None:
+    left = [*LEADERLESS[:-2], *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1, 2), reason="fenced"))]
+    registered = broker(11, "registered", 1, 11, clean=False)
+    told = [decided(11, -1, (1, 4), (), (2,), (1,), reason="registered"), registered]
+    forgot = [decided(11, -1, (1, 4), (), (2,), (), reason="registered"), registered]
+    assert kinds(*left, *told, strategy="balanced") == []
+    assert "last-known-elr-otherwise" in kinds(*left, *forgot, strategy="balanced")
+
+
+def test_an_unclean_election_is_one_of_the_first_replica_that_may_lead_where_it_is_allowed() -> None:
+    empty = [*UNCLEAN, decided(12, -1, (1, 5), (), (), (1,), reason="registered")]
+    empty.append(broker(12, "registered", 2, 12, clean=False))
+    elected = unfenced(13, 3, 3, decided(13, 3, (2, 6), (3,), reason="elected", unclean=True))
+    assert kinds(*empty, *elected, unclean_election=True) == []
+    assert "leader-otherwise" in kinds(*empty, *elected)
+
+
+def test_changes_are_compared_in_the_order_of_the_metadata_log() -> None:
+    late = [*WITHOUT_3[-2:], *WITHOUT_2[-2:]]
+    assert kinds(*THREE, *late[2:], *late[:2]) == []

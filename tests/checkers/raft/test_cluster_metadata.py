@@ -1,0 +1,133 @@
+"""What nodes load of the metadata, when decisions have an effect, and when brokers are fenced, unfenced, registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.raft.cluster_metadata import cluster_metadata_findings
+from tests.checkers import small_evidence
+
+Event = dict[str, Any]
+
+
+def broker(offset: int, kind: str, number: int, epoch: int, time_s: float | None = None, **detail: Any) -> Event:
+    at = offset if time_s is None else time_s
+    return small_evidence.event(at, "c1", f"broker_{kind}", detail, broker=number, broker_epoch=epoch, offset=offset)
+
+
+def decided(offset: int, topic: str = "t", *, leader: int = 1, elr: tuple[int, ...] = ()) -> Event:
+    detail = {"elr": list(elr), "replicas": [1, 2], "min_isr": 1, "reason": "created"}
+    epochs = {"leader_epoch": 0, "partition_epoch": 0}
+    return small_evidence.event(
+        offset, "c1", "partition_changed", detail, topic=topic, leader=leader, members=[1], offset=offset, **epochs
+    )
+
+
+def loaded(end: int, kind: str = "metadata_loaded", node: str = "b3", time_s: float = 9, **facts: Any) -> Event:
+    partition = {"leader": 1, "leader_epoch": 0, "partition_epoch": 0, "isr": [1], "elr": [], "last_known_elr": []}
+    whole = {
+        "partitions": {"t-0": partition | {"replicas": [1, 2], "adding": [], "removing": [], "min_isr": 1}},
+        "brokers": {"1": {"epoch": 1, "fenced": False, "shutting_down": False}},
+        "next_producer_id": 10,
+    }
+    return small_evidence.event(time_s, node, kind, whole | facts, log_end=end)
+
+
+def allocated(offset: int, first: int, count: int) -> Event:
+    detail = {"first": first, "count": count}
+    return small_evidence.event(
+        offset, "c1", "producer_ids_allocated", detail, topic="", partition=-1, broker=1, offset=offset
+    )
+
+
+def committed(time_s: float, end: int) -> Event:
+    return small_evidence.event(time_s, "c1", "metadata_committed", offset=0, high_watermark=end)
+
+
+def kinds(*events: Event) -> list[str]:
+    return [finding.kind for finding in cluster_metadata_findings(small_evidence.trace(*events))]
+
+
+BORN = [broker(2, "registered", 1, 1), broker(3, "unfenced", 1, 1), decided(5), allocated(6, 0, 10)]
+
+
+@pytest.mark.parametrize(
+    ("end", "facts", "right"),
+    [
+        (6, {}, True),
+        (5, {"next_producer_id": 0}, True),
+        (6, {"next_producer_id": 0}, False),
+        (6, {"partitions": {}}, False),
+        (3, {"partitions": {}}, True),
+        (3, {}, False),
+        (6, {"brokers": {}}, False),
+        (6, {"brokers": {"1": {"epoch": 1, "fenced": True, "shutting_down": False}}}, False),
+        (6, {"brokers": {"1": {"epoch": 0, "fenced": False, "shutting_down": False}}}, False),
+    ],
+)
+def test_loaded_metadata_is_what_the_changes_add_up_to(end: int, facts: dict[str, Any], right: bool) -> None:
+    assert kinds(*BORN, loaded(end, **facts)) == ([] if right else ["metadata-loaded-otherwise"])
+
+
+def test_loaded_metadata_has_the_whole_state_of_a_partition() -> None:
+    assert kinds(*BORN[:2], decided(5, elr=(2,)), loaded(6)) == ["metadata-loaded-otherwise"]
+
+
+def test_changes_that_are_traced_after_it_count_too() -> None:
+    assert kinds(*BORN[:2], loaded(6), *BORN[2:]) == []
+
+
+def test_a_topic_that_is_made_anew_is_loaded_under_its_own_name() -> None:
+    deleted = small_evidence.event(6, "c1", "partition_deleted", offset=6)
+    assert kinds(*BORN[:3], deleted, loaded(6, partitions={})) == []
+    assert kinds(*BORN[:3], deleted, loaded(6)) == ["metadata-loaded-otherwise"]
+    assert kinds(*BORN[:3], deleted, decided(7, "t#2"), loaded(7)) == []
+
+
+def test_a_snapshot_is_on_the_disk_before_the_log_is_trimmed() -> None:
+    written = loaded(6, "metadata_snapshot", "c1", log_start=0)
+    assert kinds(*BORN, written) == []
+    assert kinds(*BORN, loaded(6, "metadata_snapshot", "c1", log_start=6)) == ["trimmed-before-snapshot"]
+    assert kinds(*BORN, loaded(6, "metadata_snapshot", "c1", log_start=0, partitions={})) == [
+        "metadata-loaded-otherwise"
+    ]
+
+
+def test_a_decision_has_no_effect_before_it_is_committed() -> None:
+    assert kinds(committed(1, 6), *BORN) == []
+    assert kinds(committed(1, 5), *BORN) == ["decision-uncommitted"]
+
+
+def test_a_broker_is_unfenced_once_it_has_applied_its_registration() -> None:
+    def applied(end: int) -> Event:
+        return small_evidence.event(2, "b1", "metadata_applied", offset=0, log_end=end)
+
+    assert kinds(applied(2), *BORN) == []
+    assert kinds(applied(1), *BORN) == ["unfenced-behind"]
+
+
+@pytest.mark.parametrize(("offset", "shutting_down", "right"), [(0, False, True), (1, False, False), (1, True, True)])
+def test_a_broker_that_has_its_registration_is_not_kept_fenced(offset: int, shutting_down: bool, right: bool) -> None:
+    facts = {"metadata_offset": offset, "shutting_down": shutting_down}
+    assert kinds(BORN[0], broker(-1, "stays_fenced", 1, 1, 3, **facts)) == ([] if right else ["kept-fenced"])
+
+
+@pytest.mark.parametrize(("silent_ms", "charged_s", "right"), [(9000, 0, True), (8999, 0, False), (9000, 8, False)])
+def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charge(
+    silent_ms: int, charged_s: float, right: bool
+) -> None:
+    charge = loaded(0, node="c1", time_s=charged_s, partitions={}, brokers={})
+    timed = {"reason": "session_timeout", "silent_ms": silent_ms, "session_timeout_ms": 9000}
+    fenced = broker(4, "fenced", 1, 1, 10, **timed)
+    assert kinds(charge, *BORN[:2], fenced) == ([] if right else ["fenced-in-session"])
+
+
+@pytest.mark.parametrize(
+    ("known", "previous", "clean", "right"),
+    [(1, 1, True, True), (1, -1, False, True), (1, 0, True, False), (1, 1, False, False), (0, 0, True, False)],
+)
+def test_a_registration_is_the_successor_of_the_last_one(known: int, previous: int, clean: bool, right: bool) -> None:
+    again = broker(8, "registered", 1, 7, known=known, previous=previous, clean=clean)
+    assert kinds(*BORN[:2], again) == ([] if right else ["registration-misjudged"])
