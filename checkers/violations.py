@@ -64,6 +64,7 @@ INEXCUSABLE = frozenset(
         "log-start-ahead",
         "deleted-log-came-back",
         "log-beginning-missing",
+        "log-with-hole",
         "log-shortened",
         "log-end-not-on-disk",
         "clean-shutdown-lost-records",

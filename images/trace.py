@@ -15,7 +15,9 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
                                       that its file has behind the last batch, if any; first_segment=[base offset, the
-                                      one in the log-start checkpoint or -1] of the first segment, if not at 0
+                                      one in the log-start checkpoint or -1] of the first segment, if not at 0;
+                                      holes=[[end of a segment, base offset of the next one], …] where these differ;
+                                      base, producers_before, as of log_start_written
 registered                broker      broker_epoch granted; detail: clean
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, batches, bytes_behind, as above; high_watermark with which it takes

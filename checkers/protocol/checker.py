@@ -83,6 +83,7 @@ clean-claim-unsynced      a broker presents its last life as cleanly shut down o
 deleted-log-came-back     the log of a replica that was deleted never stands on the disk again: no start opens it, nor
                           finds it there as that of no replica
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says
+log-with-hole             each segment of a log that is opened begins where the one before it ends
 isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
                           leader epoch's start (LESO), and whose log starts no lower than its own
 isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen

@@ -111,7 +111,9 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
     """What replaces the batches before the first segment knows the last one of each producer there, and no later
     one."""
     detail, held = event.details(), partition.batches_of(event.node)
-    if event.node in cluster.lied_to or producers_may_expire(detail["producer_expiration_ms"], event.time_ns):
+    if event.node in cluster.lied_to or producers_may_expire(detail.get("producer_expiration_ms", 0), event.time_ns):
+        return
+    if "base" not in detail or (event.kind == "log_recovered" and event.log_end <= max(event.offset, 0)):
         return
     base, state = detail["base"], detail["producers_before"]
     partition.snapshots[event.node] = state
@@ -127,8 +129,7 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
             event,
             "producer-state-wrong",
             base,
-            f"{event.node} moved its log's start to {event.offset} {event.at}, and keeps the state of the producers "
-            f"before {base}, where its first segment begins",
+            f"{_what_happened(event)}, with the state of the producers before {base}, where its first segment begins",
             f"the last batch of producer id {producer} below {base} {ends}; the state has "
             f"{'nothing of it' if known is None else f'sequence {known}'}",
         )

@@ -101,6 +101,10 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
             f"{node} opened a log whose first segment begins at {first} {event.at}",
             f"its log-start checkpoint, which says where a log begins above offset 0, {said}",
         )
+    for end, base in event.details().get("holes") or ():
+        if node not in cluster.lied_to:
+            opened = f"{node} opened a log {event.at}, one segment of which ends at {end}"
+            partition.report(event, "log-with-hole", end, opened, f"the next one begins at {base}")
     partition.deleted.pop(node, None)
     partition.opened[node] = event.time_ns
     partition.removed.discard(node)

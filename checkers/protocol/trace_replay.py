@@ -229,7 +229,7 @@ _OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
     {"log_recovered": log_promises.check_recovered, "stray_found": log_promises.check_stray},
     dict.fromkeys(("log_recovered", "became_leader", "follower_high_watermark"), watermark_promises.check_founded),
     log_knowledge_promises.CLUSTER_HANDLERS,
-    {"log_start_written": log_knowledge_promises.check_snapshot},
+    dict.fromkeys(("log_start_written", "log_recovered"), log_knowledge_promises.check_snapshot),
     {"partition_changed": controller_promises.check_fenced},
     {"partition_changed": metadata_promises.check_told, "deletion_confirmed": read_promises.check_deletion},
 )

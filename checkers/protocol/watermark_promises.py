@@ -98,7 +98,16 @@ def _follower_high_watermark(partition: PartitionState, event: TraceRow, _: Chec
 
 def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A follower joins the ISR once the leader has seen it at its high watermark and at its epoch's start."""
-    positions = event.details().get("positions")
+    positions, start = event.details().get("positions"), partition.epoch_starts.get(event.node, event.offset)
+    if event.offset != start and event.leader_epoch == partition.role_epochs.get(event.node):
+        partition.report(
+            event,
+            "isr-proposal-behind",
+            event.offset,
+            f"{event.node} proposed the ISR {names(frozenset(event.members))} {event.at}, and took its leader epoch "
+            f"{event.leader_epoch} to start at {event.offset}",
+            f"its log had ended at {start} when it began to lead in that",
+        )
     for member, position in positions.items() if isinstance(positions, dict) else ():
         _check_start_of_joining(partition, event, f"b{member}")
         if position < max(event.high_watermark, event.offset):

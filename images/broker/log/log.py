@@ -51,7 +51,6 @@ from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT, LogStar
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.producer_state import ProducerTable, record, without_expired
-from images.broker.log.retention import RetainedSegment
 from images.broker.log.segment import Segment, base_offset_of
 from images.broker.log.segments import LogSegments
 from images.broker.log.time_index import first_not_older, largest
@@ -246,9 +245,9 @@ class Log:
         return self._segments.size
 
     @property
-    def before_segments(self) -> tuple[int, ProducerTable]:
-        """Where the first segment begins, and the producer table before it."""
-        return self._history.base, self._history.before
+    def producers_before(self) -> ProducerTable:
+        """The producer table before the first segment."""
+        return self._history.before
 
     def append(self, batch: bytes, *, trusted: bool = False) -> Header:
         """Append one batch, whose base offset must be `end`. Returns its header.
@@ -327,7 +326,7 @@ class Log:
     # ---- the start ---------------------------------------------------------------------------------------------------
 
     @property
-    def segments(self) -> Sequence[RetainedSegment]:
+    def segments(self) -> Sequence[Segment]:
         """The segments, oldest first; the last may be empty. Valid until the next change of the log."""
         return self._segments
 

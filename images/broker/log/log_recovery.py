@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT, LogStart, read_log_start
@@ -68,6 +69,12 @@ def late_beginning(files: Files, directory: str) -> dict[str, object]:
         return {}
     checkpoint = read_log_start(files, f"{directory}/{LOG_START_CHECKPOINT}")
     return {"first_segment": [first, -1 if checkpoint is None else checkpoint.base]}
+
+
+def holes(segments: Sequence[Segment]) -> dict[str, object]:
+    """For the trace: where a segment does not begin at the end of the one before, both offsets."""
+    found = [[one.end, other.base_offset] for one, other in pairwise(segments) if one.end != other.base_offset]
+    return {"holes": found} if found else {}
 
 
 def drop_segments(files: Files, directory: str, bases: Sequence[int], first: int) -> LogRecovery:

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import Endpoint, NodeConfig, TopicConfig
 from images.broker.log.log import Log
 from images.broker.log.log_config import LogConfig
-from images.broker.log.log_recovery import first_segment, late_beginning
+from images.broker.log.log_recovery import first_segment, holes, late_beginning
 from images.broker.log.retention import Retention
 from images.broker.log.segment import holds_records
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
@@ -30,7 +30,7 @@ from images.broker.ports import Files, NodePorts
 from images.broker.replication.fetcher import Fetcher, FetchLimits
 from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr, ReplicaRole
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_trace import log_detail
+from images.broker.replication.replica_trace import deleted_detail, log_detail
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
@@ -205,7 +205,9 @@ class ReplicaManager:
                     "cut_reason": log.recovery.cut_reason,
                     **left_over,
                     **late_beginning(self._node_ports.files, directory),
+                    **holes(log.segments),
                     **log_detail(log),
+                    **deleted_detail(log),
                 },
                 topic_id=str(topic.id),
             )

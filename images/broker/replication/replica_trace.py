@@ -227,8 +227,7 @@ class ReplicaTrace:
 
     def log_start_written(self, state: Partition, log: Log) -> None:
         """The new log start is on disk: what the log knows with it, and what replaces the batches that are gone."""
-        base, before = log.before_segments
-        detail = {**log_detail(log), "base": base, "producers_before": last_sequences(before)}
+        detail = {**log_detail(log), **deleted_detail(log)}
         self.event(state, "log_start_written", offset=log.start, log_end=log.end, detail=detail)
 
     def converged(self, state: Partition, change: Converged) -> None:
@@ -336,3 +335,8 @@ def log_detail(log: Log) -> dict[str, object]:
 def last_sequences(producers: ProducerTable) -> dict[str, int]:
     """The last sequence number of each producer, by its id."""
     return {str(producer): state.batches[-1].last_sequence for producer, state in producers.items()}
+
+
+def deleted_detail(log: Log) -> dict[str, object]:
+    """Where the first segment of a log begins, and what replaces the batches before it."""
+    return {"base": log.segments[0].base_offset, "producers_before": last_sequences(log.producers_before)}

@@ -25,7 +25,8 @@ LED = {"leader": 1, "leader_epoch": 1}
 
 
 def proposed(time_s: float, *members: int, partition_epoch: int = 1) -> Event:
-    return event(time_s, "b1", "isr_proposed", {}, members=list(members), partition_epoch=partition_epoch, **LED)
+    place = {"members": list(members), "offset": 0, "partition_epoch": partition_epoch}
+    return event(time_s, "b1", "isr_proposed", {}, **place, **LED)
 
 
 def counted(time_s: float, partition_epoch: int, isr: Sequence[int], **in_flight: Sequence[int]) -> Event:
@@ -192,6 +193,14 @@ BROKEN = {
     "a leader's epoch starts below the end of its log": (
         [*COPIED, leads(4, "b1", 2, 5) | {"offset": 4}],
         "leader-epoch-not-entered",
+    ),
+    "a leader takes its epoch to start below the end of its log": (
+        [*COPIED, leads(3, "b1", 2, 5), event(4, "b1", "isr_proposed", {}, offset=3, leader=1, leader_epoch=2)],
+        "isr-proposal-behind",
+    ),
+    "a log comes back with a hole": (
+        [*COPIED, event(4, "b2", "log_recovered", {"holes": [[2, 3]]}, offset=0, log_end=5)],
+        "log-with-hole",
     ),
     "a follower that lacks its leader's deletions joins the ISR": (
         [

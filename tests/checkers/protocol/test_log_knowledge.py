@@ -203,6 +203,12 @@ def test_what_a_log_knows_of_deleted_batches_is_of_them(facts: dict[str, Any]) -
     assert found([*BEYOND, told(5, "log_start_written", 6, **WRITTEN | facts)]) == [wrong]
 
 
+def test_the_producers_of_deleted_batches_come_back_with_the_log() -> None:
+    for producers, wrong in (({"1": 2}, []), ({}, ["producer-state-wrong"]), ({"1": 5}, ["producer-state-wrong"])):
+        facts = {"epochs": ((1, 4),), "base": 3, "producers_before": producers}
+        assert found([*BEYOND, told(5, "log_recovered", 6, **facts) | {"offset": 4}]) == wrong
+
+
 def test_a_restart_does_not_forget_the_producers_of_deleted_batches() -> None:
     of_two = [*BORN, produced(2, 0, 0, producer=2), *(produced(2, at, at + 1) for at in range(5)), started_at(4)]
     kept = told(5, "log_start_written", 6, **WRITTEN | {"producers_before": {"1": 1, "2": 0}}, producers={1: 4, 2: 0})
