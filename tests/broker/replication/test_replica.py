@@ -330,11 +330,12 @@ def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_
     catch_up(second.replica, first.replica)
     (cut,) = (event for event in first.trace if event.kind == "truncated")
     expiration = {"producer_expiration_ms": first.replica.log.config.producer_expiration_ms}
-    assert cut.detail == {"epochs": [[1, 0]], "producers": {"7": 0}, "answer": [1, 1], **expiration}
+    known = {"epochs": [[1, 0]], "producers": {"7": 0}, "batches": {"7": [[0, 1]]}}
+    assert cut.detail == {**known, "answer": [1, 1], **expiration}
     (diverging,) = (event for event in second.trace if event.kind == "diverging")
     assert diverging.detail == {"replica": 1, "epoch": 1, "fetched": [1, 2]}
     (led,) = (event for event in second.trace if event.kind == "became_leader")
-    assert led.detail == {"epochs": [[1, 0], [2, 1]], "producers": {"7": 0}, "high_watermark": 1, **expiration}
+    assert led.detail == {**known, "epochs": [[1, 0], [2, 1]], "high_watermark": 1, **expiration}
     (accepted,) = (event for event in second.trace if event.kind == "fetch_accepted")
     assert (accepted.offset, accepted.detail) == (
         1,
