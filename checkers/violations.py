@@ -126,6 +126,8 @@ INEXCUSABLE = frozenset(
         "record-of-another-member",
         "offsets-held-otherwise",
         "request-misjudged",
+        "group-described-otherwise",
+        "answer-missing",
         "member-removed",
         "member-kept",
         "rebalance-overdue",

@@ -21,7 +21,10 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
 - its rebalance timeout differs from its session timeout, and it prefers another of two protocols;
 - it asks for a member id that it never joins with, and says so or not: the group expects it until then;
 - in a new generation it sends a Heartbeat and a SyncGroup of the generation before;
-- it dies between JoinGroup and SyncGroup, so that its group waits for it;
+- it dies between JoinGroup and SyncGroup, so that its group waits for it, or sends heartbeats alone there, for longer
+  than any rebalance timeout;
+- when it has stalled, it joins again under its old member id instead of committing, and then dies;
+- it asks for a description of the group;
 - a static one that ends is removed by an administrator now and then, who names its instance.
 
 The members of the first slots are *static*, as many as `static_members` asks for: one after another has the same
@@ -42,6 +45,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -71,7 +75,8 @@ _ENDS: Final = ("leave", "die", "stall")
 _PROTOCOLS: Final = (RANGE, "range-again")
 _REBALANCE_SESSIONS: Final = (0.5, 1.0, 2.0)
 _ABANDON_SHARE: Final = 0.3
-_HANG_SHARE: Final = 0.15
+_HANG_SHARE: Final = 0.2
+_REJOIN_SHARE: Final = 0.5
 
 
 class _HungError(Exception):
@@ -238,8 +243,10 @@ class GroupsWorkload(AppendWorkload):
                     continue
                 if late is not None and late.generation != assignment.generation:
                     await self._ask_to_commit(life, late.offsets, late.generation, late=True)
-                if life.awkward is not None and life.read is not None and life.read.generation < assignment.generation:
-                    await life.member.ask_late(life.read.generation)
+                if life.awkward is not None:
+                    await life.member.describe()
+                    if life.read is not None and life.read.generation < assignment.generation:
+                        await life.member.ask_late(life.read.generation)
                 consumer = self._committing_consumer(life.client, life.process, life.phase)
                 try:
                     consumer.assign(assignment.partitions)
@@ -318,6 +325,10 @@ class GroupsWorkload(AppendWorkload):
         sessions = life.random.uniform(*(_STATIC_STALL_SESSIONS if static else _STALL_SESSIONS))
         await asyncio.sleep(self._session.session_timeout_s * sessions)
         life.member.silent = False
+        if life.awkward is not None and life.awkward.random() < _REJOIN_SHARE:
+            with suppress(FencedInstanceId):
+                await life.member.join()
+            return
         committed = await self._commit(life, assignment, consumer, again=True)
         while static and not committed and not life.member.rebalancing.is_set():
             await asyncio.sleep(_COMMIT_AGAIN_S)
@@ -351,7 +362,10 @@ class GroupsWorkload(AppendWorkload):
             for number in (late.generation, generation):
                 await self._ask_to_commit(life, late.offsets, number, late=True)
         if life.awkward is not None and life.awkward.random() < _HANG_SHARE:
-            raise _HungError
+            if life.awkward.random() < 1 / 2:
+                raise _HungError
+            sessions = life.awkward.uniform(0.1, 1.5 * max(_REBALANCE_SESSIONS))
+            await life.member.dawdle(self._session.session_timeout_s * sessions)
 
     async def _ask_to_commit(
         self,

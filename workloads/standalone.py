@@ -3,7 +3,8 @@
 A consumer that assigns its partitions itself commits without a generation (`NO_GENERATION`). Here it lives again and
 again, each time for a few seconds, as a program that is started anew:
 
-- it asks where its group had committed: one `assign` operation for each partition, as of a member;
+- it asks where its group had committed, every other time without naming partitions: one `assign` operation for each
+  partition, as of a member;
 - it polls, and after some polls commits where it stands: one `commit` operation for each partition that has moved;
 - at the end of some lives it deletes its group, once: one `forget` operation for each partition, in one request. The
   next life must begin at 0 then.
@@ -54,6 +55,7 @@ class StandaloneConsumer:
         self._random = random
         self._consumer = consumer
         self._polled = polled
+        self._starts = 0
 
     async def run(self) -> None:
         """Live one life after the other, until cancelled."""
@@ -83,7 +85,8 @@ class StandaloneConsumer:
             key: self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION) for key in self._partitions
         }
         try:
-            answers = await self._member.committed(self._partitions)
+            self._starts += 1
+            answers = await self._member.committed(self._partitions, all_of_group=self._starts % 2 == 0)
         except BaseException:
             for index in open_operations.values():
                 self._recorder.discard(index)

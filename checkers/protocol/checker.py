@@ -51,12 +51,14 @@ offsets-held-otherwise    the committed offsets that a coordinator has loaded, a
                           those of the records below its high watermark, the last one of each partition
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup and OffsetCommit get the answer that the state of
                           the group has for their sender: its member id, instance id and generation
+group-described-otherwise DescribeGroups tells the state of the group and its members
+answer-missing            a JoinGroup or a SyncGroup is answered once the group does not let its sender wait for that
 member-removed            a member goes when it has left, when another one of its instance takes its place, at the end
                           of its session, or when a rebalance has waited for it for the longest rebalance timeout
 member-kept               … and stays no longer than its session timeout after the last contact
 rebalance-overdue         a group waits for its members no longer than the longest rebalance timeout
 generation-without-join   a generation begins with members that have all joined since its rebalance began
-generation-repeated       … with a number above that of all that have begun
+generation-repeated       … with a number above that of all that have begun, or may have: whose record was appended
 joins-answered-otherwise  … and their answers agree in its number and its leader, a member, which is told all members
 assignment-told-otherwise a member gets what the leader of its generation has assigned to it, or to the one of its
                           instance that was in its place

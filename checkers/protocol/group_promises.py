@@ -1,5 +1,5 @@
 """Promises about a coordinator's groups: a reference of what a coordinator has of a group, which its trace is held to.
-See `checkers.protocol.checker`.
+See `checkers.protocol.checker`, and `checkers.protocol.group_log_promises` for what it loads and appends.
 
 The reference knows of a group what the coordinator traced of it, and of the members what their requests said. Times are
 those of the coordinator's own clock, in which it counts its timeouts.
@@ -23,11 +23,8 @@ from checkers.protocol.group_state import (
     HeldGroup,
     HeldMember,
     Identity,
-    Offsets,
-    StoredChange,
-    change_offsets,
 )
-from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
+from checkers.protocol.state import PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 from workloads.history import NO_GENERATION
 
@@ -38,88 +35,6 @@ _FENCED, _ILLEGAL = "fenced_instance_id", "illegal_generation"
 _OF_CONTENT: Final = frozenset({"inconsistent_group_protocol", "invalid_session_timeout"})
 """Errors of what a member wants, which the trace does not have."""
 _ANYTHING: Final = frozenset({_NONE, _WAITS})
-
-
-# ---- loading ---------------------------------------------------------------------------------------------------------
-
-
-def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.groups.coordinators[event.node] = Coordinator()
-
-
-def _ended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.groups.coordinators.pop(event.node, None)
-
-
-def _group_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    coordinator = partition.groups.coordinators.get(event.node)
-    if coordinator is not None:
-        detail = event.details()
-        coordinator.loaded[str(detail["group"])] = detail
-        coordinator.at_ms = int(detail["at_ms"])
-
-
-def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    coordinator = partition.groups.coordinators.get(event.node)
-    if coordinator is None:
-        return
-    coordinator.serving = True
-    log = partition.log(event.node)
-    if event.offset == 0 and event.log_end <= len(log) and UNKNOWN not in log[: event.log_end]:
-        _check_loaded(partition, event, coordinator)
-    for name, detail in coordinator.loaded.items():
-        group = coordinator.groups[name] = HeldGroup(str(detail["state"]), int(detail["generation"]))
-        group.since_ms = coordinator.at_ms
-        for member, (instance, session_ms, rebalance_ms, _assignment) in detail["record"].items():
-            identity = partition.groups.identities.setdefault(member, Identity(instance, session_ms, rebalance_ms))
-            group.members[member] = HeldMember(identity, "", coordinator.at_ms)
-        group.longest_ms = _longest_ms(group)
-
-
-def _check_loaded(partition: PartitionState, event: TraceRow, coordinator: Coordinator) -> None:
-    """What a coordinator has loaded is what the records of its log say, the last one of each group and partition."""
-    offsets: Offsets = {}
-    records: dict[str, StoredChange] = {}
-    for change in partition.groups.changes_in(partition.log(event.node), event.log_end):
-        change_offsets(offsets, change.changes)
-        for gone in (group for group, key, _ in change.changes if key is None):
-            records.pop(gone, None)
-        if change.group:
-            records[change.group] = change
-    coordinator.offsets = offsets
-    for group in sorted({*records, *coordinator.loaded}):
-        stored = records.get(group)
-        wanted = _as_loaded(stored.record if stored is not None else None)
-        found = _as_loaded(coordinator.loaded.get(group))
-        if wanted != found:
-            partition.report(
-                event,
-                "group-loaded-otherwise",
-                stored.base if stored is not None else event.log_end,
-                f"{event.node} loaded the group {group} as {found}, and began to serve it {event.at}",
-                f"by the records of its log it is {wanted}",
-            )
-    held = {name: of_group for name, of_group in event.details().items() if of_group}
-    wanted_offsets = {name: of_group for name, of_group in offsets.items() if of_group}
-    if held != wanted_offsets:
-        partition.report(
-            event,
-            "offsets-held-otherwise",
-            event.log_end,
-            f"{event.node} began to serve its groups {event.at}, with the committed offsets {held}",
-            f"by the records of its log they are {wanted_offsets}",
-        )
-
-
-def _as_loaded(detail: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """What counts of a group that is loaded: one without a record has nothing but offsets. Its state follows from the
-    record: without a leader the generation only begins."""
-    if detail is None:
-        return EMPTY, 0, None, None, {}
-    state = detail.get("state")
-    if state is None:
-        state = EMPTY if not detail["record"] else PREPARING if detail["leader"] is None else STABLE
-    return state, detail["generation"], detail["leader"], detail["protocol"], detail["record"]
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -133,6 +48,10 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
     name, api, error, at_ms = str(detail["group"]), detail["api"], str(detail["error"]), int(detail["at_ms"])
     group = coordinator.groups.setdefault(name, HeldGroup())
     _check_overdue(partition, event, coordinator, at_ms)
+    _check_open(partition, event, group, detail)
+    if api == "describe":
+        _check_description(partition, event, group, detail)
+        return
     wanted = _answers(group, detail)
     if error not in wanted:
         said = f" in generation {detail['said']}" if "said" in detail else ""
@@ -145,6 +64,35 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
             f"as the group was ({_described(group)}) it had to be {' or '.join(sorted(wanted))}",
         )
     _learn(partition, group, detail)
+
+
+def _check_open(partition: PartitionState, event: TraceRow, group: HeldGroup, detail: Mapping[str, Any]) -> None:
+    """A JoinGroup or a SyncGroup has its answer once the group does not let its sender wait for that any more."""
+    for member_id, api in detail.get("open", ()):
+        member = group.members.get(member_id)
+        if member is None or member.wait != api:
+            partition.report(
+                event,
+                "answer-missing",
+                event.log_end,
+                f"{event.node} had not answered a {api} of {member_id} in the group {detail['group']} {event.at}",
+                f"the group lets it wait for nothing of the kind: {_described(group)}",
+            )
+
+
+def _check_description(partition: PartitionState, event: TraceRow, group: HeldGroup, detail: Mapping[str, Any]) -> None:
+    """DescribeGroups tells the state of the group, and all members; one that has none may not exist."""
+    told = dict(detail["told"])
+    wanted = {member_id: member.identity.instance for member_id, member in group.members.items()}
+    if told != wanted or (wanted and (detail["state"], detail["error"]) != (group.state, _NONE)):
+        partition.report(
+            event,
+            "group-described-otherwise",
+            event.log_end,
+            f"{event.node} described the group {detail['group']} {event.at} as {detail['state']} with {told}: "
+            f"{detail['error']}",
+            f"it was {_described(group)}",
+        )
 
 
 def _described(group: HeldGroup) -> str:
@@ -281,14 +229,10 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
     if same_wait and not (before.storing and not after.storing):
         after.since_ms, after.longest_ms, after.overdue_ms = before.since_ms, before.longest_ms, before.overdue_ms
     else:
-        after.since_ms, after.longest_ms = at_ms, _longest_ms(after)
+        after.since_ms, after.longest_ms = at_ms, after.longest_timeout_ms()
     _check_removed(partition, event, before, after, at_ms)
     _check_joined(partition, event, before, after)
     coordinator.groups[name] = after
-
-
-def _longest_ms(group: HeldGroup) -> int:
-    return max((member.identity.rebalance_ms for member in group.members.values()), default=0)
 
 
 def _check_removed(partition: PartitionState, event: TraceRow, before: HeldGroup, after: HeldGroup, at_ms: int) -> None:
@@ -400,94 +344,9 @@ def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSetting
             )
 
 
-# ---- the log ---------------------------------------------------------------------------------------------------------
-
-
-def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A record of a group has of its members what they said when they joined last, and a protocol that all support."""
-    detail = event.details()
-    if detail.get("error") != _NONE or "record" not in detail:
-        return
-    groups, name = partition.groups, str(detail["group"])
-    change = StoredChange(event.offset, event.log_end, event.leader_epoch, name, detail)
-    groups.stored[event.offset, event.leader_epoch] = change
-    for member, (instance, session_ms, rebalance_ms, _assignment) in detail["record"].items():
-        said = groups.identities.get(member)
-        if said is None or groups.serving(event.node) is None:
-            continue
-        shared = said.protocols is None or detail["protocol"] in said.protocols
-        if not shared or (instance, session_ms, rebalance_ms) != (said.instance, said.session_ms, said.rebalance_ms):
-            partition.report(
-                event,
-                "record-of-another-member",
-                event.offset,
-                f"{event.node} appended a record of the group {name} {event.at} with the protocol "
-                f"{detail['protocol']}, and {member} with instance {instance}, session timeout {session_ms} ms, "
-                f"rebalance timeout {rebalance_ms} ms",
-                f"it had joined with instance {said.instance}, {said.session_ms} ms, {said.rebalance_ms} ms, and the "
-                f"protocols {sorted(said.protocols or ())}",
-            )
-
-
-def _offsets_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    changes = event.details()["changes"]
-    change = StoredChange(event.offset, event.log_end, event.leader_epoch, changes=tuple(changes))
-    partition.groups.stored[event.offset, event.leader_epoch] = change
-    coordinator = partition.groups.serving(event.node)
-    if coordinator is None:
-        return
-    coordinator.uncommitted.append((event.log_end, changes))
-    for group in (group for group, key, _ in changes if key is None):
-        coordinator.groups.pop(group, None)
-        partition.groups.begun.pop(group, None)
-
-
-def _topic_deleted(cluster: ClusterState, _: PartitionState, event: TraceRow) -> None:
-    cluster.deleted_topics.add(event.topic)
-
-
-def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """The committed offsets of a group, with an answer, are those of the records below the high watermark; of topics
-    that are deleted nothing is known."""
-    coordinator = partition.groups.serving(event.node)
-    detail = event.details()
-    shown = detail.get("offsets" if event.kind == "offsets_told" else "held")
-    if coordinator is None or coordinator.offsets is None or not isinstance(shown, dict):
-        return
-    coordinator.commit(event.high_watermark)
-    group = str(detail["group"])
-    wanted = coordinator.offsets.get(group, {})
-    wrong = {
-        key
-        for key in {*wanted, *shown}
-        if wanted.get(key) != shown.get(key) and key.rpartition("-")[0] not in cluster.deleted_topics
-    }
-    if wrong:
-        partition.report(
-            event,
-            "offsets-held-otherwise",
-            event.log_end,
-            f"{event.node} has the committed offsets {shown} of the group {group} {event.at}",
-            f"the records below its high watermark, {event.high_watermark}, give {wanted}",
-        )
-
-
 HANDLERS: Mapping[str, TraceRowHandler] = {
-    "became_leader": _became_leader,
-    "became_follower": _ended,
-    "resigned": _ended,
-    "log_recovered": _ended,
-    "group_loaded": _group_loaded,
-    "coordinator_loaded": _coordinator_loaded,
     "group_request": _group_request,
     "group_changed": _group_changed,
     "generation_begun": _generation_begun,
     "assignment_told": _assignment_told,
-    "group_storing": _group_storing,
-    "offsets_storing": _offsets_storing,
-}
-CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
-    "partition_deleted": _topic_deleted,
-    "offsets_told": _offsets_shown,
-    "offsets_committed": _offsets_shown,
 }

@@ -71,6 +71,10 @@ class HeldGroup:
             return None
         return next((one for one, member in self.members.items() if member.identity.instance == instance), None)
 
+    def longest_timeout_ms(self) -> int:
+        """The longest rebalance timeout of its members."""
+        return max((member.identity.rebalance_ms for member in self.members.values()), default=0)
+
     def waits_until_ms(self) -> int | None:
         """The end of the wait for members; None where there is none."""
         waits = self.state in (PREPARING, COMPLETING) and not self.storing
@@ -112,6 +116,10 @@ class StoredChange:
     record: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[list[Any], ...] = ()
     """Of committed offsets."""
+
+    def of(self, group: str) -> bool:
+        """Whether it is a record of the group, or deletes it."""
+        return self.group == group or any(name == group and key is None for name, key, _ in self.changes)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -147,16 +148,18 @@ class GroupMember:
             await asyncio.sleep(self._backoff.next_s())
         raise FencedInstanceId(self.instance_id)
 
-    async def committed(self, partitions: tuple[TopicPartition, ...]) -> dict[TopicPartition, OffsetAndEpoch | None]:
+    async def committed(
+        self, partitions: tuple[TopicPartition, ...], *, all_of_group: bool = False
+    ) -> dict[TopicPartition, OffsetAndEpoch | None]:
         """The committed offsets of the group, None where there is none; retried until they are answered. Best given up
-        on `rebalancing`."""
+        on `rebalancing`. With `all_of_group` the request names no partitions, which asks for all."""
         by_topic: dict[str, list[int]] = {}
         for topic, partition in partitions:
             by_topic.setdefault(topic, []).append(partition)
         topics = tuple(
             OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
         )
-        group = OffsetFetchRequestGroup(group_id=self.group, topics=topics)
+        group = OffsetFetchRequestGroup(group_id=self.group, topics=None if all_of_group else topics)
         while True:
             response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=(group,), require_stable=True))
             if response is not None and self._accepted(response.groups[0].error_code):
@@ -228,15 +231,13 @@ class GroupMember:
             return
         answer = await self._ask(_COORDINATOR, self._join_request())
         if answer is not None and answer.error_code is ErrorCode.member_id_required and leave:
-            await self._leave(answer.member_id, None)
+            for _ in range(2):  # as one whose first answer was lost
+                await self._leave(answer.member_id, None)
 
     async def ask_late(self, generation: int) -> None:
         """Send what was on its way when the group began another generation: a Heartbeat and a SyncGroup. Nothing is
         learnt from the answers."""
-        beat = HeartbeatRequest(
-            group_id=self.group, generation_id=generation, member_id=self._id, group_instance_id=self.instance_id
-        )
-        await self._ask(_COORDINATOR, beat)
+        await self._ask(_COORDINATOR, self._heartbeat_request(generation))
         late = SyncGroupRequest(
             group_id=self.group,
             generation_id=generation,
@@ -247,6 +248,19 @@ class GroupMember:
             assignments=(),
         )
         await self._ask(_COORDINATOR, late)
+
+    async def dawdle(self, duration_s: float) -> None:
+        """Send heartbeats and nothing else, as a member that is slow between JoinGroup and SyncGroup."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + duration_s
+        while loop.time() < until_s:
+            await asyncio.sleep(self._settings.heartbeat_interval_s)
+            await self._ask(_HEARTBEAT, self._heartbeat_request(self._generation))
+
+    async def describe(self) -> None:
+        """Ask for the state of the group, as an administrator does who looks at it."""
+        request = DescribeGroupsRequest(groups=(self.group,), include_authorized_operations=False)
+        await self._ask(_COORDINATOR, request)
 
     async def _leave(self, member_id: str, instance_id: str | None) -> None:
         identity = MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason=None)
@@ -323,18 +337,18 @@ class GroupMember:
     # --- staying in ---------------------------------------------------------------------------------------------------
 
     async def _heartbeat(self) -> None:
-        request = HeartbeatRequest(
-            group_id=self.group,
-            generation_id=self._generation,
-            member_id=self._id,
-            group_instance_id=self.instance_id,
-        )
+        request = self._heartbeat_request(self._generation)
         while not self.rebalancing.is_set():
             await asyncio.sleep(self._settings.heartbeat_interval_s)
             if not self.silent:
                 response = await self._ask(_HEARTBEAT, request)
                 if response is not None:
                     self._accepted(response.error_code)
+
+    def _heartbeat_request(self, generation: int) -> HeartbeatRequest:
+        return HeartbeatRequest(
+            group_id=self.group, generation_id=generation, member_id=self._id, group_instance_id=self.instance_id
+        )
 
     async def _stop_heartbeats(self) -> None:
         if self._heartbeats is not None:

@@ -357,7 +357,12 @@ class GroupCoordinator:
             message = None
             if shard is not None and group is None and request.version >= _NOT_FOUND_SINCE:
                 error, message = ErrorCode.group_id_not_found, f"group {name} not found"
-            descriptions.append(described_group(name, group, error, message))
+            description = described_group(name, group, error, message)
+            if shard is not None:
+                told = [[member.member_id, member.group_instance_id] for member in description.members]
+                facts = {"member": "", "instance": None, "state": str(description.group_state), "told": told}
+                shard.judged(name, "describe", error, facts)
+            descriptions.append(description)
         return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
 
     async def delete_groups(self, request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:

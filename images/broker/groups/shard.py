@@ -228,7 +228,9 @@ class Shard:
     def judged(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
         """Trace how a request of a member is judged, before anything changes; without an error it waits."""
         verdict = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
-        self._trace_now("group_request", name, {**verdict, **facts})
+        waiting = [(key, "join") for key in self._joining] + [(key, "sync") for key in self._syncing]
+        unanswered = [[member, what] for (group, member), what in waiting if group == name]
+        self._trace_now("group_request", name, {**verdict, **facts, "open": unanswered})
 
     def _trace_storing(self, record: Group, append_result: AppendResult) -> None:
         detail = {"group": record.id, **record_of(record), "error": append_result.error.name}

@@ -259,5 +259,45 @@ def test_an_answer_has_the_committed_offsets_below_the_high_watermark() -> None:
 )
 def test_a_record_has_of_a_member_what_that_said(said: list[Any], kept: bool) -> None:
     joined = joins(1, M, known=False, instance="i")
-    record = stored(1, {M: [*said, ""]})
+    record = stored(1, {M: [*said, ""]}, leader=None)
     assert broken([*SERVES, joined, record]) == ([] if kept else ["record-of-another-member"])
+
+
+def test_who_does_not_wait_any_more_has_its_answer() -> None:
+    waiting = asks(2.1, "heartbeat", "rebalance_in_progress", N, open=[[M, "join"]])
+    assert broken([*PREPARING, waiting]) == []
+    assert broken([*PREPARING, asks(2.1, "heartbeat", "rebalance_in_progress", N, open=[[N, "sync"]])]) == [
+        "answer-missing"
+    ]
+    assert broken([*STABLE, asks(2.1, "heartbeat", "none", N, open=[["gone", "join"]])]) == ["answer-missing"]
+
+
+def test_the_number_of_a_generation_is_in_no_record_before() -> None:
+    begins = [appended(1), stored(1, RECORD, leader=None)]
+    again = [appended(2), stored(2, RECORD, leader=None)]
+    assert broken([*begins, *again]) == ["generation-repeated"]
+    assert broken([*begins, appended(2), stored(2, RECORD, 2, leader=None)]) == []
+    deleted = [appended(2), changes(2, ["g", None, None])]
+    assert broken([*begins, *deleted, appended(3), stored(3, RECORD, leader=None)]) == []
+    elsewhere = [stored(1, RECORD, leader=None, epoch=7), appended(1), *again]
+    assert broken(elsewhere) == [], "its log has another record there"
+
+
+def test_no_record_has_assignments_that_nobody_made() -> None:
+    unassigned = stored(1, {M: [None, 3_000, 2_000, "ab"], N: [None, 3_000, 2_000, "cd"]})
+    assert broken([*STABLE, unassigned]) == []
+    assert broken([*STABLE[:6], unassigned]) == ["assignment-never-made"]
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "kept"),
+    [
+        ("Stable", [[M, None], [N, None]], True),
+        ("Empty", [[M, None], [N, None]], False),
+        ("Stable", [[M, None]], False),
+        ("Stable", [[M, "i"], [N, None]], False),
+    ],
+)
+def test_a_group_is_described_as_it_is(state: str, told: list[Any], kept: bool) -> None:
+    description = asks(2, "describe", "none", "", state=state, told=told)
+    assert broken([*STABLE, description]) == ([] if kept else ["group-described-otherwise"])
