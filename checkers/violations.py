@@ -93,6 +93,7 @@ INEXCUSABLE = frozenset(
         "logs-not-compared",
         "appended-below-minimum",
         "records-out-of-place",
+        "replicas-otherwise",
         "leader-otherwise",
         "isr-otherwise",
         "elr-otherwise",

@@ -138,7 +138,8 @@ commit_failed             leader      … as offsets_committed, when the record 
 offsets_told              leader      … log_end, high_watermark; detail: group, offsets in the answer,
                                       confirmed=members as of latest_told, read
 metadata_applied          broker      log_end of the metadata that takes effect now, offset=end before,
-                                      leader_epoch of its last batch
+                                      leader_epoch of its last batch; detail: number of partitions in it, sums of their
+                                      partition_epochs and leader_epochs, and of broker_epochs; active brokers
 metadata_loaded           any         a broker has loaded a snapshot that ends at log_end, or a controller that takes
                                       charge has replayed what is committed; leader_epoch of its end; detail: partitions
                                       {name: fields as of partition_changed}, brokers {id: epoch, fenced,

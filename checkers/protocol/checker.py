@@ -105,6 +105,7 @@ leader-otherwise          a change of a partition has the leader that follows fr
                           ISR, ELR and LastKnownELR in order of preference, of brokers that may lead
 isr-otherwise             … and the ISR: nobody leaves or joins it unasked, and no fenced broker begins in it
 elr-otherwise             … and the ELR: whoever left the ISR while that is smaller than min.insync.replicas (KIP-966)
+replicas-otherwise        … and the replicas: a reassignment begins with those of before, and ends once it is complete
 last-known-elr-otherwise  … and the LastKnownELR: whoever left the ELR since, or the last leader alone
 idle-broker-kept          no fenced broker, nor one that shuts down, stays leader or in the ISR when its state changes
 left-without-leader       … and no partition stays without a leader that has a candidate who may lead

@@ -2,14 +2,16 @@
 LastKnownELR that follow from the state before. See `checkers.protocol.checker`.
 
 The reference knows a partition's state before a change, the brokers that may lead after it, and why it was made. It
-takes from the change itself the new replicas, the minimum, the ISR that a leader proposed and the replica that an
-unclean recovery chose; all else follows:
+takes from the change itself the target of a new reassignment, the minimum, the ISR that a leader proposed and the
+replica that an unclean recovery chose; all else follows:
 
 leader        the preferred replica upon a preferred election, if it is in the ISR and may lead; else the leader before;
               else the first of the ISR; if that is empty the first of the ELR, which becomes the ISR; if that is empty,
               too, the last known leader, with that strategy; else any replica, where unclean elections are allowed
 ELR           empty while the ISR has min.isr members, and after an election that may lose records; else whoever was in
               ISR or ELR, is a replica, is not in the ISR now, and has not just registered after an unclean shutdown
+replicas      as before, but where a reassignment begins, is cancelled, or completes: once every added replica is in the
+              ISR and the target has min.isr members there, one of which may lead
 LastKnownELR  empty where the ELR must be; else whoever has left the ELR since, or with the strategy `last-known-leader`
               the leader that left an empty ISR behind
 
@@ -133,7 +135,49 @@ def _check_change(
         _unclean(others, after),
         lambda replica: replica != leaving and metadata.is_active(replica),
     )
+    wrong = _wrong_replicas(situation)
+    if wrong:
+        _report(cluster, each, "replicas-otherwise", before, after, wrong)
+        return
     _compare(cluster, each, before, after, _outcome(situation, settings))
+
+
+def _wrong_replicas(situation: _Situation) -> str:
+    """What is wrong with the replicas after a change, empty if nothing is."""
+    before, after, isr = situation.before, situation.after, situation.after.isr
+    moving = bool(before.adding | before.removing)
+    originals = [replica for replica in before.replicas if replica not in before.adding]
+    target = tuple(replica for replica in before.replicas if replica not in before.removing)
+    whole = (before.replicas, before.adding, before.removing)
+    ended = (frozenset[int](), frozenset[int]())
+    has = (after.replicas, after.adding, after.removing)
+    if situation.reason == "reassignment_cancelled":
+        return "" if has == (tuple(originals), *ended) else f"cancelled is a reassignment of {_listed(originals)}"
+    if situation.reason == "reassignment":
+        return _wrong_start(after, frozenset(originals))
+    if moving and has == (target, *ended):
+        return ""
+    if has != whole:
+        return f"nothing but {_listed(before.replicas)} follows, or {_listed(target)} in the end"
+    in_sync = [replica for replica in target if replica in isr]
+    joined = before.adding <= isr and len(in_sync) >= min(after.min_isr, len(target))
+    asked = situation.reason == "alter_partition" or isr <= before.isr  # a member of the ELR is elected after that
+    if moving and asked and joined and any(map(situation.eligible, in_sync)):
+        return f"the reassignment to {_listed(target)} is complete: all that it adds are in the ISR"
+    return ""
+
+
+def _wrong_start(after: DecidedPartition, originals: frozenset[int]) -> str:
+    if len(set(after.replicas)) < len(after.replicas):
+        return "a replica stands twice"
+    if not after.adding | after.removing:
+        return ""  # complete at once, or another order
+    leaving = frozenset(after.replicas[len(after.replicas) - len(after.removing) :])
+    if frozenset(after.replicas) - after.adding != originals or leaving != after.removing or after.adding & originals:
+        return (
+            f"a reassignment of {names(originals)} begins: added {names(after.adding)}, to go {names(after.removing)}"
+        )
+    return ""
 
 
 def _unclean(others: list[DecidedEvent], after: DecidedPartition) -> bool:
@@ -200,7 +244,6 @@ def _compare(
     after: DecidedPartition,
     expected: _Outcome,
 ) -> None:
-    event = each.event
     told = [
         ("leader-otherwise", _leader(after.leader), _leader(expected.leader), after.leader != expected.leader),
         ("isr-otherwise", f"ISR {names(after.isr)}", f"ISR {names(expected.isr)}", after.isr != expected.isr),
@@ -212,20 +255,28 @@ def _compare(
             after.last_known_elr != expected.last_known_elr,
         ),
     ]
-    partition = cluster.partitions.get(each.place)
     for kind, decided, follows, differs in told:
-        if differs and partition is not None:
-            was = "there was no such partition" if before is None else f"before: {_described(before)}"
-            partition.report(
-                event,
-                kind,
-                UNKNOWN,
-                f"the controllers decided on partition epoch {event.partition_epoch} {event.at} "
-                f"({each.detail.get('reason')}): {_described(after)}",
-                was,
-                f"{decided}, and from the state before follows {follows}",
-            )
+        if differs:
+            _report(cluster, each, kind, before, after, f"{decided}, and from the state before follows {follows}")
             return  # the others follow from it
+
+
+def _report(
+    cluster: ClusterState,
+    each: DecidedEvent,
+    kind: str,
+    before: DecidedPartition | None,
+    after: DecidedPartition,
+    line: str,
+) -> None:
+    event, partition = each.event, cluster.partitions.get(each.place)
+    if partition is not None:
+        was = "there was no such partition" if before is None else f"before: {_described(before)}"
+        decided = (
+            f"the controllers decided on partition epoch {event.partition_epoch} {event.at} "
+            f"({each.detail.get('reason')}): {_described(after)}"
+        )
+        partition.report(event, kind, UNKNOWN, decided, was, line)
 
 
 def _check_all(
@@ -269,6 +320,9 @@ def _leader(leader: int) -> str:
 def _described(partition: DecidedPartition) -> str:
     return (
         f"{_leader(partition.leader)}, ISR {names(partition.isr)}, ELR {names(partition.elr)}, LastKnownELR "
-        f"{names(partition.last_known_elr)}, replicas {', '.join(f'b{replica}' for replica in partition.replicas)}, "
-        f"min.isr {partition.min_isr}"
+        f"{names(partition.last_known_elr)}, replicas {_listed(partition.replicas)}, min.isr {partition.min_isr}"
     )
+
+
+def _listed(replicas: Iterable[int]) -> str:
+    return ", ".join(f"b{replica}" for replica in replicas)

@@ -30,12 +30,15 @@ elected-without-majority    a controller leads by the votes of a majority of the
 follows-another-leader      a controller follows whom the votes of an epoch have made its leader
 metadata-loaded-otherwise   a snapshot that a broker loads, and the metadata with which a controller takes charge, have
                             what the changes up to there add up to: partitions, brokers, producer ids
-trimmed-before-snapshot     … and is on the disk before the log is trimmed to its end
+metadata-applied-otherwise  what a broker applies has as many partitions, the sums of epochs and the active brokers that
+                            these changes add up to; and no broker goes back to older metadata
+trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed to its end
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
+fenced-late                 a broker whose session is over is fenced before many other changes are made
 fenced-in-session           a broker is fenced as silent once a session has passed without a heartbeat, and since the
                             controller took charge
 
@@ -61,7 +64,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import lied_since
+from checkers.fault_model import lied_since, nodes_of_family
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
 from checkers.tables import TraceRow, trace_rows
@@ -434,7 +437,11 @@ def check(evidence: RunEvidence) -> Verdict:
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)
     if not decisions_alone:
-        raft.findings += cluster_metadata_findings(evidence.trace)
+        raft.findings += cluster_metadata_findings(
+            evidence.trace,
+            whole=not evidence.settings.script_topics,
+            wrong_clocks=nodes_of_family(evidence.faults, "clock"),
+        )
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

@@ -11,7 +11,8 @@ when it is committed. So a session is held to the time since the controller took
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -33,13 +34,21 @@ _KINDS: Final = (*sorted(_DECISIONS), *_LOADED, "metadata_committed", "metadata_
 _SESSION_SHARE: Final = 0.9
 """Of a session must have passed by the clock of the trace, which rounds otherwise than that of the controller."""
 
+_PATIENCE_MS: Final = 1_000
+_CHANGES_MEANWHILE: Final = 8
+"""A controller makes one change at a time, so that one may wait for a few others."""
 
-def cluster_metadata_findings(trace: pa.Table) -> Iterator[Finding]:
-    """Every broken promise in a trace (schema TRACE)."""
+
+def cluster_metadata_findings(
+    trace: pa.Table, *, whole: bool = True, wrong_clocks: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Faults have changed
+    `wrong_clocks`, so that sessions are as long there as those clocks say."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     yield from _loaded_otherwise(events)
+    yield from _applied_otherwise(events if whole else [])
     yield from _decided_early(events)
-    yield from _sessions(events)
+    yield from _sessions(events, wrong_clocks)
 
 
 # ---- what is loaded --------------------------------------------------------------------------------------------------
@@ -113,6 +122,42 @@ def _differences(decided: Mapping[str, object], loaded: Mapping[str, Any]) -> It
             yield f"{name} {has}, and decided is {value}"
 
 
+def _applied_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
+    """What a broker applies, by its sums, is what the changes up to there add up to; and it goes on, never back."""
+    changes = changes_of(event for event in events if event.kind in OF_BROKERS + OF_PARTITIONS and event.offset >= 0)
+    applied = sorted((each for each in events if each.kind == "metadata_applied"), key=lambda each: each.log_end)
+    metadata, done = DecidedMetadata(), 0
+    sums: dict[str, object] | None = None
+    for event in applied:
+        while done < len(changes) and changes[done].offset <= event.log_end:
+            metadata.apply_all(changes[done])
+            done, sums = done + 1, None
+        if event.offset > event.log_end:
+            line = f"it had applied it up to {event.offset}"
+            did = f"{event.node} applied the metadata up to {event.log_end} {event.at}"
+            yield Finding("metadata-applied-otherwise", (did, line), time_ns=event.time_ns)
+        sums = sums if sums is not None else _sums(metadata)
+        detail = event.details()
+        # Whether a broker is shutting down is not known of one that a successor found fenced; it is not active.
+        lines = [
+            f"{name}: {detail[name]}, and decided is {sums[name]}" for name in detail if detail[name] != sums.get(name)
+        ]
+        if lines:
+            did = f"{event.node} applied metadata up to {event.log_end} {event.at} that was not decided so"
+            yield Finding("metadata-applied-otherwise", (did, *lines), time_ns=event.time_ns)
+
+
+def _sums(metadata: DecidedMetadata) -> dict[str, object]:
+    partitions = metadata.partitions.values()
+    return {
+        "partitions": len(partitions),
+        "partition_epochs": sum(partition.partition_epoch for partition in partitions),
+        "leader_epochs": sum(partition.leader_epoch for partition in partitions),
+        "broker_epochs": sum(broker.epoch for broker in metadata.brokers.values()),
+        "active": sorted(broker for broker in metadata.brokers if metadata.is_active(broker)),
+    }
+
+
 # ---- what is decided -------------------------------------------------------------------------------------------------
 
 
@@ -130,23 +175,34 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
             yield Finding("decision-uncommitted", lines, time_ns=event.time_ns)
 
 
-def _sessions(events: list[TraceRow]) -> Iterator[Finding]:
+def _sessions(events: list[TraceRow], wrong_clocks: Collection[str]) -> Iterator[Finding]:
     epochs: dict[int, tuple[int, int]] = {}
     """Broker → the offset of its last registration, and the broker epoch."""
     took_charge: dict[str, int] = {}
     applied: dict[str, int] = {}
+    commits: dict[str, list[int]] = {}
+    unfenced: set[int] = set()
     for event in events:
-        if event.kind == "metadata_applied":
+        if event.kind == "metadata_committed":
+            commits.setdefault(event.node, []).append(event.time_ns)
+        elif event.kind == "metadata_applied":
             applied[event.node] = max(event.log_end, applied.get(event.node, 0))
         elif event.kind == "metadata_loaded":
-            took_charge[event.node] = event.time_ns
+            if event.node not in wrong_clocks:
+                took_charge[event.node] = event.time_ns
         elif event.kind in OF_BROKERS or event.kind == "broker_stays_fenced":
             detail = event.details()
             if not detail.get("taken_over"):
                 lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
+                if not lines and event.broker in unfenced and event.node not in wrong_clocks:
+                    lines = _late(event, detail, commits.get(event.node, []), took_charge.get(event.node, 0))
                 if lines:
                     kind, *told = lines
                     yield Finding(kind, tuple(told), time_ns=event.time_ns)
+            if event.kind == "broker_unfenced":
+                unfenced.add(event.broker)
+            elif event.kind in ("broker_fenced", "broker_registered"):
+                unfenced.discard(event.broker)
             if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, (-1, -1))[0]:
                 epochs[event.broker] = event.offset, event.broker_epoch
 
@@ -180,6 +236,21 @@ def _wrong(
             line = f"its session had run for {silent_ms} ms; it lasts {timeout_ms} ms"
             return "fenced-in-session", f"{event.node} fenced {node} {did}", line
     return ()
+
+
+def _late(event: TraceRow, detail: Mapping[str, Any], commits: list[int], took_charge_ns: int) -> tuple[str, ...]:
+    """The kind and the lines where a controller has made many changes since a session was over, and not this one."""
+    silent_ms, timeout_ms = detail.get("silent_ms"), detail.get("session_timeout_ms")
+    if silent_ms is None or timeout_ms is None:
+        return ()
+    over_ns = event.time_ns - (silent_ms - timeout_ms - _PATIENCE_MS) * 1_000_000
+    over_ns = max(over_ns, took_charge_ns + (timeout_ms + _PATIENCE_MS) * 1_000_000)
+    made = len(commits) - bisect_left(commits, over_ns)
+    if made < _CHANGES_MEANWHILE:
+        return ()
+    did = f"{event.node} had b{event.broker} unfenced until {event.time_ns / 1e9:.6f} s ({event.kind})"
+    line = f"it was silent for {silent_ms} ms, a session lasts {timeout_ms} ms, and {made} commits came after that"
+    return "fenced-late", did, line
 
 
 def _registration(

@@ -45,7 +45,7 @@ from images.broker.config import NodeConfig
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
 from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.metadata.image import ClusterImage
-from images.broker.metadata.image_trace import metadata_loaded
+from images.broker.metadata.image_trace import applied_detail, metadata_loaded
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
 from images.broker.ports import Files, NodePorts
 from images.broker.raft.log import decode_records
@@ -351,7 +351,13 @@ class BrokerNode:
         end = self._applied.offset
         if end != before:
             self._node_ports.trace(
-                TraceEvent("metadata_applied", leader_epoch=self._image_epoch, offset=before, log_end=end)
+                TraceEvent(
+                    "metadata_applied",
+                    leader_epoch=self._image_epoch,
+                    offset=before,
+                    log_end=end,
+                    detail=applied_detail(self._applied),
+                )
             )
 
     def _check_registration(self) -> None:

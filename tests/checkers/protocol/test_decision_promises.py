@@ -121,6 +121,48 @@ def test_a_change_that_does_not_follow_is_a_violation(kind: str) -> None:
     assert kinds(*BROKEN[kind]) == [kind]
 
 
+MOVING = [
+    *(broker(number, "registered", number, number, clean=True) for number in (1, 2, 3, 4)),
+    *(broker(number + 4, "unfenced", number, number) for number in (1, 2, 3, 4)),
+    decided(9, 1, (0, 0), (1, 2, 3), reason="created"),
+    decided(10, 1, (0, 1), (1, 2, 3), reason="reassignment", replicas=[1, 2, 4, 3], adding=[4], removing=[3]),
+]
+COMPLETE = decided(11, 1, (1, 2), (1, 2, 4), reason="alter_partition", replicas=[1, 2, 4])
+
+
+@pytest.mark.parametrize(
+    ("event", "right"),
+    [
+        (COMPLETE, True),
+        (decided(11, 1, (1, 2), (1, 2, 3), reason="reassignment_cancelled"), True),
+        (decided(11, 1, (1, 2), (1, 2), reason="reassignment_cancelled", replicas=[1, 2, 4]), False),
+        (
+            decided(
+                11,
+                1,
+                (0, 2),
+                (1, 2, 4, 3),
+                reason="alter_partition",
+                replicas=[1, 2, 4, 3],
+                adding=[4],
+                removing=[3],
+            ),
+            False,
+        ),
+        (decided(11, 1, (1, 2), (1, 2), reason="alter_partition", replicas=[1, 2]), False),
+        (decided(11, 1, (0, 2), (1, 2), reason="configured", replicas=[1, 2, 4, 3], adding=[4]), False),
+    ],
+)
+def test_a_reassignment_ends_with_its_target_or_where_it_began(event: Event, right: bool) -> None:
+    assert ("replicas-otherwise" in kinds(*MOVING, event)) is not right
+
+
+def test_a_reassignment_begins_with_the_replicas_before() -> None:
+    lost = decided(10, 1, (1, 1), (1, 2), reason="reassignment", replicas=[1, 2, 4], adding=[4])
+    assert "replicas-otherwise" in kinds(*MOVING[:-1], lost)
+    assert kinds(*MOVING) == []
+
+
 def test_the_last_known_leader_is_not_elected_while_a_member_of_the_elr_is_away() -> None:
     elected = decided(12, 1, (2, 5), (1,), reason="last_known_leader", unclean=True)
     assert "leader-otherwise" in kinds(*UNCLEAN, *unfenced(12, 1, 11, elected))

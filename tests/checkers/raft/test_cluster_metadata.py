@@ -122,6 +122,8 @@ def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charg
     timed = {"reason": "session_timeout", "silent_ms": silent_ms, "session_timeout_ms": 9000}
     fenced = broker(4, "fenced", 1, 1, 10, **timed)
     assert kinds(charge, *BORN[:2], fenced) == ([] if right else ["fenced-in-session"])
+    by_its_clock = cluster_metadata_findings(small_evidence.trace(charge, *BORN[:2], fenced), wrong_clocks={"c1"})
+    assert bool(list(by_its_clock)) is (silent_ms < 9000)
 
 
 @pytest.mark.parametrize(
@@ -131,3 +133,38 @@ def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charg
 def test_a_registration_is_the_successor_of_the_last_one(known: int, previous: int, clean: bool, right: bool) -> None:
     again = broker(8, "registered", 1, 7, known=known, previous=previous, clean=clean)
     assert kinds(*BORN[:2], again) == ([] if right else ["registration-misjudged"])
+
+
+def applied(end: int, before: int = 0, **facts: Any) -> Event:
+    sums = {"partitions": 1, "partition_epochs": 0, "leader_epochs": 0, "broker_epochs": 1, "active": [1]}
+    return small_evidence.event(9, "b3", "metadata_applied", sums | facts, offset=before, log_end=end)
+
+
+@pytest.mark.parametrize(
+    ("end", "facts", "right"),
+    [
+        (6, {}, True),
+        (2, {"partitions": 0, "active": []}, True),
+        (2, {}, False),
+        (6, {"partitions": 0}, False),
+        (6, {"partition_epochs": 1}, False),
+        (6, {"active": []}, False),
+        (6, {"broker_epochs": 0}, False),
+        (6, {"before": 7}, False),
+    ],
+)
+def test_applied_metadata_is_what_the_changes_add_up_to(end: int, facts: dict[str, Any], right: bool) -> None:
+    assert kinds(*BORN, applied(end, **facts)) == ([] if right else ["metadata-applied-otherwise"])
+
+
+def test_sums_mean_nothing_where_the_trace_leaves_topics_out() -> None:
+    trace = small_evidence.trace(*BORN, applied(6, partitions=3))
+    assert not list(cluster_metadata_findings(trace, whole=False))
+
+
+@pytest.mark.parametrize(("changes", "kind"), [(7, ""), (8, "fenced-late")])
+def test_a_session_that_is_over_does_not_wait_for_many_changes(changes: int, kind: str) -> None:
+    timed = {"reason": "session_timeout", "silent_ms": 20_000, "session_timeout_ms": 9000}
+    meanwhile = [committed(31 + number / 10, 50 + number) for number in range(changes)]
+    earlier = [committed(29 + number / 20, 30 + number) for number in range(9)]
+    assert kinds(*BORN[:2], *earlier, *meanwhile, broker(4, "fenced", 1, 1, 40, **timed)) == ([kind] if kind else [])
