@@ -94,6 +94,7 @@ INEXCUSABLE = frozenset(
         "appended-below-minimum",
         "records-out-of-place",
         "replicas-otherwise",
+        "high-watermark-below-log-start",
         "leader-otherwise",
         "isr-otherwise",
         "elr-otherwise",

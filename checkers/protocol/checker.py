@@ -75,6 +75,7 @@ appended-batches-differ   batches that replicas append at one offset in one lead
 log-start-fell            a log that is opened starts no lower than it had started
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
 high-watermark-above-log-end  a high watermark lies within the node's own log, on followers, too (HW ≤ LEO)
+high-watermark-below-log-start  … and no follower's falls below where its log starts
 high-watermark-unfounded  a log is opened, a leader begins, and a follower goes on with a high watermark that some
                           leader had reached since the topic was created
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)

@@ -94,6 +94,15 @@ def _check_within_log(partition: PartitionState, event: TraceRow) -> None:
 
 def _follower_high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     _check_within_log(partition, event)
+    start = partition.log_starts.get(event.node, 0)
+    if event.high_watermark < start:
+        partition.report(
+            event,
+            "high-watermark-below-log-start",
+            event.high_watermark,
+            f"{event.node} moved the high watermark {event.offset} → {event.high_watermark} {event.at}",
+            f"its own log starts at {start}: what was deleted below was committed",
+        )
 
 
 def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

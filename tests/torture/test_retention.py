@@ -65,6 +65,43 @@ def test_a_broker_that_deletes_more_than_its_retention_allows_is_found(
     assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == {finding}
 
 
+BELOW_START = Mistake(
+    "high_watermark_below_start",
+    "A follower's high watermark falls below the start of its own log with that of its leader.",
+    "images.broker.replication.follower:on_leader_high_watermark",
+    replace="max(leader_high_watermark, partition.log_start)",
+    by="leader_high_watermark",
+)
+
+
+def test_a_high_watermark_never_falls_below_the_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrunk from a random run that was not whole again at its end: a leader with such a high watermark holds its
+    followers' log starts down to it, and lets none join the ISR; with too small an ISR its high watermark stays."""
+    late = {"api": "AlterPartition", "part": "request", "nodes": ["b2"], "against": ["controllers"]}
+    spec = parse(
+        {
+            "seed": 12000291,
+            "time_limit": "9s",
+            "controllers": 1,
+            "partitions": 5,
+            "producers": 1,
+            "consumers": 1,
+            "end_offset_readers": 2,
+            "clients": {"written_share": 0.5},
+            "settings": {"replica.fetch.backoff.ms": 1000, "min.insync.replicas": 3, "retention.ms": 2000},
+            "faults": [
+                {"at": 0.367, "for": 2.0, "fault": "late-message", **late}
+                | {"victim": "victim/0", "keep": "nothing", "arrives_after": "restarted", "partition": 0},
+                {"at": 4.4, "for": 0.0, "fault": "power-loss", "nodes": ["b1"], "keep": "prefix"},
+            ],
+        }
+    )
+    assert run_in_simulation(spec).validity is Validity.VALID
+    monkeypatch.setattr(BELOW_START.function(), "__code__", BELOW_START.code())
+    broken = run_in_simulation(spec)
+    assert "high-watermark-below-log-start" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
 def _joins_whatever_its_log_start(patch: pytest.MonkeyPatch) -> None:
     """A leader does not compare log starts when a follower may join the ISR."""
     consider = leader._consider_join

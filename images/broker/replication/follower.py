@@ -54,11 +54,13 @@ def replicated(partition: Partition, epochs: EpochCache, log_end: int) -> Partit
 
 
 def on_leader_high_watermark(partition: Partition, leader_high_watermark: int, limits: Limits) -> PartitionStep:
-    """Follow the leader's high watermark, up to the own LEO. It may fall (Kafka Replication Correctness §6.4)."""
-    after = leader_high_watermark
+    """Follow the leader's high watermark, up to the own LEO. It may fall (Kafka Replication Correctness §6.4), but not
+    below the log start, since what was deleted was committed: it would stand still where this replica leads, and its
+    followers' logs would start too low to join the ISR."""
+    after = max(leader_high_watermark, partition.log_start) if leader_high_watermark >= 0 else partition.high_watermark
     if after > partition.log_end and limits.rules.follower_high_watermark_within_log:
         after = partition.log_end
-    if after == partition.high_watermark or after < 0:
+    if after == partition.high_watermark:
         return PartitionStep(partition)
     moved = HighWatermarkMoved(partition.high_watermark, after)
     return PartitionStep(partition._replace(high_watermark=after), (moved,))

@@ -102,6 +102,9 @@ def test_a_follower_takes_the_lower_of_the_leaders_high_watermark_and_its_own_en
     state = Partition(node=2, log_end=4, high_watermark=4, role=ReplicaRole.FOLLOWER)
     assert on_leader_high_watermark(state, 9, without()).partition.high_watermark == 4
     assert on_leader_high_watermark(state, 2, without()).partition.high_watermark == 2
+    begun = state._replace(log_start=3)
+    assert on_leader_high_watermark(begun, 2, without()).partition.high_watermark == 3
+    assert on_leader_high_watermark(begun, -1, without()).partition.high_watermark == 4
 
 
 @pytest.mark.parametrize(("off", "committed"), [((), 2), (("follower_high_watermark_within_log",), 3)])

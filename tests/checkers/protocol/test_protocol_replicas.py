@@ -175,6 +175,7 @@ KEPT = {
 BROKEN = {
     "appended-batches-differ": [*BORN, appended(2, "b1", 0, 5), appended(3, "b2", 0, 5, crc=8)],
     "high-watermark-above-log-end": [*COPIED, follower_high_watermark(3, "b2", 6)],
+    "high-watermark-below-log-start": [*RETAINED, follower_high_watermark(5, "b1", 2)],
     "isr-proposal-behind": [*COPIED, proposed(3, "b1", {"3": 4}, 5, 0)],
     "log-start-ahead": [*RETAINED, log_start(4.5, "b1", 3, "leader"), log_start(5, "b3", 4, "leader", leader=2)],
     "log-start-fell": [*RETAINED, appended(5, "b1", 5, 6), opened(6, "b1", 6)],
