@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from checkers.deletions import DeletionRequest
@@ -94,6 +95,14 @@ class ReplicaBatches:
             self.of_producer[self.in_order.pop().producer].pop()
         self.unknown_below = end if end > self.end else min(self.unknown_below, end)
         self.end = end
+
+    def repeats(self, producer: int) -> bool:
+        """Whether a batch of this producer came once more, or after a later one of its producer epoch."""
+        batches = self.of_producer.get(producer, ())
+        return any(
+            before.producer_epoch == after.producer_epoch and after.first_sequence <= before.last_sequence
+            for before, after in pairwise(batches)
+        )
 
     def newest(self, producer: int, start: int, end: int, count: int) -> list[ReplicaBatch]:
         """The last batches of this producer between two offsets, oldest first: `count` of them at most."""

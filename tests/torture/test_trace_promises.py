@@ -14,7 +14,7 @@ from harness.runner.run import run_in_simulation
 from harness.spec import Spec
 from nemesis.schedule import parse_faults
 
-SEEDS = range(6)
+SEEDS = range(12)
 """Among them at least one run must break the promise."""
 
 

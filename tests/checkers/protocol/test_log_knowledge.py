@@ -114,6 +114,11 @@ KEPT = {
         started_at(6),
         told(5, "log_start_written", 6, **WRITTEN | {"epochs": ((1, 6),)}) | {"offset": 6},
     ],
+    "the first copy of a batch that came a second time is the known one": [
+        *SIX,
+        produced(5, 5, 6) | {"leader": 2},
+        told(6, "log_recovered", 7, producers={1: 5}, batches={"1": KNOWN_BATCHES}),
+    ],
     "the last five batches of a producer are known": [
         *SIX,
         told(4, "log_recovered", 6, batches={"1": KNOWN_BATCHES}),
