@@ -110,6 +110,26 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
     partition.removed.discard(node)
 
 
+def forget_undone(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A loss may undo a cut: above it an opened log may have the records from before the cut, whatever followed."""
+    node, cut_to = event.node, partition.cut_to.get(event.node)
+    if event.kind == "truncated":
+        partition.cut_to[node] = event.offset if cut_to is None else min(cut_to, event.offset)
+    elif event.kind == "log_closed" and event.details().get("synced") is True:
+        partition.cut_to.pop(node, None)
+    elif (
+        event.kind == "log_recovered"
+        and cut_to is not None
+        and cluster.lost_data(node, partition.opened.get(node, 0), event.time_ns)
+    ):
+        del partition.cut_to[node]
+        log, batches = partition.log(node), partition.batches_of(node)
+        log[cut_to:] = [UNKNOWN] * (len(log) - cut_to)
+        end = batches.end
+        batches.resize(cut_to)
+        batches.resize(end)
+
+
 def check_stray(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """What a start finds of a log on the disk, although nobody asks for it any more, had not been deleted before."""
     found = f"{event.node} found a log with records on its disk, the first segment at {event.offset}, {event.at}"

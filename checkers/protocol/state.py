@@ -268,6 +268,8 @@ class PartitionState:
     """Node → time in ns at which it opened its log last. The end of a log that was never opened is not known."""
     removed: set[str] = field(default_factory=set)
     """Nodes that may have deleted their log since they opened it."""
+    cut_to: dict[str, int] = field(default_factory=dict)
+    """Node → the lowest offset to which it has cut its log since what it has on disk was known last."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which it had deleted its log, which it has not opened anew since."""
     recoveries: list[tuple[TraceRow, PartitionDecision]] = field(default_factory=list)

@@ -224,6 +224,7 @@ _HANDLERS: Mapping[str, Sequence[TraceRowHandler]] = {
 }
 """Kind of event → its handlers, in order: a promise about an event is checked before the event changes the logs."""
 _OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
+    dict.fromkeys(("truncated", "log_closed", "log_recovered"), log_promises.forget_undone),
     metadata_promises.EXISTENCE,
     metadata_promises.TAKING_OVER,
     request_promises.CLUSTER_HANDLERS,

@@ -259,3 +259,14 @@ def test_a_disk_that_lied_may_have_an_older_state_of_both() -> None:
     lying = small_evidence.faults(fault("fsync-lies", ["b1"], 0.5, 6, {"lost_bytes": 10}))
     for kind in ("epoch-cache-wrong", "producer-state-wrong"):
         assert found(BROKEN[kind], faults=lying) == []
+
+
+def test_a_loss_of_data_may_undo_a_cut() -> None:
+    again = [*SIX, told(4, "truncated", 2), produced(5, 2, 2, count=3) | {"leader_epoch": 3}]
+    back = told(7, "log_recovered", 4, batches={"1": [[0, 1], [1, 2], [2, 3], [3, 4]]})
+    lossy = small_evidence.faults(fault("power-loss", ["b1"], 6, 6.5, {"lost_bytes": 10}))
+    assert found([*again, back], faults=lossy) == []
+    assert set(found([*again, back])) == {"epoch-cache-wrong", "producer-state-wrong"}
+    cut_later = [*again, told(5.5, "truncated", 2), produced(5.7, 2, 2) | {"leader_epoch": 3}]
+    kept = told(7, "log_recovered", 2, epochs=((2, 0),))
+    assert found([*cut_later, kept], faults=lossy) == ["epoch-cache-wrong"]
