@@ -143,6 +143,23 @@ class DecidedMetadata:
             self.apply(event)
 
 
+@dataclass(slots=True)
+class MetadataReplay:
+    """Takes changes in as far as the metadata log is read."""
+
+    changes: list[DecidedChange]
+    metadata: DecidedMetadata = field(default_factory=DecidedMetadata)
+    _done: int = 0
+
+    def read_to(self, end: int) -> bool:
+        """Take in the changes that end at `end` or before; whether there were any left."""
+        before = self._done
+        while self._done < len(self.changes) and self.changes[self._done].offset <= end:
+            self.metadata.apply_all(self.changes[self._done])
+            self._done += 1
+        return self._done > before
+
+
 def decided_changes(trace: pa.Table) -> list[DecidedChange]:
     """The changes in a trace (schema TRACE), in the order of the metadata log."""
     kinds = pa.array([*OF_BROKERS, *OF_PARTITIONS])

@@ -123,10 +123,10 @@ def _check_change(
     others = [other for other in change.of_brokers if other.event.kind != "broker_unfenced"]
     leaving = others[0].event.broker if others else None
     came = any(other.event.kind == "broker_unfenced" for other in change.of_brokers)
-    if each.taken_over and leaving is None and not came and reason not in (LAST_KNOWN_LEADER_ELECTED, "created"):
-        return
-    if each.taken_over and came and reason not in (LAST_KNOWN_LEADER_ELECTED, "created"):
-        reason = "elected"
+    if each.taken_over and reason != LAST_KNOWN_LEADER_ELECTED:
+        if leaving is None and not came:
+            return
+        reason = "elected" if came else reason
     situation = _Situation(
         before,
         after,

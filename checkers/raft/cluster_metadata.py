@@ -23,6 +23,7 @@ from checkers.decided_metadata import (
     OF_PARTITIONS,
     DecidedMetadata,
     DecidedPartition,
+    MetadataReplay,
     changes_of,
 )
 from checkers.tables import TraceRow, trace_rows
@@ -59,13 +60,11 @@ def _loaded_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
     changes = changes_of(event._replace(topic=event.topic.partition("#")[0]) for event in decided)
     topics = {event.topic.partition("#")[0] for event in decided}
     given = [(each.offset, each) for each in events if each.kind == "producer_ids_allocated"]
-    metadata, done = DecidedMetadata(), 0
+    replay = MetadataReplay(changes)
     for event in sorted((each for each in events if each.kind in _LOADED), key=lambda each: each.log_end):
-        while done < len(changes) and changes[done].offset <= event.log_end:
-            metadata.apply_all(changes[done])
-            done += 1
+        replay.read_to(event.log_end)
         loaded = event.details()
-        lines = [*_of_partitions(metadata, loaded, topics), *_of_brokers(metadata, loaded)]
+        lines = [*_of_partitions(replay.metadata, loaded, topics), *_of_brokers(replay.metadata, loaded)]
         blocks = [block.details() for end, block in given if end <= event.log_end]
         below = max((int(block["first"]) + int(block["count"]) for block in blocks), default=0)
         if loaded.get("next_producer_id", below) < below:
@@ -126,17 +125,15 @@ def _applied_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
     """What a broker applies, by its sums, is what the changes up to there add up to; and it goes on, never back."""
     changes = changes_of(event for event in events if event.kind in OF_BROKERS + OF_PARTITIONS and event.offset >= 0)
     applied = sorted((each for each in events if each.kind == "metadata_applied"), key=lambda each: each.log_end)
-    metadata, done = DecidedMetadata(), 0
-    sums: dict[str, object] | None = None
+    replay = MetadataReplay(changes)
+    sums = _sums(replay.metadata)
     for event in applied:
-        while done < len(changes) and changes[done].offset <= event.log_end:
-            metadata.apply_all(changes[done])
-            done, sums = done + 1, None
+        if replay.read_to(event.log_end):
+            sums = _sums(replay.metadata)
         if event.offset > event.log_end:
             line = f"it had applied it up to {event.offset}"
             did = f"{event.node} applied the metadata up to {event.log_end} {event.at}"
             yield Finding("metadata-applied-otherwise", (did, line), time_ns=event.time_ns)
-        sums = sums if sums is not None else _sums(metadata)
         detail = event.details()
         # Whether a broker is shutting down is not known of one that a successor found fenced; it is not active.
         lines = [

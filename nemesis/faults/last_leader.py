@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import eq
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.process import Pause
-from nemesis.faults.scripted.script import until_occurred
+from nemesis.faults.scripted.script import drawn_pause, until_event
 from nemesis.handle import FaultHandle
 from nemesis.situation import Event, Occurrence
 
@@ -66,13 +64,11 @@ class LastLeader(Fault):
         restart = await handle.kill(victim)
         await restart()
         await self._until(handle, Occurrence.UNFENCED, (victim,), ended)
-        await handle.sleep(handle.random.uniform(0.0, 1.0) * self.patience_ms / 1000)
+        await drawn_pause(handle, self.patience_ms, 0.0, 1.0)
 
     async def _until(self, handle: FaultHandle, kind: Occurrence, brokers: Sequence[str], since: int) -> None:
         for broker in brokers:
-            met_by = partial(eq, Event(kind, broker))
-            if not await until_occurred(handle, met_by, since, _LIMIT * self.patience_ms / 1000):
-                handle.notes.append(f"{broker}: not {kind} in time")
+            await until_event(handle, Event(kind, broker), since, _LIMIT * self.patience_ms / 1000)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """Where brokers are controllers, too, nobody fences them."""

@@ -21,7 +21,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
-from nemesis.faults.scripted.script import until_occurred, until_taken
+from nemesis.faults.scripted.script import drawn_pause, until_event, until_taken
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, MessageRule, both_ways, one_way
 from nemesis.situation import Event, Occurrence
@@ -67,7 +67,7 @@ class LateIsrChange(Fault):
         handle.add_targets((follower,))
         since = len(handle.situation.events)
         reunite = await handle.cut(both_ways([leader], [follower]))
-        if not await self._until(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since):
+        if not await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, self._limit_s):
             return
         rule = MessageRule(API_KEYS[NodeRequest.ALTER_PARTITION], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
         let_pass, taken = await handle.intercept(one_way([leader], controllers), rule)
@@ -75,33 +75,23 @@ class LateIsrChange(Fault):
         if not await until_taken(handle, taken, self._limit_s):
             handle.notes.append(f"{follower} was not proposed")
             return
-        await self._sleep(handle, 0.05, 0.15)  # other partitions may have come first
+        await drawn_pause(handle, self.patience_ms, 0.05, 0.15)  # other partitions may have come first
         since = len(handle.situation.events)
         if self.fenced:
             await handle.cut(both_ways([follower], controllers))
-            await self._until(handle, Event(Occurrence.FENCED, follower), since)
+            await until_event(handle, Event(Occurrence.FENCED, follower), since, self._limit_s)
         else:
             start = await handle.stop(follower)
-            await self._sleep(handle, 0.02, 0.3)
+            await drawn_pause(handle, self.patience_ms, 0.02, 0.3)
             await start()
             moment = handle.random.choice((Occurrence.REGISTERED, Occurrence.UNFENCED))
-            await self._until(handle, Event(moment, follower), since)
+            await until_event(handle, Event(moment, follower), since, self._limit_s)
         await let_pass()
-        await self._sleep(handle, 0.5, 1.5)
-
-    async def _until(self, handle: FaultHandle, awaited: Event, since: int) -> bool:
-        if await until_occurred(handle, lambda event: event == awaited, since, self._limit_s):
-            return True
-        handle.notes.append(f"{awaited.subject}: not {awaited.kind} in time")
-        return False
+        await drawn_pause(handle, self.patience_ms, 0.5, 1.5)
 
     @property
     def _limit_s(self) -> float:
         return _LIMIT * self.patience_ms / 1000
-
-    async def _sleep(self, handle: FaultHandle, shortest: float, longest: float) -> None:
-        """A pause, drawn in multiples of the cluster's patience."""
-        await handle.sleep(handle.random.uniform(shortest, longest) * self.patience_ms / 1000)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A follower may catch up too late."""

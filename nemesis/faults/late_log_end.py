@@ -18,15 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from operator import eq
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
-from nemesis.faults.scripted.script import until_occurred, until_seen
+from nemesis.faults.scripted.script import drawn_pause, until_event, until_taken
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, KeepUnsynced, MessageEffect, MessagePart, MessageRule, one_way
 from nemesis.situation import Event, Occurrence
@@ -83,21 +81,17 @@ class LateLogEnd(Fault):
         ended, start = len(events), {broker: await handle.kill(broker) for broker in rest}
         await self._until(handle, Occurrence.FENCED, rest, ended)
         start |= {broker: await handle.kill(broker) for broker in (victim, slow)}
-        await self._sleep(handle, 0.02, 0.3)
+        await drawn_pause(handle, self.patience_ms, 0.02, 0.3)
         for broker in (*rest, victim):
             await start[broker]()
         await self._until(handle, Occurrence.UNFENCED, (*rest, victim), ended)
         rule = MessageRule(API_KEYS[NodeRequest.GET_REPLICA_LOG_INFO], self.part, MessageEffect.HOLD)
         let_pass, taken = await handle.intercept(one_way(handle.cluster.controllers, (slow,)), rule)
         await start[slow]()
-
-        async def held() -> bool | None:
-            return await taken() > 0 or None
-
-        if await until_seen(handle, held, self._limit_s) is None:
+        if not await until_taken(handle, taken, self._limit_s):
             handle.notes.append(f"the controllers asked {slow} for no log end")
             return
-        await self._sleep(handle, 0.0, _MOMENT)
+        await drawn_pause(handle, self.patience_ms, 0.0, _MOMENT)
         ended = len(events)
         if self.keep is None:
             restart = await handle.stop(victim)
@@ -106,23 +100,17 @@ class LateLogEnd(Fault):
             handle.situation.wholeness.went_down(victim)  # its logs may have grown since it was told to stop
         await restart()
         await self._until(handle, Occurrence.UNFENCED, (victim,), ended)
-        await self._sleep(handle, 0.0, _MOMENT)
+        await drawn_pause(handle, self.patience_ms, 0.0, _MOMENT)
         await let_pass()
-        await self._sleep(handle, 0.2, 1.0)
+        await drawn_pause(handle, self.patience_ms, 0.2, 1.0)
 
     async def _until(self, handle: FaultHandle, kind: Occurrence, brokers: Sequence[str], since: int) -> None:
         for broker in brokers:
-            met_by = partial(eq, Event(kind, broker))
-            if not await until_occurred(handle, met_by, since, self._limit_s):
-                handle.notes.append(f"{broker}: not {kind} in time")
+            await until_event(handle, Event(kind, broker), since, self._limit_s)
 
     @property
     def _limit_s(self) -> float:
         return _LIMIT * self.patience_ms / 1000
-
-    async def _sleep(self, handle: FaultHandle, shortest: float, longest: float) -> None:
-        """A pause, drawn in multiples of the cluster's patience."""
-        await handle.sleep(handle.random.uniform(shortest, longest) * self.patience_ms / 1000)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A broker without a replica tells of no log."""

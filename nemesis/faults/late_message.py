@@ -29,7 +29,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_traffic, is_sent_anyway
-from nemesis.faults.scripted.script import lead_again, until_occurred, until_seen, until_taken
+from nemesis.faults.scripted.script import drawn_pause, lead_again, until_occurred, until_seen, until_taken
 from nemesis.handle import FaultHandle, Heal
 from nemesis.ports import (
     EnvironmentCapability,
@@ -173,12 +173,12 @@ class LateMessage(Fault):
             await handle.pause(senders[0])
             await self._lead_again(handle, receivers[0])
         else:
-            await self._sleep(handle, 0.0, 0.2)
+            await drawn_pause(handle, self.patience_ms, 0.0, 0.2)
             await self._overtake(handle, among_controllers=senders[0] in handle.cluster.controllers)
-            await self._sleep(handle, 0.0, 0.3)
+            await drawn_pause(handle, self.patience_ms, 0.0, 0.3)
         await interception.let_pass()
         handle.note_evidence("late_ms", (handle.cluster.now_ns() - held_ns) / 1e6)
-        await self._sleep(handle, 0.2, 1.0)
+        await drawn_pause(handle, self.patience_ms, 0.2, 1.0)
 
     async def _follower_and_leader(self, handle: FaultHandle, senders: Sequence[str]) -> tuple[list[str], list[str]]:
         """A sender that is not the active controller, and this; nobody where there is none."""
@@ -203,7 +203,7 @@ class LateMessage(Fault):
             interception = await self._intercept(handle, links)
             if self.api is NodeRequest.BROKER_REGISTRATION and self.victim is not None:
                 start = await self._end(handle, self.victim)
-                await self._sleep(handle, 0.02, 0.3)
+                await drawn_pause(handle, self.patience_ms, 0.02, 0.3)
                 await start()
             elif self.api in _OF_ELECTIONS:
                 restore = await handle.pause(await handle.active_controller())
@@ -282,7 +282,7 @@ class LateMessage(Fault):
                 return event.kind is kind and event.subject != node
         else:
             briefly = self.victim is not None and handle.random.random() < 0.5
-            await self._sleep(handle, *((0.02, 0.3) if briefly else (1.1, 1.6)))
+            await drawn_pause(handle, self.patience_ms, *((0.02, 0.3) if briefly else (1.1, 1.6)))
             await undo()
 
             def comes(event: Event) -> bool:
@@ -299,7 +299,7 @@ class LateMessage(Fault):
         if not await lead_again(handle, controller, self._limit_s):
             handle.notes.append(f"not in time: {self.arrives_after}")
         elif handle.random.random() < _LATER_SHARE:
-            await self._sleep(handle, 0.0, 0.3)
+            await drawn_pause(handle, self.patience_ms, 0.0, 0.3)
 
     async def _end(self, handle: FaultHandle, target: str) -> Heal:
         (node,) = await handle.resolve((target,))
@@ -308,10 +308,6 @@ class LateMessage(Fault):
     @property
     def _limit_s(self) -> float:
         return _LIMIT * self.patience_ms / 1000
-
-    async def _sleep(self, handle: FaultHandle, shortest: float, longest: float) -> None:
-        """A pause, drawn in multiples of the cluster's patience."""
-        await handle.sleep(handle.random.uniform(shortest, longest) * self.patience_ms / 1000)
 
     # ---- the declaration ---------------------------------------------------------------------------------------------
 

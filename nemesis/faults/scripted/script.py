@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
+from operator import eq
 from typing import ClassVar, Final, Self, TypeVar
 
 from nemesis.cluster_shape import ClusterShape
@@ -94,6 +96,11 @@ class ScriptedLeaderFault(ScriptedFault):
         return leader, others[0], others[1]
 
 
+async def drawn_pause(handle: FaultHandle, patience_ms: float, shortest: float, longest: float) -> None:
+    """A pause between two steps, drawn in multiples of the cluster's patience."""
+    await handle.sleep(handle.random.uniform(shortest, longest) * patience_ms / 1000)
+
+
 async def until_seen(
     handle: FaultHandle, look: Callable[[], Awaitable[T | None]], limit_s: float, every_s: float = _LOOK_S
 ) -> T | None:
@@ -148,6 +155,14 @@ async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], s
     except TimeoutError:
         return False
     return True
+
+
+async def until_event(handle: FaultHandle, awaited: Event, since: int, limit_s: float) -> bool:
+    """Wait until `awaited` has occurred, as event number `since` or later; False, with a note, after `limit_s`."""
+    if await until_occurred(handle, partial(eq, awaited), since, limit_s):
+        return True
+    handle.notes.append(f"{awaited.subject}: not {awaited.kind} in time")
+    return False
 
 
 async def lead_again(handle: FaultHandle, controller: str, limit_s: float) -> bool:
