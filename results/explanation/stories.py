@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import NodeFailure, node_failures
+from checkers.fault_model import OFFSETS_TOPIC, NodeFailure, node_failures
 from checkers.verdict import Finding, Validity, Verdict
 from results.explanation.client_steps import client_steps, member_steps, read_steps
 from results.explanation.context import faults_at, requests_about
@@ -160,6 +160,8 @@ def _steps(
         steps += read_steps(events, evidence.history, topic, partition)
         steps += client_steps(events, evidence.history, evidence.replicas, topic, partition)
         steps += of_metadata
+        if topic == OFFSETS_TOPIC:  # what its coordinator does with any partition, which its own promises are about
+            steps += group_steps(evidence.trace, "", -1)
         if OF_GROUPS & set(checks):
             steps += group_steps(evidence.trace, topic, partition)
             steps += member_steps(evidence.trace, evidence.history, topic, partition)

@@ -33,7 +33,13 @@ RUNS: Final[tuple[dict[str, Any], ...]] = (
     {"seed": 302, "time_limit": 15, "faults": "all", "workload": "groups"},
     {"seed": 6010, "time_limit": 40, "vary": True},  # a log that begins where it was cut gives no epoch
     # A new controller begins sessions anew.
-    {"seed": 6003, "time_limit": 40, "vary": True, "workload": "groups", "clients": {"late_commits": 0.0}},
+    {
+        "seed": 6003,
+        "time_limit": 40,
+        "vary": True,
+        "workload": "groups",
+        "clients": {"late_commits": 0.0, "awkward_members": 0.0},
+    },
 )
 
 
