@@ -90,7 +90,7 @@ def check_partition(
     figures = {"producers": float(len(np.unique(log.producer_id))), "records": float(len(log.offset))}
     doubts = []
     tolerance = tolerance or Tolerance()
-    if not replicas.num_rows and acks != 0 and _has_stayed(columns, tolerance.deleted_below):
+    if not replicas.num_rows and acks != 0 and _has_stayed(columns, tolerance):
         doubts.append(Finding("logs-missing", ("no replica's log has a record of this partition",), topic, partition))
     if len(forgotten):
         liar = min(controllers_lied_since, key=controllers_lied_since.__getitem__)
@@ -99,8 +99,12 @@ def check_partition(
     return verdict_of(NAME, violations, tolerance, figures, doubts)
 
 
-def _has_stayed(columns: Columns, deleted_below: int) -> bool:
-    """Whether some acknowledged record must be in the logs. One acknowledged without an offset may be a deleted one."""
+def _has_stayed(columns: Columns, tolerance: Tolerance) -> bool:
+    """Whether some acknowledged record must be in the logs. One acknowledged without an offset may be a deleted one,
+    and an unclean election may have left nothing."""
+    if tolerance.unclean:
+        return False
+    deleted_below = tolerance.deleted_below
     acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
     return bool((acknowledged & ((columns.offset >= deleted_below) | (deleted_below == 0))).any())
 

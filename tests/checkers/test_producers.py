@@ -133,3 +133,4 @@ def test_without_a_log_the_verdict_is_unknown_unless_nothing_must_be_in_it() -> 
         is Validity.UNKNOWN
     )
     assert verdict([append(7, 0, 1, outcome=INFO)], nothing).validity is Validity.VALID
+    assert verdict([append(7, 0, 1, 0)], nothing, tolerance=Tolerance(unclean=True)).validity is Validity.VALID
