@@ -53,8 +53,12 @@ def epoch_cache_instead(
     """The epoch cache that a log should have in place of `entries`; None where these are right, or it is not known. A
     new leader has `entered` its epoch; where all records were deleted, the epoch of the last one may be kept."""
     expected = epoch_cache_of(log, start)
-    if expected is None or (0 < start == len(log) and entries == [CachedEpoch(log[start - 1], start)]):
+    if expected is None:
         return None
+    if 0 < start == len(log):
+        last = entries[-1].epoch if log[start - 1] == UNKNOWN and entries else log[start - 1]
+        if entries == [CachedEpoch(last, start)]:
+            return None
     if entered is not None and (not expected or expected[-1].epoch != entered.epoch):
         expected.append(entered)
     return None if entries == expected else expected

@@ -270,3 +270,13 @@ def test_a_loss_of_data_may_undo_a_cut() -> None:
     cut_later = [*again, told(5.5, "truncated", 2), produced(5.7, 2, 2) | {"leader_epoch": 3}]
     kept = told(7, "log_recovered", 2, epochs=((2, 0),))
     assert found([*cut_later, kept], faults=lossy) == ["epoch-cache-wrong"]
+
+
+@pytest.mark.parametrize(("told_epochs", "kinds"), [(((3, 5),), []), (((3, 4),), ["epoch-cache-wrong"])])
+def test_the_epoch_of_a_last_record_that_is_deleted_and_not_known_may_be_any(
+    told_epochs: Sequence[tuple[int, int]], kinds: list[str]
+) -> None:
+    again = [*SIX, told(4, "truncated", 2), produced(5, 2, 2, count=3) | {"leader_epoch": 3}]
+    back = told(7, "log_recovered", 5, epochs=told_epochs) | {"offset": 5}
+    lossy = small_evidence.faults(fault("power-loss", ["b1"], 6, 6.5, {"lost_bytes": 10}))
+    assert found([*again, started_at(5), back], faults=lossy) == kinds
