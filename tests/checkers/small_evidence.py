@@ -13,6 +13,16 @@ from tests.checkers.small_histories import Row, columns
 from workloads.history import SCHEMA as HISTORY
 
 S = 1_000_000_000
+WHOLE = {"recovered": True, "seconds": 1.5, "limit_seconds": 30, "waiting_for": [], "final_reads": True, "crashes": []}
+"""What the runner writes of a cluster that recovered, and whose records were all read back."""
+STUCK = {
+    "recovered": False,
+    "seconds": 30.0,
+    "limit_seconds": 30,
+    "waiting_for": ["no leader of t-0"],
+    "final_reads": False,
+}
+"""… of one that had no leader of a partition when the limit had passed."""
 
 
 def history(main: Iterable[Row], final: Iterable[Row] = ()) -> pa.Table:

@@ -1,0 +1,162 @@
+"""Whether a cluster recovers, what is missing where it does not, and when nobody is to blame for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.evidence import RunEvidence
+from checkers.liveness import checker as liveness
+from checkers.verdict import Validity, Verdict
+from tests.checkers import small_evidence
+from tests.checkers.small_evidence import STUCK, WHOLE
+
+
+def test_a_recovered_cluster_that_was_read_to_the_end_is_live() -> None:
+    assert liveness.check(RunEvidence(recovery=WHOLE)).validity is Validity.VALID
+
+
+def test_not_recovering_in_time_is_invalid_and_says_what_was_missing() -> None:
+    verdict = liveness.check(RunEvidence(recovery=STUCK))
+    assert verdict.validity is Validity.INVALID
+    assert "still missing: no leader of t-0" in verdict.findings[0].lines
+
+
+def test_a_fault_that_could_not_be_healed_leaves_liveness_unknown_and_is_named() -> None:
+    for recovery in (STUCK, WHOLE):
+        verdict = liveness.check(RunEvidence(recovery=recovery | {"unhealed": ["b2: no such container"]}))
+        assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "not-healed")
+        assert "b2: no such container" in verdict.findings[0].lines
+
+
+def test_healing_has_a_figure_of_its_own() -> None:
+    verdict = liveness.check(RunEvidence(recovery=WHOLE | {"healing_seconds": 54.0}))
+    assert (verdict.validity, verdict.figures["healing_seconds"]) == (Validity.VALID, 54.0)
+
+
+OUT = small_evidence.event(
+    1, "c1", "partition_changed", {"replicas": [1, 2, 3]}, leader=2, leader_epoch=4, members=[2, 3]
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "line"),
+    [
+        (
+            [small_evidence.event(2, "b2", "diverging", {"replica": 1, "epoch": 3}, offset=17)] * 2_316,
+            "b1: 2,316 diverging answers at one offset, 17 of t-0, from b2",
+        ),
+        (
+            [small_evidence.event(2, "b1", "registered"), small_evidence.event(3, "b1", "node_started")],
+            "b1: has not registered since it started at 3.000 s",
+        ),
+        (
+            [small_evidence.event(4, "c1", "broker_fenced", {"reason": "session"}, broker=1)],
+            "b1: fenced by the controllers since 4.000 s (session)",
+        ),
+        (
+            [small_evidence.event(5, "b2", "isr_rejected", {"error": "INELIGIBLE_REPLICA"}, members=[1, 2, 3])] * 3,
+            "b1: b2 proposed it for the ISR of t-0 and was refused 3 times (INELIGIBLE_REPLICA)",
+        ),
+        (
+            [
+                small_evidence.event(6, "b1", "appended", offset=4, log_end=5),
+                small_evidence.event(7, "b2", "appended", offset=8, log_end=9),
+            ],
+            "b1: its log of t-0 ends at 5 and last changed at 6.000 s; its leader's ends at 9",
+        ),
+    ],
+)
+def test_not_recovering_says_why_a_replica_is_out(events: list[dict[str, Any]], line: str) -> None:
+    verdict = liveness.check(RunEvidence(recovery=STUCK, trace=small_evidence.trace(OUT, *events)))
+    assert verdict.findings[0].kind == "not-recovered"
+    assert line in verdict.findings[0].lines
+
+
+def test_final_reads_that_do_not_finish_on_a_recovered_cluster_are_invalid() -> None:
+    verdict = liveness.check(RunEvidence(recovery=WHOLE | {"final_reads": False}))
+    assert verdict.findings[0].kind == "reads-not-finished"
+
+
+def test_a_run_that_ended_before_recovery_is_unknown() -> None:
+    assert liveness.check(RunEvidence()).validity is Validity.UNKNOWN
+    unread = {name: value for name, value in WHOLE.items() if name != "final_reads"}
+    assert liveness.check(RunEvidence(recovery=unread)).validity is Validity.UNKNOWN
+
+
+def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_unknown() -> None:
+    def stuck(killed: list[str], leader: int) -> Verdict:
+        changed = small_evidence.event(9, "c1", "partition_changed", {"elr": []}, leader=leader, leader_epoch=3)
+        fault = small_evidence.fault("kill", killed, 5, 6, {"killed": len(killed)})
+        return liveness.check(
+            RunEvidence(recovery=STUCK, trace=small_evidence.trace(changed), faults=small_evidence.faults(fault))
+        )
+
+    assert stuck(["b1", "b2"], -1).validity is Validity.UNKNOWN
+    assert "still missing: no leader of t-0" in stuck(["b1", "b2"], -1).findings[0].lines
+    assert stuck(["b1", "b2"], 3).validity is Validity.INVALID
+    assert stuck(["b1"], -1).validity is Validity.INVALID
+    assert stuck(["b1", "c1"], -1).validity is Validity.INVALID
+
+
+@pytest.mark.parametrize(("heard", "validity"), [([], Validity.UNKNOWN), ([23], Validity.INVALID)])
+def test_a_broker_that_never_heard_of_its_registration_ended_uncleanly_for_the_controllers(
+    heard: list[int], validity: Validity
+) -> None:
+    trace = small_evidence.trace(
+        *(small_evidence.event(8, "b2", "registered", {"clean": True}, broker_epoch=epoch) for epoch in heard),
+        small_evidence.event(9, "c1", "broker_registered", {"clean": False, "previous": 1, "known": 23}, broker=2),
+        small_evidence.event(9, "c1", "partition_changed", {"elr": []}, leader=-1, leader_epoch=3),
+    )
+    kill = small_evidence.fault("kill", ["b1"], 5, 6, {"killed": 1})
+    verdict = liveness.check(RunEvidence(recovery=STUCK, trace=trace, faults=small_evidence.faults(kill)))
+    assert verdict.validity is validity
+
+
+@pytest.mark.parametrize(
+    ("isr", "elr", "waiting", "validity"),
+    [
+        ((), (), ["b1 sees no leader of t-0", "b3 sees no leader of t-0"], Validity.UNKNOWN),
+        ((1, 2, 3), (), ["b1 sees no leader of t-0"], Validity.INVALID),
+        ((), (2,), ["b1 sees no leader of t-0"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of t-0", "b1 sees t-1 with ISR {1, 2} of 3 replicas"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of t-0", "b1 sees 2 of 3 brokers unfenced"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of t-01"], Validity.INVALID),
+        ((), (), ["b1 sees no leader of the-t-0"], Validity.INVALID),
+    ],
+    ids=["by design", "an ISR", "an ELR", "another partition", "a broker", "a longer number", "a longer name"],
+)
+def test_only_what_is_missing_of_partitions_without_any_candidate_is_by_design(
+    isr: tuple[int, ...], elr: tuple[int, ...], waiting: list[str], validity: Validity
+) -> None:
+    left = small_evidence.event(9, "c1", "partition_changed", {"elr": elr}, leader=-1, leader_epoch=3, members=isr)
+    led = small_evidence.event(9, "c1", "partition_changed", {"elr": ()}, leader=1, members=[1, 2], partition=1)
+    kills = small_evidence.fault("kill", ["b1", "b2"], 5, 6, {"killed": 2})
+    verdict = liveness.check(
+        RunEvidence(
+            recovery=STUCK | {"waiting_for": waiting},
+            trace=small_evidence.trace(left, led),
+            faults=small_evidence.faults(kills),
+        )
+    )
+    assert verdict.validity is validity
+
+
+def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
+    def of(*later: tuple[float, str, dict[str, Any]]) -> list[str]:
+        proposed = small_evidence.event(
+            1, "b1", "isr_proposed", {"reason": "expand"}, topic="t", partition=0, members=[1, 2]
+        )
+        rest = [small_evidence.event(at, "b1", kind, detail, topic="t", partition=0) for at, kind, detail in later]
+        end = small_evidence.event(9, "b2", "high_watermark", {}, topic="t", partition=0)
+        verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=small_evidence.trace(proposed, *rest, end)))
+        return [finding.kind for finding in verdict.findings]
+
+    assert of() == ["change-unsettled"]
+    assert of((2, "isr_rejected", {"error": "invalid_update_version", "rolled_back": False})) == ["change-unsettled"]
+    assert of((2, "isr_committed", {})) == []
+    assert of((2, "isr_rejected", {"error": "ineligible_replica", "rolled_back": True})) == []
+    assert of((2, "became_follower", {})) == []
+    assert of((2, "node_started", {})) == []
+    assert of((2, "isr_committed", {}), (8, "isr_proposed", {"reason": "shrink"})) == [], "it is on its way"
