@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.checkers.anomalies.anomaly import Anomaly
+from tests.checkers.anomalies.answer_anomalies import ANSWER_ANOMALIES
 from tests.checkers.anomalies.consumer_anomalies import CONSUMER_ANOMALIES
 from tests.checkers.anomalies.group_anomalies import GROUP_ANOMALIES
 from tests.checkers.anomalies.log_anomalies import LOG_ANOMALIES
@@ -17,4 +18,5 @@ ANOMALIES: tuple[Anomaly, ...] = (
     *TIME_ANOMALIES,
     *GROUP_ANOMALIES,
     *TRACE_ANOMALIES,
+    *ANSWER_ANOMALIES,
 )

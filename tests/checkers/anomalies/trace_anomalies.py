@@ -1,13 +1,11 @@
 """Anomalies in the protocol trace: logs, high watermarks and proposals of replicas, decisions and blocks of the
-controllers, and the brokers that act on them; answers of leaders and group coordinators."""
+controllers, and the brokers that act on them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,66 +13,10 @@ from checkers.evidence import RunEvidence
 from checkers.tables import REPLICA_ENDS, TRACE
 from tests.checkers.anomalies.anomaly import Anomaly, Injection
 from tests.checkers.anomalies.places import Row, rows_of, shuffled
+from tests.checkers.anomalies.trace_edits import changed, edited, events_of, facts_of, inserted, with_facts, with_fields
 
 _KEPT_BYTES = 1000
 """What the retention by size keeps of a log in anomalies of it."""
-
-
-def _events(evidence: RunEvidence) -> list[Row]:
-    """The trace, in order."""
-    events: list[Row] = evidence.trace.sort_by("seq").to_pylist()
-    return events
-
-
-def _facts(event: Row) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(event["detail"] or "{}")
-    return facts
-
-
-def _places(evidence: RunEvidence, events: list[Row], random: Random, *kinds: str) -> Iterator[int]:
-    """Positions of events of these kinds that happen while an operation of a client is open, in a random order."""
-    open_between = [(row["invoked_ns"], row["completed_ns"] or row["invoked_ns"]) for row in rows_of(evidence.history)]
-    first = min((begin for begin, _ in open_between), default=0)
-    last = max((end for _, end in open_between), default=0)
-    yield from shuffled(
-        [place for place, event in enumerate(events) if event["kind"] in kinds and first <= event["time_ns"] <= last],
-        random,
-    )
-
-
-def _changed(evidence: RunEvidence, events: list[Row], line: str, event: Row, offset: int = -1) -> Injection:
-    trace = pa.Table.from_pylist([row | {"seq": number} for number, row in enumerate(events)], TRACE)
-    partition = event["partition"] if event["topic"] else -1
-    return Injection(replace(evidence, trace=trace), line, event["topic"], partition, offset)
-
-
-def _edit(
-    evidence: RunEvidence,
-    random: Random,
-    kinds: tuple[str, ...],
-    edit: Callable[[list[Row], int], tuple[list[Row], str, int] | None],
-) -> Injection | None:
-    """The trace after `edit`, which returns the events, the edit in words and the offset to be named, at the first
-    random place where it fits."""
-    events = _events(evidence)
-    for place in _places(evidence, events, random, *kinds):
-        result = edit(events, place)
-        if result is not None:
-            changed, line, offset = result
-            return _changed(evidence, changed, line, events[place], offset)
-    return None
-
-
-def _with(events: list[Row], place: int, **fields: Any) -> list[Row]:
-    return [*events[:place], events[place] | fields, *events[place + 1 :]]
-
-
-def _with_facts(events: list[Row], place: int, **facts: Any) -> list[Row]:
-    return _with(events, place, detail=json.dumps(_facts(events[place]) | facts))
-
-
-def _inserted(events: list[Row], place: int, event: Row) -> list[Row]:
-    return [*events[: place + 1], event, *events[place + 1 :]]
 
 
 # ---- replicas --------------------------------------------------------------------------------------------------------
@@ -89,11 +31,11 @@ def append_other_bytes(evidence: RunEvidence, random: Random) -> Injection | Non
         copies = [other for other in events if other["kind"] == "appended" and all(other[n] == event[n] for n in same)]
         if len({other["node"] for other in copies}) < 2:
             return None
-        crc = _facts(event)["crc"] ^ (1 << random.randrange(32))
+        crc = facts_of(event)["crc"] ^ (1 << random.randrange(32))
         line = f"{event['node']} appends other bytes at offset {event['offset']}"
-        return _with_facts(events, place, crc=crc), line, event["offset"]
+        return with_facts(events, place, crc=crc), line, event["offset"]
 
-    return _edit(evidence, random, ("appended",), edit)
+    return edited(evidence, random, ("appended",), edit)
 
 
 def raise_high_watermark_above_log(evidence: RunEvidence, random: Random) -> Injection | None:
@@ -107,9 +49,13 @@ def raise_high_watermark_above_log(evidence: RunEvidence, random: Random) -> Inj
             if all(other[name] == event[name] for name in ("node", "topic", "partition"))
         )
         raised = max(end, event["high_watermark"]) + random.randint(1, 5)
-        return _with(events, place, high_watermark=raised), f"{event['node']} takes the high watermark {raised}", -1
+        return (
+            with_fields(events, place, high_watermark=raised),
+            f"{event['node']} takes the high watermark {raised}",
+            -1,
+        )
 
-    return _edit(evidence, random, ("follower_high_watermark",), edit)
+    return edited(evidence, random, ("follower_high_watermark",), edit)
 
 
 def propose_a_follower_behind(evidence: RunEvidence, random: Random) -> Injection | None:
@@ -117,15 +63,15 @@ def propose_a_follower_behind(evidence: RunEvidence, random: Random) -> Injectio
 
     def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
         event = events[place]
-        positions, needed = _facts(event)["positions"], max(event["high_watermark"], event["offset"])
+        positions, needed = facts_of(event)["positions"], max(event["high_watermark"], event["offset"])
         if not positions or needed < 1:
             return None
         member = random.choice(sorted(positions))
         behind = random.randrange(-1, needed)
         line = f"{event['node']} proposes b{member}, seen at {behind}, below {needed}"
-        return _with_facts(events, place, positions=positions | {member: behind}), line, behind
+        return with_facts(events, place, positions=positions | {member: behind}), line, behind
 
-    return _edit(evidence, random, ("isr_proposed",), edit)
+    return edited(evidence, random, ("isr_proposed",), edit)
 
 
 def recover_a_shorter_log(evidence: RunEvidence, random: Random, *, clean: bool) -> Injection | None:
@@ -147,7 +93,7 @@ def recover_a_shorter_log(evidence: RunEvidence, random: Random, *, clean: bool)
 
     if not clean and _may_be_shorter(evidence):
         return None
-    return _edit(evidence, random, ("appended",), edit)
+    return edited(evidence, random, ("appended",), edit)
 
 
 def _may_be_shorter(evidence: RunEvidence) -> bool:
@@ -187,7 +133,7 @@ def follow_a_log_start_ahead(evidence: RunEvidence, random: Random) -> Injection
         line = f"{event['node']} starts its log at {start}, where only {others[0]} has deleted"
         return [*events[: place + 1], decided, followed, *events[place + 1 :]], line, 0
 
-    return _edit(evidence, random, ("follower_high_watermark",), edit)
+    return edited(evidence, random, ("follower_high_watermark",), edit)
 
 
 def delete_by_retention(evidence: RunEvidence, random: Random, reason: str) -> Injection | None:
@@ -208,10 +154,10 @@ def delete_by_retention(evidence: RunEvidence, random: Random, reason: str) -> I
         facts = {"before": 0, "reason": reason, "kept_bytes": random.randrange(_KEPT_BYTES)}
         moved = event | {"kind": "log_start", "offset": start, "detail": json.dumps(facts)}
         offset = start if reason == "retention_bytes" else -1
-        return _inserted(events, place, moved), f"{event['node']} deletes below {start} for {reason}", offset
+        return inserted(events, place, moved), f"{event['node']} deletes below {start} for {reason}", offset
 
     kept = replace(evidence.settings, retention_ms=604_800_000, retention_bytes=_KEPT_BYTES)
-    return _edit(replace(evidence, settings=kept), random, ("follower_high_watermark",), edit)
+    return edited(replace(evidence, settings=kept), random, ("follower_high_watermark",), edit)
 
 
 # ---- controllers -----------------------------------------------------------------------------------------------------
@@ -238,9 +184,9 @@ def stand_partition_epoch(evidence: RunEvidence, random: Random) -> Injection | 
         if before is None:
             return None
         epoch = max(0, before["partition_epoch"] - random.randint(0, 2))
-        return _with(events, place, partition_epoch=epoch), f"the partition epoch changes to {epoch}", -1
+        return with_fields(events, place, partition_epoch=epoch), f"the partition epoch changes to {epoch}", -1
 
-    return _edit(evidence, random, ("partition_changed",), edit)
+    return edited(evidence, random, ("partition_changed",), edit)
 
 
 def stand_leader_epoch(evidence: RunEvidence, random: Random) -> Injection | None:
@@ -251,9 +197,9 @@ def stand_leader_epoch(evidence: RunEvidence, random: Random) -> Injection | Non
         if before is None or before["leader"] == event["leader"]:
             return None
         epoch = before["leader_epoch"]
-        return _with(events, place, leader_epoch=epoch), f"leader {event['leader']} has leader epoch {epoch}", -1
+        return with_fields(events, place, leader_epoch=epoch), f"leader {event['leader']} has leader epoch {epoch}", -1
 
-    return _edit(evidence, random, ("partition_changed",), edit)
+    return edited(evidence, random, ("partition_changed",), edit)
 
 
 _NEW_REPLICA = 9
@@ -266,15 +212,15 @@ def join_isr_by_reassignment(evidence: RunEvidence, random: Random) -> Injection
         before, event = _decisions(events, place)
         if before is None:
             return None
-        replicas = _facts(event)["replicas"]
-        changed = _with(events, place, members=[*event["members"], _NEW_REPLICA])
+        replicas = facts_of(event)["replicas"]
+        changed = with_fields(events, place, members=[*event["members"], _NEW_REPLICA])
         return (
-            _with_facts(changed, place, replicas=[*replicas, _NEW_REPLICA]),
+            with_facts(changed, place, replicas=[*replicas, _NEW_REPLICA]),
             f"b{_NEW_REPLICA} joins replicas and ISR",
             -1,
         )
 
-    return _edit(evidence, random, ("partition_changed",), edit)
+    return edited(evidence, random, ("partition_changed",), edit)
 
 
 def _reassigned(events: list[Row], place: int, random: Random, isr: int) -> tuple[list[Row], str] | None:
@@ -283,7 +229,7 @@ def _reassigned(events: list[Row], place: int, random: Random, isr: int) -> tupl
     before, event = _decisions(events, place)
     if before is None or len(before["members"]) < 2:
         return None
-    facts, old = _facts(event), _facts(before)
+    facts, old = facts_of(event), facts_of(before)
     gone = random.choice(old["replicas"])
     kept = [replica for replica in old["replicas"] if replica != gone]
     adding = {"replicas": [*kept, gone, _NEW_REPLICA], "adding": [_NEW_REPLICA], "removing": [gone]}
@@ -315,9 +261,9 @@ def complete_reassignment_early(evidence: RunEvidence, random: Random) -> Inject
             return None
         changed, line = result
         members = [member for member in changed[place + 1]["members"] if member != _NEW_REPLICA]
-        return _with(changed, place + 1, members=members), f"{line}, without b{_NEW_REPLICA}", -1
+        return with_fields(changed, place + 1, members=members), f"{line}, without b{_NEW_REPLICA}", -1
 
-    return _edit(evidence, random, ("partition_changed",), edit)
+    return edited(evidence, random, ("partition_changed",), edit)
 
 
 def shrink_isr_by_reassignment(evidence: RunEvidence, random: Random) -> Injection | None:
@@ -325,11 +271,11 @@ def shrink_isr_by_reassignment(evidence: RunEvidence, random: Random) -> Injecti
 
     def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
         result = _reassigned(events, place, random, isr=1)
-        if result is None or _facts(events[place])["min_isr"] < 2:
+        if result is None or facts_of(events[place])["min_isr"] < 2:
             return None
         return *result, -1
 
-    return _edit(evidence, random, ("partition_changed",), edit)
+    return edited(evidence, random, ("partition_changed",), edit)
 
 
 def act_on_another_decision(evidence: RunEvidence, random: Random) -> Injection | None:
@@ -345,9 +291,9 @@ def act_on_another_decision(evidence: RunEvidence, random: Random) -> Injection 
         if not decided:
             return None
         other = random.choice([broker for broker in (1, 2, 3) if broker != event["leader"]])
-        return _with(events, place, leader=other), f"{event['node']} follows b{other}, not b{event['leader']}", -1
+        return with_fields(events, place, leader=other), f"{event['node']} follows b{other}, not b{event['leader']}", -1
 
-    return _edit(evidence, random, ("became_follower",), edit)
+    return edited(evidence, random, ("became_follower",), edit)
 
 
 def apply_uncommitted_metadata(evidence: RunEvidence, random: Random) -> Injection | None:
@@ -356,135 +302,48 @@ def apply_uncommitted_metadata(evidence: RunEvidence, random: Random) -> Injecti
     def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
         event = events[place]
         if random.random() < 0.5:
-            return _with(events, place, leader_epoch=event["leader_epoch"] + 1), "the metadata is of a later epoch", -1
+            return (
+                with_fields(events, place, leader_epoch=event["leader_epoch"] + 1),
+                "the metadata is of a later epoch",
+                -1,
+            )
         end = max(other["log_end"] for other in events if other["kind"] == "metadata_appended")
-        return _with(events, place, log_end=end + 1), f"{event['node']} applies metadata up to {end + 1}", -1
+        return with_fields(events, place, log_end=end + 1), f"{event['node']} applies metadata up to {end + 1}", -1
 
-    return _edit(evidence, random, ("metadata_applied",), edit)
+    return edited(evidence, random, ("metadata_applied",), edit)
 
 
 def allocate_producer_ids_twice(evidence: RunEvidence, random: Random) -> Injection | None:
     """The controllers give another broker a block of producer ids that overlaps one given away."""
-    events = _events(evidence)
+    events = events_of(evidence)
     for place in shuffled([n for n, event in enumerate(events) if event["kind"] == "producer_ids_allocated"], random):
-        event, block = events[place], _facts(events[place])
+        event, block = events[place], facts_of(events[place])
         first = block["first"] + random.randrange(block["count"])
         again = event | {"broker": event["broker"] % 3 + 1, "detail": json.dumps(block | {"first": first})}
-        return _changed(evidence, _inserted(events, place, again), f"a second block begins at {first}", event)
+        return changed(evidence, inserted(events, place, again), f"a second block begins at {first}", event)
     return None
 
 
 def assign_producer_id_twice(evidence: RunEvidence, random: Random) -> Injection | None:
     """A broker gives a second producer the id of a first."""
-    events = _events(evidence)
+    events = events_of(evidence)
     for place in shuffled([n for n, event in enumerate(events) if event["kind"] == "producer_id_assigned"], random):
         event = events[place]
-        line = f"{event['node']} gives the producer id {_facts(event)['producer_id']} away again"
-        return _changed(evidence, _inserted(events, random.randrange(place, len(events)), event), line, event)
+        line = f"{event['node']} gives the producer id {facts_of(event)['producer_id']} away again"
+        return changed(evidence, inserted(events, random.randrange(place, len(events)), event), line, event)
     return None
 
 
 def assign_unallocated_producer_id(evidence: RunEvidence, random: Random) -> Injection | None:
     """A broker gives a producer an id outside of its blocks."""
-    events = _events(evidence)
+    events = events_of(evidence)
     for place in shuffled([n for n, event in enumerate(events) if event["kind"] == "producer_id_assigned"], random):
         event = events[place]
-        blocks = [_facts(other) for other in events if other["kind"] == "producer_ids_allocated"]
+        blocks = [facts_of(other) for other in events if other["kind"] == "producer_ids_allocated"]
         outside = max(block["first"] + block["count"] for block in blocks) + random.randrange(1000)
         line = f"{event['node']} gives the producer id {outside} away"
-        return _changed(evidence, _with_facts(events, place, producer_id=outside), line, event)
+        return changed(evidence, with_facts(events, place, producer_id=outside), line, event)
     return None
-
-
-# ---- answers ---------------------------------------------------------------------------------------------------------
-
-
-def answer_unconfirmed(evidence: RunEvidence, random: Random, kind: str) -> Injection | None:
-    """A leader answers a read that a member of its ISR has not confirmed."""
-
-    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
-        event = events[place]
-        confirmed = event["members"] if kind == "latest_told" else _facts(event)["confirmed"]
-        same = ("topic", "partition", "partition_epoch", "leader_epoch")
-        members = next(
-            (
-                other["members"]
-                for other in events
-                if other["kind"] == "partition_changed" and all(other[name] == event[name] for name in same)
-            ),
-            (),
-        )
-        silent = [member for member in members if member in confirmed and member != event["leader"]]
-        if not silent:
-            return None
-        member = random.choice(silent)
-        fewer = [other for other in confirmed if other != member]
-        changed = {"members": fewer} if kind == "latest_told" else {"detail": json.dumps({"confirmed": fewer})}
-        line = f"{event['node']} answers without having heard of b{member} ({kind})"
-        return _with(events, place, **changed), line, event["high_watermark"]
-
-    return _edit(evidence, random, (kind,), edit)
-
-
-def serve_uncommitted(evidence: RunEvidence, random: Random) -> Injection | None:
-    """A coordinator has loaded records above its high watermark when it begins to serve."""
-
-    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
-        event = events[place]
-        end = event["high_watermark"] + random.randint(1, 5)
-        return _with(events, place, log_end=end), f"{event['node']} has loaded up to {end}", event["high_watermark"]
-
-    return _edit(evidence, random, ("coordinator_loaded",), edit)
-
-
-def tell_generation_early(evidence: RunEvidence, random: Random) -> Injection | None:
-    """Members get the number of a generation whose record is not committed yet."""
-
-    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
-        event, facts = events[place], _facts(events[place])
-        stored = [
-            other
-            for other in events[:place]
-            if other["kind"] == "group_storing"
-            and other["node"] == event["node"]
-            and all(_facts(other)[name] == facts[name] for name in ("group", "generation"))
-        ]
-        line = f"{event['node']} begins generation {facts['generation']} before it is committed"
-        return _with(events, place, high_watermark=stored[-1]["offset"]), line, stored[-1]["offset"]
-
-    return _edit(evidence, random, ("generation_begun",), edit)
-
-
-def tell_assignment_early(evidence: RunEvidence, random: Random) -> Injection | None:
-    """A member gets its partitions before the record with them is committed."""
-
-    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
-        event, facts = events[place], _facts(events[place])
-        (member,) = facts["members"]
-        assigned = False
-        for other in events[:place]:
-            if other["node"] != event["node"] or _facts(other).get("generation") != facts["generation"]:
-                continue
-            assigned = assigned or (other["kind"] == "group_assigned" and member in _facts(other)["members"])
-            if assigned and other["kind"] == "group_storing" and other["leader_epoch"] == event["leader_epoch"]:
-                line = f"{event['node']} gives {member} its partitions before they are committed"
-                return _with(events, place, high_watermark=other["offset"]), line, other["offset"]
-        return None
-
-    return _edit(evidence, random, ("assignment_told",), edit)
-
-
-def take_a_stale_commit(evidence: RunEvidence, random: Random) -> Injection | None:
-    """A coordinator takes a member's commit of the generation before."""
-
-    def edit(events: list[Row], place: int) -> tuple[list[Row], str, int] | None:
-        event, facts = events[place], _facts(events[place])
-        if facts["generation"] < 0:
-            return None
-        line = f"{event['node']} takes a commit of generation {facts['generation'] - 1}"
-        return _with_facts(events, place, generation=facts["generation"] - 1), line, event["offset"]
-
-    return _edit(evidence, random, ("offsets_committed",), edit)
 
 
 TRACE_ANOMALIES = (
@@ -512,22 +371,6 @@ TRACE_ANOMALIES = (
             ("log-below-retained-size", "retention-below-size", "retention_bytes"),
         )
     ),
-    Anomaly(
-        "latest-told-unconfirmed",
-        "protocol",
-        "latest-unconfirmed",
-        lambda evidence, random: answer_unconfirmed(evidence, random, "latest_told"),
-    ),
-    Anomaly(
-        "offsets-told-unconfirmed",
-        "protocol",
-        "offsets-unconfirmed",
-        lambda evidence, random: answer_unconfirmed(evidence, random, "offsets_told"),
-    ),
-    Anomaly("uncommitted-served", "protocol", "coordinator-serves-uncommitted", serve_uncommitted),
-    Anomaly("generation-before-its-record", "protocol", "generation-told-early", tell_generation_early),
-    Anomaly("commit-of-the-generation-before", "protocol", "commit-not-fenced", take_a_stale_commit),
-    Anomaly("assignment-before-its-record", "protocol", "assignment-told-early", tell_assignment_early),
     Anomaly("partition-epoch-kept", "protocol", "partition-epoch-stood", stand_partition_epoch),
     Anomaly("leader-epoch-kept", "protocol", "leader-epoch-stood", stand_leader_epoch),
     Anomaly("reassigned-into-isr", "protocol", "reassignment-joins-isr", join_isr_by_reassignment),
