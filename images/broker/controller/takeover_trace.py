@@ -3,13 +3,14 @@
 A change is traced by the controller that commits it. If a controller appends a change and is deposed before the commit,
 its successor commits the change, and knows the records but not the reasons. It traces them with `taken_over`, perhaps a
 second time; the reader of both traces keeps the events with a new `offset`. An election of a last known leader, and one
-of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Nothing
-tells by which log ends a recovery elected.
+of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Who
+registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from images.broker.controller.unclean_recovery import (
     LAST_KNOWN_LEADER_ELECTED,
@@ -39,11 +40,12 @@ def committed_changes(image: ClusterImage, data: bytes) -> Iterator[tuple[Cluste
     for header, batch in batches.iterate(data):
         before, records = image, decode_records(batch)
         image = image.apply_all(records, header.base_offset)
-        events = [event for record in records for event in _events(before, image, record)]
+        registered = frozenset(record.id for record in records if isinstance(record, RegisterBroker))
+        events = [event for record in records for event in _events(before, image, record, registered)]
         yield image, [event._replace(offset=image.offset) for event in events]
 
 
-def _events(before: ClusterImage, after: ClusterImage, record: Record) -> list[TraceEvent]:
+def _events(before: ClusterImage, after: ClusterImage, record: Record, registered: frozenset[int]) -> list[TraceEvent]:
     if isinstance(record, RegisterBroker):
         id, epoch = record.id, after.brokers[record.id].epoch
         return [TraceEvent("broker_registered", broker=id, broker_epoch=epoch, detail={"taken_over": True})]
@@ -53,16 +55,18 @@ def _events(before: ClusterImage, after: ClusterImage, record: Record) -> list[T
         reason = {"taken_over": True, "reason": "taken_over"}
         return [TraceEvent(kind, broker=record.id, broker_epoch=record.epoch, detail=reason)]
     if isinstance(record, PartitionImage):
-        return [_partition(before, after, record)]
+        return [_partition(before, after, record, registered)]
     if isinstance(record, RemoveTopic):
         return [event._replace(detail={"taken_over": True}) for event in partitions_deleted(before.topics[record.name])]
     return []
 
 
-def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionImage) -> TraceEvent:
+def _partition(
+    before: ClusterImage, after: ClusterImage, partition: PartitionImage, registered: frozenset[int]
+) -> TraceEvent:
     before_change = before.partition(partition.topic, partition.index)
     topic = after.topics.get(partition.topic)
-    reason = _reason(topic, before_change, partition)
+    reason = _reason(topic, before_change, partition, registered)
     return TraceEvent(
         "partition_changed",
         topic=partition.topic,
@@ -86,7 +90,9 @@ def _partition(before: ClusterImage, after: ClusterImage, partition: PartitionIm
     )
 
 
-def _reason(topic: TopicImage | None, before: PartitionImage | None, after: PartitionImage) -> str:
+def _reason(
+    topic: TopicImage | None, before: PartitionImage | None, after: PartitionImage, registered: frozenset[int]
+) -> str:
     if before is None:
         return "created"
     # Within a leader epoch only AlterPartition, a request of the leader, adds members to an ISR.
@@ -94,6 +100,8 @@ def _reason(topic: TopicImage | None, before: PartitionImage | None, after: Part
         return "alter_partition"
     if topic is None or after.leader in (NO_LEADER, *before.isr, *before.elr):
         return "taken_over"
+    isr, elr = (tuple(member for member in each if member not in registered) for each in (before.isr, before.elr))
+    before = replace(before, isr=isr, elr=elr)
     if (
         strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
         and (before.leader, before.isr, before.elr) == (NO_LEADER, (), ())

@@ -87,3 +87,11 @@ def test_a_leader_that_no_recovery_elects_is_not_taken_for_one_of_a_recovery(str
     wrong = replace(before, leader=leader, isr=(leader,), leader_epoch=9, partition_epoch=before.partition_epoch + 1)
     (event,) = taken_over_from(driver.image, [wrong])
     assert (event.detail["reason"], event.detail["unclean"]) == ("taken_over", False)
+
+
+def test_the_last_known_leader_that_a_registration_lets_lead_is_an_unclean_one() -> None:
+    """1 led last and lost its place; 2, the last of the ELR, loses its own as it registers, which elects 1 at once."""
+    own, taken_over = last(left("last-known-leader", 1), lambda driver: driver.register(2))
+    assert own.leader == taken_over.leader == 1
+    for event in (own, taken_over):
+        assert (event.detail["reason"], event.detail["unclean"]) == ("last_known_leader", True)
