@@ -65,6 +65,8 @@ INEXCUSABLE = frozenset(
         "deleted-log-came-back",
         "log-beginning-missing",
         "log-with-hole",
+        "log-end-below-start",
+        "read-below-minimum",
         "log-shortened",
         "log-end-not-on-disk",
         "clean-shutdown-lost-records",

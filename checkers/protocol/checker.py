@@ -33,6 +33,7 @@ latest-unconfirmed        a leader answers with the latest offset once every mem
 read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
                           connection and in its leader epoch
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
+read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
                           every replica on a broker that it knows as active
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
@@ -74,7 +75,8 @@ appended-batches-differ   batches that replicas append at one offset in one lead
                           by the epoch of the record before them (Log Matching, while the run goes on)
 log-start-fell            a log that is opened starts no lower than it had started
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
-high-watermark-above-log-end  a high watermark lies within the node's own log, on followers, too (HW ≤ LEO)
+high-watermark-above-log-end  a high watermark lies within the node's own log, on followers and as a leader begins,
+                          too (HW ≤ LEO)
 high-watermark-below-log-start  … and no follower's falls below where its log starts
 high-watermark-unfounded  a log is opened, a leader begins, and a follower goes on with a high watermark that some
                           leader had reached since the topic was created
@@ -87,6 +89,7 @@ deleted-log-came-back     the log of a replica that was deleted never stands on 
                           finds it there as that of no replica
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says
 log-with-hole             each segment of a log that is opened begins where the one before it ends
+log-end-below-start       … and goes on where it starts, if what is left of it ends before
 isr-proposal-behind       a leader proposes a follower for the ISR that it has seen at its high watermark and at its
                           leader epoch's start (LESO), and whose log starts no lower than its own
 isr-proposal-of-absent    a leader proposes for the ISR whom it knows as unfenced, in the life whose fetch it has seen

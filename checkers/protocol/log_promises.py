@@ -101,6 +101,9 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
             f"{node} opened a log whose first segment begins at {first} {event.at}",
             f"its log-start checkpoint, which says where a log begins above offset 0, {said}",
         )
+    if event.log_end < event.offset:
+        starts = f"{node} opened a log that starts at {event.offset} {event.at}, and goes on where it ends"
+        partition.report(event, "log-end-below-start", event.log_end, starts, f"it ends at {event.log_end}")
     for end, base in event.details().get("holes") or ():
         if node not in cluster.lied_to:
             opened = f"{node} opened a log {event.at}, one segment of which ends at {end}"

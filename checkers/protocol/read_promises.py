@@ -4,10 +4,19 @@ while no later leader can have acknowledged more, and DeleteRecords, so that no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, ReadAnswer, TraceRowHandler, integers, names
+from checkers.protocol.state import (
+    UNKNOWN,
+    ClusterState,
+    PartitionDecision,
+    PartitionState,
+    ReadAnswer,
+    TraceRowHandler,
+    integers,
+    names,
+)
 from checkers.tables import TraceRow
 
 
@@ -118,7 +127,8 @@ def check_reads(partition: PartitionState) -> None:
     names, and by the members that it had proposed.
 
     Where no decision of that partition epoch is in the trace, nothing is said about that. A member that was in a later
-    leader epoch when the read began has sent its last fetch to this leader before.
+    leader epoch when the read began has sent its last fetch to this leader before. And with fewer than
+    `min.insync.replicas` in the ISR nobody can confirm: a member of the ELR may lead, unknown to this leader.
     """
     for read in partition.reads:
         event = read.event
@@ -126,17 +136,39 @@ def check_reads(partition: PartitionState) -> None:
             why = "which were" if len(left) > 1 else "which was"
             partition.report(event, *_unconfirmed(event, names(left), f"{why} in a later leader epoch by then"))
         known = [
-            decision.isr
+            decision
             for decision in partition.decisions.get(event.partition_epoch, ())
             if (decision.leader, decision.leader_epoch) == (event.leader, event.leader_epoch)
         ]
         if not known:
             continue
-        members = frozenset.intersection(*known) | read.proposed
+        _check_minimum(partition, event, known)
+        members = frozenset.intersection(*(decision.isr for decision in known)) | read.proposed
         silent = members - read.confirmed - {event.leader}
         if silent:
             isr = f"of the ISR {names(members)} as it knew and had proposed it"
             partition.report(event, *_unconfirmed(event, names(silent), isr))
+
+
+def _check_minimum(partition: PartitionState, event: TraceRow, known: Sequence[PartitionDecision]) -> None:
+    if event.kind != "deletion_confirmed" and all(len(decision.isr) < decision.min_isr for decision in known):
+        isr, minimum = known[0].isr, known[0].min_isr
+        partition.report(
+            event,
+            "read-below-minimum",
+            event.high_watermark,
+            f"{_told(event)} with the ISR {names(isr)}",
+            f"min.insync.replicas asks for {minimum}: a member of the ELR may lead, and have acknowledged more by then",
+        )
+
+
+def _told(event: TraceRow) -> str:
+    latest = event.kind == "latest_told"
+    answer = "the latest offset" if latest else f"committed offsets of the group {event.details().get('group')}"
+    return (
+        f"{event.node} told a client {answer} {event.at} in leader epoch {event.leader_epoch}, with the high watermark "
+        f"{event.high_watermark}"
+    )
 
 
 def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str, str]:
@@ -145,13 +177,10 @@ def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str,
         answered = f"{event.node} answered {event.at} that the records below {event.offset} are deleted"
         log_starts = f"the logs of {silent}, {isr}, had never started there: a later leader may have the records again"
         return "deletion-unconfirmed", event.offset, answered, log_starts
-    latest = event.kind == "latest_told"
-    answer = "the latest offset" if latest else f"committed offsets of the group {event.details().get('group')}"
     return (
-        "latest-unconfirmed" if latest else "offsets-unconfirmed",
+        "latest-unconfirmed" if event.kind == "latest_told" else "offsets-unconfirmed",
         event.high_watermark,
-        f"{event.node} told a client {answer} {event.at} in leader epoch {event.leader_epoch}, with the high watermark "
-        f"{event.high_watermark}",
+        _told(event),
         f"{silent} had not fetched since the read began, {isr}: a later leader may have acknowledged more by then",
     )
 

@@ -50,6 +50,8 @@ def check_founded(cluster: ClusterState, partition: PartitionState, event: Trace
     """A log is opened, a leader begins, and a follower goes on with a high watermark that some leader of this partition
     had reached: what a checkpoint has of a deleted one of its name does not count."""
     known: object = event.high_watermark if event.kind != "became_leader" else event.details().get("high_watermark")
+    if event.kind == "became_leader" and isinstance(known, int):
+        _check_led(partition, event, known)
     committed, is_traced = len(partition.committed), event.node not in cluster.lied_to
     if event.kind == "follower_high_watermark":
         is_traced = is_traced and f"b{event.leader}" in partition.opened
@@ -89,6 +91,18 @@ def _check_within_log(partition: PartitionState, event: TraceRow) -> None:
             end,
             f"{event.node} moved the high watermark {event.offset} → {event.high_watermark} {event.at}",
             f"its own log ended at {end}",
+        )
+
+
+def _check_led(partition: PartitionState, event: TraceRow, known: int) -> None:
+    """A checkpoint of the high watermark may have outlived the records: what a log does not hold does not count."""
+    if known > event.log_end >= 0:
+        partition.report(
+            event,
+            "high-watermark-above-log-end",
+            event.log_end,
+            f"{event.node} led in leader epoch {event.leader_epoch} {event.at} with the high watermark {known}",
+            f"its own log ended at {event.log_end}",
         )
 
 

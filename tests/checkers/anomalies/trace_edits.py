@@ -58,8 +58,8 @@ def edited(
     for place in places_in(evidence, events, random, *kinds):
         result = edit(events, place)
         if result is not None:
-            changed, line, offset = result
-            return changed(evidence, changed, line, events[place], offset)
+            edited_events, line, offset = result
+            return changed(evidence, edited_events, line, events[place], offset)
     return None
 
 

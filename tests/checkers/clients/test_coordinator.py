@@ -128,9 +128,9 @@ def of_group(time_s: float, kind: str, end: int, high_watermark: int, epoch: int
     return event(time_s, "b1", kind, facts, **place)
 
 
-def decided(time_s: float, partition_epoch: int, *isr: int) -> dict[str, Any]:
+def decided(time_s: float, partition_epoch: int, *isr: int, min_isr: int = 2) -> dict[str, Any]:
     decision = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch, "members": list(isr)}
-    facts = {"elr": [], "replicas": [1, 2, 3], "min_isr": 2, "reason": "alter_partition"}
+    facts = {"elr": [], "replicas": [1, 2, 3], "min_isr": min_isr, "reason": "alter_partition"}
     return event(time_s, "c1", "partition_changed", facts, offset=partition_epoch, **decision)
 
 
@@ -342,7 +342,17 @@ def test_nobody_confirms_a_read_who_had_left_for_a_later_leader_before_it_began(
 
 
 def test_a_leader_alone_in_its_isr_needs_nobody_to_confirm_a_read() -> None:
-    assert promises_broken(decided(0, 3, 1), leads(1, 0), told(2, "latest_told", 3), told(2, "offsets_told", 3)) == []
+    answers = told(2, "latest_told", 3), told(2, "offsets_told", 3)
+    assert promises_broken(decided(0, 3, 1, min_isr=1), leads(1, 0), *answers) == []
+
+
+@pytest.mark.parametrize("kind", ["latest_told", "offsets_told"])
+def test_nobody_confirms_a_read_for_a_leader_whose_isr_is_below_the_minimum(kind: str) -> None:
+    answer = told(2, kind, 3, 2)
+    assert promises_broken(decided(0, 3, 1, 2, min_isr=2), leads(1, 0), answer) == []
+    assert promises_broken(decided(0, 3, 1, 2, min_isr=3), leads(1, 0), answer) == ["read-below-minimum"]
+    unheard = decided(1.5, 4, 1, 2, min_isr=3)
+    assert "read-below-minimum" not in promises_broken(decided(0, 3, 1, 2, min_isr=2), leads(1, 0), unheard, answer)
 
 
 def test_answers_of_versions_that_did_not_trace_who_confirmed_them_are_not_judged() -> None:

@@ -3,6 +3,7 @@ replicas of deleted topics."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -51,6 +52,14 @@ def sent(time_s: float) -> Event:
 def answered(time_s: float, error: str, **detail: int) -> Event:
     detail_of = {"error": error, **detail}
     return event(time_s, "b1", "alter_partition_answered", detail_of, members=[1, 2, 3], partition_epoch=1, **LED)
+
+
+def opened(time_s: float, *, start: int, end: int, high_watermark: int) -> Event:
+    return event(time_s, "b1", "log_recovered", {}, offset=start, log_end=end, high_watermark=high_watermark)
+
+
+def led_with(time_s: float, *, end: int, high_watermark: int) -> Event:
+    return leads(time_s, "b1", 2, end) | {"detail": json.dumps({"high_watermark": high_watermark})}
 
 
 def asked(time_s: float, read: int, epoch: int = 1) -> Event:
@@ -222,3 +231,15 @@ def test_a_promise_that_is_kept(events: Sequence[Event]) -> None:
 @pytest.mark.parametrize(("events", "kind"), BROKEN.values(), ids=BROKEN.keys())
 def test_a_promise_that_is_broken(events: Sequence[Event], kind: str) -> None:
     assert kinds(events) == [kind]
+
+
+def test_a_log_that_ends_before_its_start_does_not_go_on_there() -> None:
+    moved_start = [*COPIED, MOVED, log_start(3, "b1", 4, "retention_bytes")]
+    assert "log-end-below-start" in kinds([*moved_start, opened(4, start=4, end=2, high_watermark=4)])
+    assert "log-end-below-start" not in kinds([*moved_start, opened(4, start=4, end=4, high_watermark=4)])
+
+
+def test_a_checkpoint_of_the_high_watermark_may_outlive_the_records_and_does_not_count_then() -> None:
+    shorter = [*COPIED, MOVED, opened(4, start=0, end=3, high_watermark=5)]
+    assert "high-watermark-above-log-end" in kinds([*shorter, led_with(5, end=3, high_watermark=5)])
+    assert "high-watermark-above-log-end" not in kinds([*shorter, led_with(5, end=3, high_watermark=3)])
