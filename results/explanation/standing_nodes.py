@@ -20,6 +20,7 @@ from checkers.fault_model import NodeFailure
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.standing_steps import STANDS_NS
 from results.explanation.story import Step, StepKind
+from workloads.history import TopicPartition
 
 _KINDS: Final = (
     "node_started", "registered", "registration_refused", "broker_registered", "broker_fenced", "broker_unfenced",
@@ -28,6 +29,7 @@ _KINDS: Final = (
     "quorum_follower", "quorum_resigned",
 )  # fmt: skip
 _OF_ROLES: Final = ("quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_recovered")
+_OF_LOGS: Final = ("node_started", "log_recovered", "log_closed", "replica_deleted")
 _DAMAGED: Final = re.compile(r"\[Errno 5\] (?P<damage>.+): '(?P<path>[^']+)'$")
 """The last words of a process that could not use a file of its disk."""
 
@@ -55,20 +57,27 @@ def restart_steps(
     trace: pa.Table, failures: Iterable[NodeFailure], topic: str = "", partition: int = -1
 ) -> Iterator[Step]:
     """Processes that take the end of the one before for a clean shutdown, and a fault had killed that; with a topic
-    also one log's end. One that lost its power while it stopped may have closed that log before, or all of them."""
+    also one log's end. One that was killed while it stopped had closed that log before, or all of them, and one that
+    was killed while it started had not opened them yet: what is closed and synced is so for the next process, too."""
     killed = [failure for failure in failures if failure.killed and not failure.interrupted]
-    own = (pc.field("topic") == topic) & (pc.field("partition") == partition)
-    starts = trace.filter((pc.field("kind") == "node_started") | (own & (pc.field("kind") == "log_recovered")))
     began: dict[str, tuple[int, int]] = {}
-    for event in trace_rows(starts):
+    open_logs: dict[str, set[TopicPartition]] = {}
+    for event in trace_rows(trace.filter(pc.field("kind").isin(_OF_LOGS))):
         before, now = began.get(event.node, (0, 0))
+        place, opened = (event.topic, event.partition), open_logs.setdefault(event.node, set())
         if event.kind == "node_started":
             before, now = began[event.node] = now, event.time_ns
             clean = f"presents broker epoch {event.broker_epoch} as that of a clean shutdown"
-            claims = event.broker_epoch >= 0
-        else:
+            claims = event.broker_epoch >= 0 and bool(opened)
+        elif event.kind == "log_recovered":
             clean = f"opened its log of {topic}-{partition} as closed by a clean shutdown, unchecked"
-            claims = event.details().get("clean") is True and event.log_end > 0
+            claims = place == (topic, partition) and place in opened
+            claims = claims and event.details().get("clean") is True and event.log_end > 0
+            opened.add(place)
+        else:
+            if event.kind == "replica_deleted" or event.details().get("synced") is True:
+                opened.discard(place)
+            continue
         ends = [failure for failure in killed if failure.node == event.node and before < failure.started_ns <= now]
         if claims and ends:
             yield Step(

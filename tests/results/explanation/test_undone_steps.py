@@ -351,12 +351,27 @@ def test_a_step_is_told_of_the_events_that_show_it_and_of_no_others(kind: str) -
         assert [step.text for step in look(*without) if str(step.kind) == kind] == []
 
 
+CLAIMED = ["b2 presents broker epoch 4", "b2 opened its log of t-0"]
+CLOSED = event(2.9, "b2", "log_closed", {"synced": True}, offset=3, log_end=3)
+UNSYNCED = event(2.9, "b2", "log_closed", {"synced": False}, offset=0, log_end=3)
+OPENED_AGAIN = event(2.95, "b2", "log_recovered", {"clean": True}, offset=0, log_end=3)
+
+
 @pytest.mark.parametrize(
-    ("killed", "expected"), [(1, ["b2 presents broker epoch 4", "b2 opened its log of t-0"]), (0, [])]
+    ("killed", "stopping", "expected"),
+    [
+        (1, [], CLAIMED),
+        (1, [UNSYNCED], CLAIMED),
+        (1, [CLOSED, OPENED_AGAIN], CLAIMED),
+        (1, [CLOSED], []),
+        (0, [], []),
+    ],
+    ids=["killed", "not synced", "opened since", "killed when it had closed its log", "not killed"],
 )
-def test_a_clean_shutdown_that_was_none_is_told(killed: int, expected: list[str]) -> None:
-    events = [{**event(time_s, "b2", "node_started"), "broker_epoch": epoch} for time_s, epoch in ((1, -1), (5, 4))]
-    opened = event(5.1, "b2", "log_recovered", {"clean": True}, offset=0, log_end=3)
+def test_a_clean_shutdown_that_was_none_is_told(killed: int, stopping: list[Event], expected: list[str]) -> None:
+    started = [{**event(time_s, "b2", "node_started"), "broker_epoch": epoch} for time_s, epoch in ((1, -1), (5, 4))]
+    opened = [event(time_s, "b2", "log_recovered", {"clean": True}, offset=0, log_end=3) for time_s in (1.1, 5.1)]
     faults = small_evidence.faults(small_evidence.fault("kill", ["b2"], 3, 4, {"nodes": {"b2": {"killed": killed}}}))
-    steps = restart_steps(small_evidence.trace(*events, opened), node_failures(faults), "t", 0)
+    events = small_evidence.trace(started[0], opened[0], *stopping, started[1], opened[1])
+    steps = restart_steps(events, node_failures(faults), "t", 0)
     assert [step.text[: len(text)] for step, text in zip(steps, expected, strict=True)] == expected
