@@ -247,25 +247,29 @@ def _truncated(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Ite
             f"answered that epoch {answer[0]} ends at {answer[1]}, so that both logs may share the records below "
             f"{right}",
         )
-    end = min(len(controller.log), len(quorum.committed))
-    held = differs(controller.log[event.offset : end], quorum.committed[event.offset : end])
-    if event.offset < end and held != 0:
-        last = end if held is None else event.offset + held
+    if lost := _committed_behind(quorum, controller, event.offset):
         yield _step(
             StepKind.COMMITTED_METADATA_TRUNCATED,
             event,
             f"{event.node} cut its metadata log {event.log_end} → {event.offset} in controller epoch "
-            f"{event.leader_epoch}, and with it the committed {span(event.offset, last)}",
+            f"{event.leader_epoch}, and with it the committed {lost}",
         )
+
+
+def _committed_behind(quorum: _Quorum, controller: ReplicaView, offset: int) -> str:
+    """The committed records that a log has from `offset` on, in words; empty where it has none, or others there."""
+    end = min(len(controller.log), len(quorum.committed))
+    held = differs(controller.log[offset:end], quorum.committed[offset:end])
+    last = end if held is None else offset + held
+    return span(offset, last) if offset < last else ""
 
 
 def _replaced(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
     """A snapshot takes the place of records that are committed, and of no later ones."""
     committed = len(quorum.committed)
-    held = min(len(controller.log), committed)
-    if event.kind == "metadata_restored" and event.offset < held:
+    if event.kind == "metadata_restored" and (lost := _committed_behind(quorum, controller, event.offset)):
         text = f"{event.node} took its leader's snapshot that ends at {event.offset} in place of its metadata log, and "
-        text += f"with that lost the committed {span(event.offset, held)}"
+        text += f"with that lost the committed {lost}"
         yield _step(StepKind.COMMITTED_METADATA_TRUNCATED, event, text)
     if event.offset > committed:
         did = "put a snapshot in the place of its metadata log"
