@@ -70,13 +70,14 @@ def _producers(
     replica: ReplicaView, event: TraceRow, offsets: range, did: str, known: Mapping[str, int]
 ) -> Iterator[Step]:
     """The producer state against the batches at these offsets. Of batches below the log start it may be lost with the
-    log itself."""
+    log itself, and behind a batch that the trace does not have, as of a process that was killed when it had written it,
+    nothing is said."""
     last: dict[int, tuple[int, int]] = {}
     for (producer, sequence, _), copy in replica.batches.items():
         if copy.offset in offsets and copy.end <= offsets.stop and copy.offset >= last.get(producer, (-1, 0))[0]:
             last[producer] = copy.offset, sequence + copy.end - copy.offset - 1
     for producer, (offset, sequence) in sorted(last.items()):
-        if known.get(str(producer)) == sequence:
+        if known.get(str(producer)) == sequence or UNKNOWN in replica.log[offset : offsets.stop]:
             continue
         knows = f"{known[str(producer)]} for its last one" if str(producer) in known else "nothing of it"
         yield Step(
