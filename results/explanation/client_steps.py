@@ -31,6 +31,7 @@ from checkers.tables import TraceRow, of_partition, trace_rows
 from results.explanation.replay import PartitionReplay, batch_of
 from results.explanation.story import Step, StepKind, at, span
 from workloads.columns import NEVER
+from workloads.history import NO_GENERATION
 
 _DROPPED: Final = "an error was dropped, by the broker that answered or by the client"
 _COLUMNS: Final = (
@@ -270,18 +271,30 @@ def member_steps(trace: pa.Table, history: pa.Table, topic: str, partition: int)
     events: dict[str, list[TraceRow]] = {"offsets_committed": [], "commit_failed": [], "offsets_told": []}
     for event in trace_rows(trace.filter(pc.field("kind").isin(list(events)))):
         events[event.kind].append(event)
-    place = f"{topic}-{partition}"
-    for row in rows.sort_by("index").to_pylist():
+    place, operations = f"{topic}-{partition}", rows.sort_by("index").to_pylist()
+    commits = [row for row in operations if row["kind"] == "commit" and row["outcome"] != "fail"]
+    for row in operations:
         if row["kind"] == "commit":
             committed, failed = (_during(events[kind], row) for kind in ("offsets_committed", "commit_failed"))
-            yield from _commit(row, committed, failed, place)
+            same = [other for other in commits if _written(other) == _written(row)]
+            yield from _commit(row, committed, failed, same, place)
         elif row["outcome"] == "ok":
             yield from _start(row, _during(events["offsets_told"], row), place)
 
 
+def _written(commit: Mapping[str, Any]) -> tuple[int, int]:
+    """The offset and the generation of a commit, by which a coordinator's answer to it is found."""
+    return commit["offset"], commit["value"]
+
+
 def _commit(
-    row: Mapping[str, Any], committed: Sequence[TraceRow], failed: Sequence[TraceRow], place: str
+    row: Mapping[str, Any],
+    committed: Sequence[TraceRow],
+    failed: Sequence[TraceRow],
+    same: Sequence[Mapping[str, Any]],
+    place: str,
 ) -> Iterator[Step]:
+    """`same`: the commits, of all groups and members, of which an answer may say the same, and that did not fail."""
     commit = f"commit #{row['index']} of {row['offset']} for {place} in generation {row['value']}"
     failed = [event for event in failed if event.details()["offsets"].get(place) == row["offset"]]
     accepted = [event for event in committed if event.details()["offsets"].get(place) == row["offset"]]
@@ -295,7 +308,7 @@ def _commit(
         elif accepted:
             did = f"sent {commit} with generation {accepted[0].details()['generation']}, as {accepted[0].node} took it"
         yield _step(StepKind.COMMIT_NEVER_ANSWERED, row, row["completed_ns"], did)
-    elif row["outcome"] == "fail" and own:
+    elif row["outcome"] == "fail" and (own := [event for event in own if not any(_during([event], o) for o in same)]):
         yield _step(
             StepKind.COMMIT_FAILED_THOUGH_ACCEPTED,
             row,
@@ -305,8 +318,8 @@ def _commit(
 
 
 def _beyond_delivered(trace: pa.Table, history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
-    """A member commits the end of what polls have given it. Beyond that it knows an offset only from the answer of a
-    fetch that no poll has given it yet."""
+    """A member commits the end of what polls have given it in a generation, be it in a later one. Beyond that it knows
+    an offset only from the answer of a fetch that no poll has given it yet."""
     own = of_partition(history, topic, partition).filter(pc.field("kind").isin(["assign", "poll", "commit"]))
     moved = of_partition(trace, topic, partition).filter(pc.field("kind").isin(["appended", "log_start"]))
     ends: dict[int, int] = {}
@@ -316,17 +329,19 @@ def _beyond_delivered(trace: pa.Table, history: pa.Table, topic: str, partition:
             ends.setdefault(event.log_end, event.time_ns)
         else:
             deleted_below = max(deleted_below, event.offset)
-    delivered: dict[int, int] = {}
+    delivered: dict[int, dict[int, int]] = {}  # by process and generation
     # A commit is looked at as it begins, all else once it has ended.
     rows = own.select(_COLUMNS).to_pylist()
     for row in sorted(rows, key=lambda row: row["invoked_ns"] if row["kind"] == "commit" else row["completed_ns"]):
-        process, offset = row["process"], row["offset"]
+        ends_of, offset = delivered.setdefault(row["process"], {}), row["offset"]
         if row["kind"] == "assign":
-            delivered[process] = offset if row["outcome"] == "ok" else NEVER
+            end = max(ends_of.pop(row["value"], offset), offset) if row["outcome"] == "ok" else NEVER
+            ends_of[row["value"]] = end  # the last one from now on
         elif row["kind"] == "poll":
             end = row["offsets"][-1] + 1 if row["offsets"] else offset
-            delivered[process] = max(delivered.get(process, NEVER), end)
-        elif offset > max(given := delivered.get(process, NEVER), deleted_below):
+            generation = next(reversed(ends_of), NO_GENERATION)
+            ends_of[generation] = max(ends_of.get(generation, NEVER), end)
+        elif offset > max(given := _given(ends_of, row["value"]), deleted_below):
             known = ends.get(offset, NEVER) <= row["invoked_ns"]
             what = "the position of its fetches, behind records that an answer had brought and" if known else "records"
             yield _step(
@@ -339,6 +354,13 @@ def _beyond_delivered(trace: pa.Table, history: pa.Table, topic: str, partition:
                 given,
                 offset,
             )
+
+
+def _given(ends: Mapping[int, int], generation: int) -> int:
+    """Up to where polls have given records to a member in a generation; in its last one before, where it was assigned
+    nothing in that."""
+    before = [number for number in ends if number <= generation]
+    return ends[max(before)] if before else NEVER
 
 
 def _start(row: Mapping[str, Any], during: Sequence[TraceRow], place: str) -> Iterator[Step]:
