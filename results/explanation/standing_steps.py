@@ -34,6 +34,10 @@ def standing_steps(events: Iterable[TraceRow], end_ns: int) -> Iterator[Step]:
     for event in events:
         if event.kind == "fetch_session":
             sessions[event.node, event.details()["replica"]] = event
+        elif event.kind == "fetch_accepted":
+            fetcher = event.node, event.details()["replica"]
+            if fetcher not in sessions or not _asks(sessions[fetcher], state.place):
+                sessions[fetcher] = event  # one without a session asks for other partitions than its last one told
         state.apply(event)
         if event.kind not in _NO_PROGRESS and (event.number >= 0 or event.kind in ("partition_changed", *BROKER_KINDS)):
             since_ns = event.time_ns
@@ -45,6 +49,11 @@ def standing_steps(events: Iterable[TraceRow], end_ns: int) -> Iterator[Step]:
         steps += _left_undone(state, decision, sessions, since_ns, (end_ns - since_ns) / 1e9)
     for step in steps:
         yield replace(step, beliefs=state.beliefs(), decided=str(decision))
+
+
+def _asks(session: TraceRow, place: str) -> bool:
+    """Whether a follower's last fetch that is told asked for a partition."""
+    return session.kind == "fetch_accepted" or place in session.details()["partitions"]
 
 
 def _proposal(state: PartitionReplay, decision: Decision, end_ns: int) -> Iterator[Step]:
@@ -160,7 +169,7 @@ def _of_follower(
             f"{member.node} is unfenced and {place}, and appends nothing for {lasts_s:.0f} s, though its log ends at "
             f"{holds} and that of {leader.node} at {end}{_fetched(state, member, leader, session)}",
         )
-    elif session is None or state.place not in session.details()["partitions"]:
+    elif session is None or not _asks(session, state.place):
         yield Step(
             StepKind.FOLLOWER_STANDS_STILL,
             since_ns,
@@ -183,7 +192,7 @@ def _fetched(state: PartitionReplay, member: ReplicaView, leader: ReplicaView, s
     """What its leader knows of the fetches of a follower that stands still."""
     if session is None:
         return f"; no fetch of {member.node} has reached {leader.node}"
-    if state.place not in session.details()["partitions"]:
+    if not _asks(session, state.place):
         which = ", ".join(session.details()["partitions"]) or "none"
         return (
             f"; the fetches of {member.node} that reach {leader.node} do not ask for this partition since "
