@@ -28,7 +28,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, of_partition, trace_rows
-from results.explanation.replay import PartitionReplay, batch_of
+from results.explanation.event_facts import batch_of, is_unclean_election
+from results.explanation.replay import PartitionReplay
 from results.explanation.story import Step, StepKind, at, span
 from workloads.columns import NEVER
 from workloads.history import NO_GENERATION
@@ -192,26 +193,33 @@ def _latest(row: Mapping[str, Any], answers: _BrokerAnswers) -> Iterator[Step]:
 
 
 def read_steps(events: Sequence[TraceRow], history: pa.Table, topic: str, partition: int) -> Iterator[Step]:
-    """The reads of one partition that were answered wrongly, in the order of completion."""
-    times_ns: list[int] = []
-    committed: list[int] = []
+    """The reads of one partition that were answered wrongly, in the order of completion. From an unclean election on
+    nothing that was committed before need be there."""
+    times_ns, committed, ever, given_up_before = [0], [0], [0], 0
     for event in events:
-        if event.kind == "high_watermark":
-            times_ns.append(event.time_ns)
-            committed.append(max(event.high_watermark, committed[-1] if committed else 0))
-    if not committed:
+        lasting = committed[-1]
+        if is_unclean_election(event):
+            lasting, given_up_before = 0, event.leader_epoch
+        elif event.kind != "high_watermark":
+            continue
+        elif event.leader_epoch >= given_up_before:
+            lasting = max(lasting, event.high_watermark)
+        times_ns.append(event.time_ns)
+        committed.append(lasting)
+        ever.append(max(ever[-1], event.high_watermark))
+    if not ever[-1]:
         return
     answers = [event for event in events if event.kind == "latest_told"]
     own = (pc.field("topic") == topic) & (pc.field("partition") == partition) & (pc.field("outcome") == "ok")
     reads = history.filter(own & pc.field("kind").isin(["poll", "end_offset"]))
     columns = ["index", "process", "kind", "invoked_ns", "completed_ns", "offset", "offsets"]
     for row in reads.select(columns).sort_by("completed_ns").to_pylist():
-        polled = row["kind"] == "poll"
-        passed = bisect_right(times_ns, row["completed_ns" if polled else "invoked_ns"])
-        end = committed[passed - 1] if passed else 0
-        if polled and (highest := max(row["offsets"] or [-1])) >= end:
-            yield _uncommitted(row, end, highest, events)
-        elif not polled and row["offset"] < end:
+        began, ended = (bisect_right(times_ns, row[name]) for name in ("invoked_ns", "completed_ns"))
+        if row["kind"] == "poll":
+            highest, end = max(row["offsets"] or [-1]), ever[ended - 1]
+            if highest >= end:
+                yield _uncommitted(row, end, highest, events)
+        elif row["offset"] < (end := min(committed[began - 1 : ended])):
             yield _outdated(row, end, answers)
 
 

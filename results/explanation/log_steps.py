@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_instead, epoch_cache_of
 from checkers.tables import TraceRow
-from results.explanation.replay import UNKNOWN, BatchCopy, PartitionReplay, ReplicaView, batch_of
+from results.explanation.event_facts import batch_of
+from results.explanation.replay import UNKNOWN, BatchCopy, PartitionReplay, ReplicaView
 from results.explanation.story import Step, StepKind, brokers, span
 
 _NEVER_EXPIRES_MS: Final = 600_000

@@ -26,7 +26,8 @@ def _step(kind: StepKind, event: TraceRow, text: str, first: int = 0) -> Step:
 
 
 def _registration_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    """The earlier process has ended, so its session cannot be renewed between two refusals of the new one."""
+    """The earlier process has ended: once heartbeats of it that were on their way may renew its session between two
+    refusals of the new one, and then none is left."""
     detail = event.details()
     if detail.get("over"):
         yield _step(
@@ -36,15 +37,15 @@ def _registration_refused(state: PartitionReplay, event: TraceRow) -> Iterator[S
             f"epoch {event.broker_epoch}) lasts, though its last contact is longer ago than the session timeout of "
             f"{detail['session_timeout_ms']} ms: that session is over",
         )
-    earlier = state.refusals.get((event.node, event.broker, detail["incarnation"]))
-    if earlier is not None and earlier < detail["contact_ms"]:
+    earlier = state.contacts(event)
+    if len(earlier) > 1 and earlier[-1] < detail["contact_ms"]:
         yield _step(
             StepKind.SESSION_OF_ENDED_PROCESS_RENEWED,
             event,
             f"refused again to register the new process of b{event.broker}, because the session of the earlier one "
             f"(broker epoch {event.broker_epoch}) lasts, and had renewed that session since its last refusal, by "
-            f"{detail['contact_ms'] - earlier} ms: that process has ended and sends nothing, so only the refused "
-            "registration itself can have renewed it, and the session never ends",
+            f"{detail['contact_ms'] - earlier[-1]} ms, and once before that: that process has ended and sends nothing, "
+            "so only the refused registration itself can have renewed it, and the session never ends",
         )
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
+from results.explanation.event_facts import batch_of, is_unclean_election, positions_of, session_of
 from results.explanation.story import Belief, brokers
 
 UNKNOWN: Final = -1
@@ -48,6 +49,8 @@ class Proposal:
     """The error with which a controller refused it last."""
     answer: TraceRow | None = None
     """The error that its leader was answered, and that does not prove that it is not committed."""
+    epochs: Mapping[int, int] = field(default_factory=dict)
+    """Member → the broker epoch in which it is proposed."""
 
 
 class BatchCopy(NamedTuple):
@@ -90,7 +93,7 @@ class ReplicaView:
     settled: TraceRow | None = None
     """The event that settled the last proposal of this leadership."""
     removed: bool = False
-    """Whether it stopped hosting the partition since it opened its log, which may be deleted then."""
+    """Whether it stopped hosting the partition since it opened its log, or was decided to: that may be deleted then."""
     greatest_end: int = 0
     """The furthest that its log ever reached."""
     following_since: TraceRow | None = None
@@ -179,7 +182,10 @@ class PartitionReplay:
     """The last one; None before the first, and once its topic is deleted."""
     metadata_offset: int = -1
     committed: list[int] = field(default_factory=list)
-    """Leader epoch by offset of every record that was ever below a leader's high watermark."""
+    """Leader epoch by offset of every record that was ever below a leader's high watermark, without those that an
+    unclean election, which the topic allows, gave up."""
+    given_up_before: int = UNKNOWN
+    """The leader epoch of the last such election: what an earlier leader still commits is given up, too."""
     proposals: list[Proposal] = field(default_factory=list)
     """Every change of the ISR that a leader has asked for."""
     leaders: dict[int, str] = field(default_factory=dict)
@@ -208,8 +214,9 @@ class PartitionReplay:
     """When the controllers last decided something about a broker or the partition."""
     applied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Broker's node → when it last took over metadata, and up to which offset."""
-    refusals: dict[tuple[str, int, str], int] = field(default_factory=dict)
-    """Controller, broker, incarnation of a refused registration → the last contact that the controller gave for it."""
+    refusals: dict[tuple[str, int, int, str], list[int]] = field(default_factory=dict)
+    """Controller, broker, its broker epoch, incarnation of a refused registration → the last contacts that the
+    controller gave for that epoch, each once."""
     fetches_give_epochs: bool = False
     """Whether fetches give the epoch of the record before, as they do from KIP-595 on."""
     broker_offsets: dict[int, int] = field(default_factory=dict)
@@ -256,8 +263,7 @@ class PartitionReplay:
         elif event.kind == "quorum_leader":
             self.refusals.clear()  # every session begins anew with a controller that takes charge
         elif event.kind == "registration_refused":
-            detail = event.details()
-            self.refusals[event.node, event.broker, detail["incarnation"]] = detail["contact_ms"]
+            self._refuse(event)
         elif event.kind == "partition_changed":
             self._decide(event)
         elif event.kind == "partition_deleted":
@@ -272,12 +278,28 @@ class PartitionReplay:
                 replica.settled_start = replica.log_start
             _APPLY[event.kind](self, replica, event)
 
+    def contacts(self, refused: TraceRow) -> list[int]:
+        """The last contacts that a controller has given, for the session of one process, as it refused another one."""
+        return self.refusals.get(session_of(refused), [])
+
+    def _refuse(self, event: TraceRow) -> None:
+        contacts, contact_ms = self.refusals.setdefault(session_of(event), []), event.details()["contact_ms"]
+        if contact_ms not in contacts:
+            contacts.append(contact_ms)
+
     def _decide(self, event: TraceRow) -> None:
         if event.offset < self.metadata_offset:
             return  # a deposed controller traced it late
         self.metadata_offset = event.offset
         self.last_change_ns = event.time_ns
-        self.decision = self.decisions[event.partition_epoch] = Decision.of(event)
+        before, self.decision = self.decision, Decision.of(event)
+        self.decisions[event.partition_epoch] = decision = self.decision
+        if before is not None and is_unclean_election(event) and event.leader not in before.isr | before.elr:
+            missing = self.first_missing(self.replica(f"b{event.leader}"))
+            del self.committed[len(self.committed) if missing is None else missing :]
+            self.given_up_before = event.leader_epoch
+        for replica in self.replicas.values():
+            replica.removed |= bool(decision.replicas) and replica.node not in {f"b{one}" for one in decision.replicas}
 
     def _change_broker(self, event: TraceRow) -> None:
         if event.offset < self.broker_offsets.get(event.broker, -1):
@@ -352,6 +374,7 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
 
 def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.resize(event.offset)
+    replica.high_watermark = min(replica.high_watermark, event.offset)
     replica.shortened = event
     replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.offset}
     start = event.details().get("log_start")
@@ -367,7 +390,9 @@ def _recovered(state: PartitionReplay, replica: ReplicaView, event: TraceRow) ->
     replica.resize(event.log_end)
     replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.log_end}
     replica.log_start = max(event.offset, 0)
-    replica.high_watermark = event.high_watermark
+    replica.high_watermark = min(event.high_watermark, event.log_end)
+    if replica.high_watermark >= 0:  # one was checkpointed
+        replica.high_watermark = max(replica.high_watermark, replica.log_start)
     replica.role, replica.proposal, replica.removed = "", None, False
 
 
@@ -395,7 +420,8 @@ def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TraceRo
     replica.greatest_high_watermark = max(replica.greatest_high_watermark, event.high_watermark)
     if event.kind == "high_watermark":
         replica.positions = positions_of(event)
-        state.committed += replica.log[len(state.committed) : event.high_watermark]
+        if event.leader_epoch >= state.given_up_before:
+            state.committed += replica.log[len(state.committed) : event.high_watermark]
 
 
 def proposals_of(state: PartitionReplay, before: Decision, after: Decision) -> list[Proposal]:
@@ -406,7 +432,9 @@ def proposals_of(state: PartitionReplay, before: Decision, after: Decision) -> l
 
 
 def _proposed(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
-    replica.proposal = Proposal(frozenset(event.members), event.partition_epoch, event.time_ns, event.leader_epoch)
+    epochs = {int(member): epoch for member, epoch in event.details().get("epochs", {}).items()}
+    members = frozenset(event.members)
+    replica.proposal = Proposal(members, event.partition_epoch, event.time_ns, event.leader_epoch, epochs=epochs)
     state.proposals.append(replica.proposal)
 
 
@@ -446,21 +474,6 @@ _APPLY: Final = {
     "isr_committed": _isr_decided,
     "isr_rejected": _isr_decided,
 }
-
-
-def positions_of(event: TraceRow) -> dict[int, int]:
-    """The positions that a leader held, by replica."""
-    positions = event.details().get("positions")
-    return {int(replica): end for replica, end in positions.items()} if isinstance(positions, dict) else {}
-
-
-def batch_of(event: TraceRow) -> tuple[int, int, int] | None:
-    """The identity of an appended batch; None for one without a producer."""
-    detail = event.details()
-    batch = (detail.get("producer_id"), detail.get("sequence"), detail.get("crc"))
-    if not all(isinstance(part, int) for part in batch) or batch[0] < 0:  # type: ignore[operator]
-        return None
-    return batch  # type: ignore[return-value]
 
 
 def differs(log: list[int], wanted: list[int]) -> int | None:

@@ -25,13 +25,13 @@ from results.explanation import (
     log_steps,
     refusal_steps,
 )
+from results.explanation.event_facts import batch_of, is_unclean_election, positions_of
 from results.explanation.replay import (
+    UNKNOWN,
     Decision,
     PartitionReplay,
     ReplicaView,
-    batch_of,
     differs,
-    positions_of,
     proposals_of,
     take_past,
 )
@@ -258,13 +258,16 @@ def _partition_changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step
             before=((proposal.time_ns, asked),),
         )
     for member in sorted(joined):
-        started_ns = state.started_ns.get(member, -1)
-        if started_ns > proposal.time_ns:
+        registered = state.broker_epochs.get(member, UNKNOWN)
+        proposed_in = proposal.epochs.get(member, registered)
+        if proposed_in != registered:
+            started_ns = state.started_ns.get(member, proposal.time_ns)
             yield Step(
                 StepKind.ISR_JOIN_OF_EARLIER_LIFE,
                 event.time_ns,
                 event.node,
-                f"{accepted}, proposed before b{member} started anew",
+                f"{accepted}, proposed before b{member} started anew: in broker epoch {proposed_in}, and b{member} is "
+                f"registered in {registered}",
                 before=((proposal.time_ns, asked), (started_ns, f"b{member} started anew")),
             )
 
@@ -310,8 +313,7 @@ def _elected(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     first, end = missing or (len(state.committed), -1)
     lacks = f"; b{event.leader} lacks the committed {span(*missing)}" if missing else ""
     if event.leader not in before.isr | before.elr | frozenset(event.members if _requested(event) else ()):
-        allowed = event.details().get("unclean") is True or "unclean" in str(event.details().get("reason"))
-        kind = StepKind.UNCLEAN_ELECTION if allowed else StepKind.ELECTED_OUTSIDE_ISR
+        kind = StepKind.UNCLEAN_ELECTION if is_unclean_election(event) else StepKind.ELECTED_OUTSIDE_ISR
         yield Step(kind, event.time_ns, event.node, f"{elected}, outside of ISR and ELR: {held}{lacks}", first, end)
     elif missing:
         yield Step(
@@ -410,8 +412,8 @@ def _truncated(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if "log_start" in event.details() or event.offset >= end:
         return
     held = differs(replica.log[event.offset : end], state.committed[event.offset : end])
-    if held == 0:
-        return  # other records than the committed ones
+    if held == 0 or replica.log[event.offset] == UNKNOWN:
+        return  # other records than the committed ones, or nobody knows which: a power loss may have undone a cut
     watermark = f", its own high watermark was {event.high_watermark}" if event.high_watermark >= 0 else ""
     if (answer := event.details().get("answer")) is not None:
         watermark += f"; its leader had answered that epoch {answer[0]} ends at {answer[1]}"

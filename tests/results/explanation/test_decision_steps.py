@@ -188,8 +188,8 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*BORN, refused_isr("invalid_update_version", 2, [1, 0, 3], {"1": 1, "2": 2})],
     ),
     "session-of-ended-process-renewed": (
-        [*BORN, refused_registration(4, 1000), refused_registration(4.1, 4000)],
-        [*BORN, refused_registration(4, 1000), refused_registration(4.1, 1000)],
+        [*BORN, *(refused_registration(4 + 0.1 * number, 1000 + number) for number in range(3))],
+        [*BORN, *(refused_registration(4 + 0.1 * number, 1000) for number in range(3))],
     ),
     "fenced-within-session": ([*BORN, fenced(500)], [*BORN, fenced(3000)]),
     "registered-within-session": (
