@@ -12,14 +12,15 @@ import pyarrow.compute as pc
 
 from checkers.fault_model import OFFSETS_TOPIC
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.replay import Decision, PartitionReplay, ReplicaView
+from results.explanation.event_facts import is_unclean_election
+from results.explanation.replay import UNKNOWN, Decision, PartitionReplay, ReplicaView
 from results.explanation.story import Step, StepKind, at
 from workloads.clients.assignments import UnreadableAssignment, decode_assignment
 from workloads.history import TopicPartition
 
 _KINDS: Final = (
     "coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told", "group_changed", "group_stored",
-    "group_assigned", "assignment_told", "group_storing",
+    "group_assigned", "assignment_told", "group_storing", "offsets_storing",
 )  # fmt: skip
 
 
@@ -32,6 +33,8 @@ class _GroupAnswers:
     """Records of the group itself whose commit was waited for, in order."""
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
     """By partition, the offsets whose commit was answered, in order."""
+    stored: list[tuple[int | None, TraceRow]] = field(default_factory=list)
+    """What was appended about the partition at hand, in order: the offset, None where it is deleted, and the batch."""
     assignments: dict[int, dict[str, str]] = field(default_factory=dict)
     """By generation, the assignment of each member, those of static members that were replaced included."""
     assigned: TraceRow | None = None
@@ -56,11 +59,18 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
         log = logs.setdefault(event.partition, PartitionReplay())
         if event.kind not in _KINDS:
             log.apply(event)
+            if is_unclean_election(event):
+                _give_up(groups, event.partition, len(log.committed))
             continue
+        if event.leader_epoch < log.given_up_before:
+            continue  # a coordinator of before the election answers still
         detail = event.details()
         if event.kind == "coordinator_loaded":
             loaded[event.partition, event.node] = event
             yield from _loaded(groups, event, detail, place, log.replica(event.node))
+            continue
+        if event.kind == "offsets_storing":
+            _stored_offsets(groups, event, detail["changes"], place)
             continue
         group = groups.setdefault(detail["group"], _GroupAnswers())
         if event.kind == "generation_begun":
@@ -68,7 +78,8 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
         elif event.kind == "group_changed":
             yield from _changed(group, event, detail)
             if "held" in detail:
-                yield from _forgotten(group, event, place, detail["held"], f"when the group became {detail['state']}")
+                upon = f"when the group became {detail['state']}"
+                yield from _forgotten(group, event, place, detail["held"], upon, log.replica(event.node).log)
         elif event.kind == "group_storing":
             group.failed = event if detail["error"] != "none" else group.failed
             _storing(group, event, detail)
@@ -85,13 +96,51 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _told_assignment(group, event, detail)
         elif event.kind == "offsets_told":
             serves = _serves(event, loaded.get((event.partition, event.node)), log.decision)
-            yield from _outdated(group, event, place, detail["offsets"], "told a member", serves=serves)
+            own = log.replica(event.node).log
+            yield from _outdated(group, event, place, detail["offsets"], "told a member", own, serves=serves)
         elif place in detail["offsets"]:
             yield from _committed(group, event, detail, place)
         elif "held" in detail:
             of = ", ".join(f"{offset} for {name}" for name, offset in sorted(detail["offsets"].items()))
             upon = f"with the commit of {of} by {detail['member'][:12] or 'nobody'}"
-            yield from _forgotten(group, event, place, detail["held"], upon)
+            yield from _forgotten(group, event, place, detail["held"], upon, log.replica(event.node).log)
+
+
+def _stored_offsets(
+    groups: dict[str, _GroupAnswers], event: TraceRow, changes: Sequence[Sequence[Any]], place: str
+) -> None:
+    """Take in a batch of offsets, committed or deleted; the generations of a group that is deleted begin anew."""
+    for name, changed, offset in changes:
+        group = groups.setdefault(name, _GroupAnswers())
+        if changed is None:
+            group.generations.clear()
+        elif changed == place:
+            group.stored.append((offset, event))
+
+
+def _give_up(groups: dict[str, _GroupAnswers], partition: int, end: int) -> None:
+    """From an unclean election on, which the topic allows, only those answers hold that rest on records below `end`."""
+    for group in groups.values():
+        for place, commits in group.commits.items():
+            group.commits[place] = [one for one in commits if one[1].partition != partition or one[1].offset < end]
+        group.generations = {
+            number: begun
+            for number, begun in group.generations.items()
+            if begun.partition != partition or begun.log_end <= end
+        }
+
+
+def _deleted(group: _GroupAnswers, commit: TraceRow, event: TraceRow, log: Sequence[int], offset: int | None) -> bool:
+    """Whether the log of a coordinator deletes what was committed, and has this offset, or none, behind that: so it is,
+    whoever commits it next and was not answered."""
+    behind = [
+        value
+        for value, batch in group.stored
+        if batch.partition == event.partition
+        and commit.offset < batch.offset < len(log)
+        and log[batch.offset] in (batch.leader_epoch, UNKNOWN)
+    ]
+    return None in behind and offset in behind[behind.index(None) :]
 
 
 def _step(kind: StepKind, event: TraceRow, text: str) -> Step:
@@ -293,7 +342,7 @@ def _outdated(
     place: str,
     offsets: dict[str, int],
     did: str,
-    log: Sequence[int] = (),
+    log: Sequence[int],
     *,
     serves: str = "",
 ) -> Iterator[Step]:
@@ -304,6 +353,8 @@ def _outdated(
     (last, commit), offset = commits[-1], offsets.get(place)
     if offset == last or (offset is not None and offset not in [earlier for earlier, _ in commits[:-1]]):
         return
+    if _deleted(group, commit, event, log, offset):
+        return
     value = f"the offset {offset} of {place}" if offset is not None else f"no offset of {place}"
     read = (
         f"reading {_log(event)} up to {event.log_end}"
@@ -313,7 +364,8 @@ def _outdated(
     kind = StepKind.COMMITTED_OFFSET_OUTDATED
     text = f"{did} {value} ({read}), and the commit of {last} had been answered by {commit.node} {commit.at}, at "
     text += f"{commit.offset} of that log{serves}"
-    if commit.offset < min(len(log), event.log_end) and log[commit.offset] == commit.leader_epoch:
+    loaded = log[: event.log_end] if did == "loaded" else ()
+    if commit.offset < len(loaded) and loaded[commit.offset] == commit.leader_epoch:
         kind = StepKind.COMMIT_DROPPED_WHILE_LOADING
         text += f": its own log has that record, which it read and dropped while it loaded{_behind(group, commit)}"
     yield _step(kind, event, text)
@@ -327,13 +379,18 @@ def _behind(group: _GroupAnswers, commit: TraceRow) -> str:
     return ""
 
 
-def _forgotten(group: _GroupAnswers, event: TraceRow, place: str, held: dict[str, int], upon: str) -> Iterator[Step]:
-    """A coordinator keeps every offset whose commit it, or an earlier one, has answered, whatever else changes."""
+def _forgotten(
+    group: _GroupAnswers, event: TraceRow, place: str, held: dict[str, int], upon: str, log: Sequence[int]
+) -> Iterator[Step]:
+    """A coordinator keeps every offset whose commit it, or an earlier one, has answered, whatever else changes, until
+    it deletes that."""
     commits = [one for one in group.commits.get(place, []) if one[1].leader_epoch <= event.leader_epoch]
     if not commits or commits[-1][1].partition != event.partition:
         return
     (last, commit), offset = commits[-1], held.get(place)
     if offset == last or (offset is not None and offset not in [earlier for earlier, _ in commits[:-1]]):
+        return
+    if _deleted(group, commit, event, log, offset):
         return
     left = ", ".join(f"{value} for {name}" for name, value in sorted(held.items())) or "none at all"
     changed = (
