@@ -229,6 +229,9 @@ CASES: dict[str, list[Case]] = {
     "follower-stands-still": [
         (of_end, fetches("t-1"), "do not ask for this partition since 4.500000 s, only for t-1: so b1 does not know",
          fetches("t-0")),
+        (of_end, fetches("t-1"), "only for t-1", [*fetches("t-1"), *(
+            event(4.6, "b1", "fetch_accepted", {"replica": replica, "requested": 0, "last_epoch": -1}, leader=1,
+                  leader_epoch=0, offset=5, log_end=5) for replica in (2, 3))]),
     ],
     "high-watermark-stands-still": [
         (of_end, [*ALIVE, *BORN, *(appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3"))],
