@@ -76,7 +76,8 @@ def check_partition(
     tolerance = tolerance or Tolerance()
     answers = history.filter((pc.field("kind") == "time_offset") & (pc.field("outcome") == "ok"))
     places = _Places(records, acks)
-    deleted_below = tolerance.deleted_by(numbers(answers.column("completed_ns"), NEVER))
+    answered_ns = numbers(answers.column("completed_ns"), NEVER)
+    deleted_below = tolerance.deleted_by(answered_ns)
     found: dict[str, list[tuple[int, int]]] = {f"time-offset-{what}": [] for what in ("early", "late", "missing")}
     for row, answer in enumerate(answers.to_pylist()):
         for what, place in places.contradictions(answer, int(deleted_below[row])):
@@ -100,7 +101,7 @@ def check_partition(
         Violations(
             kind,
             places.offset[[place for _, place in pairs]],
-            numbers(answers.column("completed_ns"), NEVER)[[row for row, _ in pairs]],
+            np.maximum(answered_ns[[row for row, _ in pairs]], places.told_ns[[place for _, place in pairs]]),
             partial(explain, kind, pairs),
             places.appended_after_ns[[place for _, place in pairs]],
         )
@@ -137,6 +138,8 @@ class _Places:
         polled = told_by != NOTHING
         self.polled_ns: Int64 = np.where(polled, columns.completed_ns[told_by * polled], NEVER)
         """When the poll of a record ended; NEVER for an append."""
+        self.told_ns: Int64 = np.where(polled, self.polled_ns, self.appended_before_ns)
+        """When the operation ended that says where the record stands: only then an election may have put it there."""
         self.polled_epoch: Int64 = np.where(polled, epochs[told_by * polled], _UNKNOWN_EPOCH)
 
     def contradictions(self, answer: dict[str, Any], deleted_below: int) -> list[tuple[str, int]]:
@@ -154,9 +157,9 @@ class _Places:
         return [(what, self._first(which)) for what, which in wrong.items() if which.any()]
 
     def _first(self, which: npt.NDArray[np.bool_]) -> int:
-        """The place with the least offset."""
+        """The place that was told first, which least of all excuses; of those the one with the least offset."""
         places = np.flatnonzero(which)
-        return int(places[np.argmin(self.offset[places])])
+        return int(places[np.lexsort((self.offset[places], self.told_ns[places]))[0]])
 
 
 def _describe(answer: dict[str, Any]) -> str:

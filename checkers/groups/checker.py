@@ -33,9 +33,9 @@ was skipped; `not-delivered` checks the outcome alone.
 
 Lost offsets are excused, which makes the verdict `unknown`, when more replicas of `__consumer_offsets` lost data than
 the protocol survives, after the commits that are gone were made; with unclean elections they are counted only. Nothing
-excuses a start at an offset that was never committed. Commits that go back are excused by such a loss of the
-partition's own records as well: their member goes back to where the log ends. `not-delivered` promises nothing for
-acks=1 or 0.
+excuses a start at an offset that was never committed. Commits that go back are excused by such a loss, or such an
+election, of the partition's own records as well: their member goes back to where the log ends. `not-delivered`
+promises nothing for acks=1 or 0.
 
 Records that were deleted (`checkers.deletions`) may be skipped from then on,
 and need not be delivered.
@@ -117,7 +117,7 @@ def _check_partition(
         *fenced_commits(Instances(starts), starts, commits),
         *unfounded_starts(starts, commits),
     ]
-    of_both = replace(of_offsets, exceeded=(*of_offsets.exceeded, *of_records.exceeded))
+    of_both = _either(of_offsets, of_records)
     verdicts = [
         verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures),
         verdict_of(NAME, _violations([*commits_that_went_back(starts, commits)], topic, partition), of_both),
@@ -130,6 +130,13 @@ def _check_partition(
             violations = _violations(undelivered, topic, partition)
             verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
     return verdicts
+
+
+def _either(of_offsets: Tolerance, of_records: Tolerance) -> Tolerance:
+    """What a loss of the committed offsets, or one of the records themselves, permits."""
+    unclean_ns = [each.unclean_since_ns for each in (of_offsets, of_records) if each.unclean]
+    exceeded = (*of_offsets.exceeded, *of_records.exceeded)
+    return replace(of_offsets, unclean=bool(unclean_ns), unclean_since_ns=min(unclean_ns, default=0), exceeded=exceeded)
 
 
 def _check_others(rows: pa.Table, topic: str, partition: int, confirmed: bool, of_offsets: Tolerance) -> Verdict:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import Tolerances
+from checkers.fault_model import OFFSETS_TOPIC, Tolerances
 from checkers.groups.checker import check
 from checkers.verdict import Validity, Verdict
 from checkers.violations import FaultModelExceeded, Tolerance
@@ -67,6 +67,7 @@ class GroupHistory:
         return check(
             RunEvidence(
                 pa.Table.from_pylist(self.rows, SCHEMA),
+                trace=small_evidence.trace(*settings.pop("events", ())),
                 faults=small_evidence.faults(*faults),
                 recovery={"final_reads": settings.pop("final_reads", True)},
                 settings=CheckSettings(**{"groups": True} | settings),
@@ -151,6 +152,17 @@ def test_a_commit_in_flight_when_the_next_generation_began_is_not_stale() -> Non
 def test_commits_of_one_member_that_go_back_are_a_violation() -> None:
     story = begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8)
     assert kinds(story.verdict()) == ["commit-went-back"]
+
+
+def test_commits_of_one_member_may_go_back_with_a_log_that_an_unclean_election_cut() -> None:
+    story = begun().commit(8, 7, 1, 3).poll(10, 7, 5, 8)
+    led = [
+        small_evidence.event(0, "c1", "partition_changed", {"reason": "created"}, leader=1, topic=topic, members=[1])
+        for topic in ("t", OFFSETS_TOPIC)
+    ]
+    lost = small_evidence.event(7.5, "c1", "partition_changed", {"unclean": True}, leader=2, offset=9, members=[2])
+    assert kinds(story.verdict(unclean_election=True, events=led)) == ["commit-went-back"]
+    assert kinds(story.verdict(unclean_election=True, events=[*led, lost])) == []
 
 
 def test_a_first_commit_below_the_start_of_its_member_is_a_violation() -> None:

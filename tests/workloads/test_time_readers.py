@@ -117,6 +117,14 @@ def test_an_append_without_an_end_may_be_of_any_later_time() -> None:
     assert check(unknown, poll(4.0, 1), asked(1.0, 2)).validity is Validity.INVALID
 
 
+def test_a_record_that_an_unclean_election_puts_below_an_earlier_answer_contradicts_nothing() -> None:
+    """Whoever asked at 4 s was told 2; the election of 5 s cut that log, and the append of 3.5 to 6 s stands at 1."""
+    operations = append(0, 1.0, 1.1), asked(3.4, 2, at_s=4.0), append(1, 3.5, 6.0)
+    assert check(*operations).validity is Validity.INVALID
+    assert check(*operations, tolerance=Tolerance(unclean=True, unclean_since_ns=5 * S)).validity is Validity.VALID
+    assert check(*operations, tolerance=Tolerance(unclean=True, unclean_since_ns=7 * S)).validity is Validity.INVALID
+
+
 def test_acknowledgements_by_one_replica_place_no_record() -> None:
     assert check(*APPENDS, asked(1.5, 2), acks=1).validity is Validity.VALID
     assert check(*APPENDS, poll(4.0, 0, 1, 2), asked(1.5, 2), acks=1).validity is Validity.INVALID
