@@ -163,8 +163,8 @@ def _registered_unheard(evidence: RunEvidence) -> set[str]:
     if not evidence.settings.has_ordered_trace:
         return set()
     rows = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_REGISTRATIONS)))
-    heard = set()
-    unheard = set()
+    heard: set[tuple[str, int]] = set()
+    unheard: set[str] = set()
     for row in rows.sort_by("seq").to_pylist():
         if row["kind"] == "registered":
             heard.add((row["node"], row["broker_epoch"]))

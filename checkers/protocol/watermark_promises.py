@@ -50,8 +50,6 @@ def check_founded(cluster: ClusterState, partition: PartitionState, event: Trace
     """A log is opened, a leader begins, and a follower goes on with a high watermark that some leader of this partition
     had reached: what a checkpoint has of a deleted one of its name does not count."""
     known: object = event.high_watermark if event.kind != "became_leader" else event.details().get("high_watermark")
-    if event.kind == "became_leader" and isinstance(known, int):
-        _check_led(partition, event, known)
     committed, is_traced = len(partition.committed), event.node not in cluster.lied_to
     if event.kind == "follower_high_watermark":
         is_traced = is_traced and f"b{event.leader}" in partition.opened
@@ -94,9 +92,10 @@ def _check_within_log(partition: PartitionState, event: TraceRow) -> None:
         )
 
 
-def _check_led(partition: PartitionState, event: TraceRow, known: int) -> None:
+def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A checkpoint of the high watermark may have outlived the records: what a log does not hold does not count."""
-    if known > event.log_end >= 0:
+    known = event.details().get("high_watermark")
+    if isinstance(known, int) and known > event.log_end >= 0:
         partition.report(
             event,
             "high-watermark-above-log-end",
@@ -208,6 +207,7 @@ def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) 
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
+    "became_leader": _became_leader,
     "high_watermark": _high_watermark,
     "follower_high_watermark": _follower_high_watermark,
     "isr_proposed": _isr_proposed,
