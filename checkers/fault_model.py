@@ -375,9 +375,8 @@ class Tolerances(dict[TopicPartition, Tolerance]):
         """A loss in `__consumer_offsets` excuses every violation about committed offsets from then on, since these are
         offsets of records and not of the log that keeps the commits."""
         of_offsets = [self[name] for name in sorted(self) if name[0] == OFFSETS_TOPIC] or [self.default]
-        unclean_ns = [tolerance.unclean_since_ns for tolerance in of_offsets if tolerance.unclean]
-        exceeded = [replace(excess, offset=0) for tolerance in of_offsets for excess in tolerance.exceeded]
-        return Tolerance(bool(unclean_ns), min(unclean_ns, default=0), tuple(exceeded))
+        either = Tolerance.of_any(of_offsets)
+        return replace(either, exceeded=tuple(replace(excess, offset=0) for excess in either.exceeded))
 
 
 def tolerances(evidence: RunEvidence) -> Tolerances:

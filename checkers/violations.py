@@ -202,6 +202,14 @@ class Tolerance:
     deletions: tuple[Deletion, ...] = ()
     """What may have been deleted (`checkers.deletions`), in the order of the times."""
 
+    @classmethod
+    def of_any(cls, tolerances: Iterable[Tolerance]) -> Tolerance:
+        """What an unclean election or a loss that one of these tells of permits."""
+        each_of = tuple(tolerances)
+        unclean_ns = [each.unclean_since_ns for each in each_of if each.unclean]
+        exceeded = tuple(excess for each in each_of for excess in each.exceeded)
+        return cls(bool(unclean_ns), min(unclean_ns, default=0), exceeded)
+
     @property
     def deleted_below(self) -> int:
         """Records at lower offsets may be gone at the end of the run."""

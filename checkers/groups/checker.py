@@ -47,7 +47,6 @@ before it had fetched its start offset; members that commit nothing and die.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +116,7 @@ def _check_partition(
         *fenced_commits(Instances(starts), starts, commits),
         *unfounded_starts(starts, commits),
     ]
-    of_both = _either(of_offsets, of_records)
+    of_both = Tolerance.of_any((of_offsets, of_records))
     verdicts = [
         verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures),
         verdict_of(NAME, _violations([*commits_that_went_back(starts, commits)], topic, partition), of_both),
@@ -130,13 +129,6 @@ def _check_partition(
             violations = _violations(undelivered, topic, partition)
             verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
     return verdicts
-
-
-def _either(of_offsets: Tolerance, of_records: Tolerance) -> Tolerance:
-    """What a loss of the committed offsets, or one of the records themselves, permits."""
-    unclean_ns = [each.unclean_since_ns for each in (of_offsets, of_records) if each.unclean]
-    exceeded = (*of_offsets.exceeded, *of_records.exceeded)
-    return replace(of_offsets, unclean=bool(unclean_ns), unclean_since_ns=min(unclean_ns, default=0), exceeded=exceeded)
 
 
 def _check_others(rows: pa.Table, topic: str, partition: int, confirmed: bool, of_offsets: Tolerance) -> Verdict:

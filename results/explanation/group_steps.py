@@ -130,6 +130,20 @@ def _give_up(groups: dict[str, _GroupAnswers], partition: int, end: int) -> None
         }
 
 
+def _may_have(
+    group: _GroupAnswers,
+    commits: Sequence[tuple[int, TraceRow]],
+    event: TraceRow,
+    log: Sequence[int],
+    offset: int | None,
+) -> bool:
+    """Whether a coordinator may have this offset, or none, after these commits: that of the last one or of none of
+    them, or what follows a deletion."""
+    last, commit = commits[-1]
+    is_earlier = offset is None or offset in [earlier for earlier, _ in commits[:-1]]
+    return offset == last or not is_earlier or _deleted(group, commit, event, log, offset)
+
+
 def _deleted(group: _GroupAnswers, commit: TraceRow, event: TraceRow, log: Sequence[int], offset: int | None) -> bool:
     """Whether the log of a coordinator deletes what was committed, and has this offset, or none, behind that: so it is,
     whoever commits it next and was not answered."""
@@ -351,9 +365,7 @@ def _outdated(
     if not commits or (did != "loaded" and not offsets and not group.generations):
         return
     (last, commit), offset = commits[-1], offsets.get(place)
-    if offset == last or (offset is not None and offset not in [earlier for earlier, _ in commits[:-1]]):
-        return
-    if _deleted(group, commit, event, log, offset):
+    if _may_have(group, commits, event, log, offset):
         return
     value = f"the offset {offset} of {place}" if offset is not None else f"no offset of {place}"
     read = (
@@ -388,9 +400,7 @@ def _forgotten(
     if not commits or commits[-1][1].partition != event.partition:
         return
     (last, commit), offset = commits[-1], held.get(place)
-    if offset == last or (offset is not None and offset not in [earlier for earlier, _ in commits[:-1]]):
-        return
-    if _deleted(group, commit, event, log, offset):
+    if _may_have(group, commits, event, log, offset):
         return
     left = ", ".join(f"{value} for {name}" for name, value in sorted(held.items())) or "none at all"
     changed = (

@@ -19,43 +19,49 @@ from results.explanation.group_steps import group_steps
 from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.replay import events_of
-from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import node_steps, restart_steps
-from results.explanation.standing_steps import standing_steps
+from results.explanation.standing.groups import group_standing_steps
+from results.explanation.standing.nodes import node_steps, restart_steps
+from results.explanation.standing.partitions import standing_steps
 from results.explanation.steps import broken_steps
 from results.explanation.stories import unexcused
 from results.explanation.story import Step, StepKind
 from results.run import evidence_loader
 
+
+def drawn(seed: int, time_limit: int, workload: str = "append") -> dict[str, Any]:
+    """A run in a drawn world."""
+    return {"seed": seed, "time_limit": time_limit, "vary": True, "workload": workload}
+
+
 RUNS: Final[tuple[dict[str, Any], ...]] = (
-    {"seed": 201, "time_limit": 15, "vary": True},
+    drawn(201, 15),
     {"seed": 301, "time_limit": 15, "faults": "all"},
-    {"seed": 204, "time_limit": 15, "vary": True, "workload": "groups"},
+    drawn(204, 15, "groups"),
     {"seed": 302, "time_limit": 15, "faults": "all", "workload": "groups"},
-    {"seed": 6010, "time_limit": 40, "vary": True},  # a log that begins where it was cut gives no epoch
-    {"seed": 6003, "time_limit": 40, "vary": True, "workload": "groups"},  # a new controller begins sessions anew
+    drawn(6010, 40),  # a log that begins where it was cut gives no epoch
+    drawn(6003, 40, "groups"),  # a new controller begins sessions anew
     # Standalone consumers delete their groups, and commit the same offsets as each other.
-    {"seed": 13900003, "time_limit": 40, "vary": True, "workload": "groups"},
-    {"seed": 13900008, "time_limit": 40, "vary": True, "workload": "groups"},
-    {"seed": 13900070, "time_limit": 15, "vary": True, "workload": "groups"},
+    drawn(13900003, 40, "groups"),
+    drawn(13900008, 40, "groups"),
+    drawn(13900070, 15, "groups"),
     # A member commits late, in an earlier generation, what it had read in that.
-    {"seed": 13900004, "time_limit": 15, "vary": True, "workload": "groups"},
+    drawn(13900004, 15, "groups"),
     # Brokers are killed when they have closed their logs, or have not opened them yet.
-    {"seed": 13900002, "time_limit": 40, "vary": True, "workload": "groups"},
-    {"seed": 13900047, "time_limit": 15, "vary": True},
-    {"seed": 13900009, "time_limit": 40, "vary": True},  # a heartbeat arrives when its process has ended
+    drawn(13900002, 40, "groups"),
+    drawn(13900047, 15),
+    drawn(13900009, 40),  # a heartbeat arrives when its process has ended
     # A member of the ISR starts, and is not registered anew; a replica is removed while it is away, and added again.
-    {"seed": 13900021, "time_limit": 40, "vary": True},
-    {"seed": 13900049, "time_limit": 15, "vary": True},  # a snapshot replaces a record that was never committed
-    {"seed": 13900084, "time_limit": 15, "vary": True},  # a broker is killed with a batch that the trace does not have
+    drawn(13900021, 40),
+    drawn(13900049, 15),  # a snapshot replaces a record that was never committed
+    drawn(13900084, 15),  # a broker is killed with a batch that the trace does not have
     # A power loss undoes a cut; a log starts above its checkpointed high watermark; fetches have no sessions.
-    {"seed": 13900112, "time_limit": 40, "vary": True, "workload": "groups"},
-    {"seed": 13900116, "time_limit": 40, "vary": True, "workload": "groups"},
-    {"seed": 13900150, "time_limit": 40, "vary": True, "workload": "groups"},
+    drawn(13900112, 40, "groups"),
+    drawn(13900116, 40, "groups"),
+    drawn(13900150, 40, "groups"),
     # Unclean recoveries give up records, and in the shorter run those of groups.
-    {"seed": 13900052, "time_limit": 40, "vary": True, "workload": "groups"},
-    {"seed": 13900052, "time_limit": 25, "vary": True, "workload": "groups"},
-    {"seed": 13900054, "time_limit": 40, "vary": True},
+    drawn(13900052, 40, "groups"),
+    drawn(13900052, 25, "groups"),
+    drawn(13900054, 40),
 )
 
 
