@@ -30,9 +30,9 @@ from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
 from results.explanation.replay import events_of
 from results.explanation.signature import Signature
-from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import file_steps, node_steps, restart_steps
-from results.explanation.standing_steps import standing_steps
+from results.explanation.standing.groups import group_standing_steps
+from results.explanation.standing.nodes import file_steps, node_steps, restart_steps
+from results.explanation.standing.partitions import standing_steps
 from results.explanation.steps import beliefs_at, broken_steps
 from results.explanation.story import Belief, Consequence, Step, StepKind, Story
 from workloads.columns import NEVER

@@ -22,7 +22,7 @@ from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import Evidence, KeepUnsynced
 from nemesis.schedule import parse_script
 from nemesis.situation import Situation
-from results.explanation.standing_nodes import restart_steps
+from results.explanation.standing.nodes import restart_steps
 from results.run.directory import RunDirectory
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads import virtual_time

@@ -13,9 +13,9 @@ from checkers.tables import trace_rows
 from results.explanation.group_steps import group_steps
 from results.explanation.image_steps import image_steps
 from results.explanation.metadata_steps import metadata_steps
-from results.explanation.standing_groups import group_standing_steps
-from results.explanation.standing_nodes import node_steps, restart_steps
-from results.explanation.standing_steps import standing_steps
+from results.explanation.standing.groups import group_standing_steps
+from results.explanation.standing.nodes import node_steps, restart_steps
+from results.explanation.standing.partitions import standing_steps
 from results.explanation.steps import broken_steps
 from results.explanation.stories import unexcused
 from results.explanation.story import Step

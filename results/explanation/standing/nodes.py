@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from checkers.fault_model import NodeFailure
 from checkers.tables import TraceRow, trace_rows
-from results.explanation.standing_steps import STANDS_NS
+from results.explanation.standing.partitions import STANDS_NS
 from results.explanation.story import Step, StepKind
 from workloads.history import TopicPartition
 

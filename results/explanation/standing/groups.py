@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from checkers.fault_model import OFFSETS_TOPIC
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.replay import PartitionReplay
-from results.explanation.standing_steps import STANDS_NS
+from results.explanation.standing.partitions import STANDS_NS
 from results.explanation.story import Step, StepKind
 
 _KINDS: Final = ("group_changed", "group_storing", "group_stored", "generation_begun")
