@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -44,10 +45,14 @@ def test_commits_go_back_with_a_log_that_lost_more_than_promised(monkeypatch: py
     assert excused.validity is Validity.UNKNOWN
     assert found_by_groups(excused) == {"fault-model-exceeded"}
 
-    def without_excuse(tolerance: Tolerance, **_: object) -> Tolerance:
-        return tolerance
+    class WithoutExcuse(Tolerance):
+        """Asked for what two losses permit, it forgets the second one."""
 
-    monkeypatch.setattr(groups, "replace", without_excuse)
+        @classmethod
+        def of_any(cls, tolerances: Iterable[Tolerance]) -> Tolerance:
+            return next(iter(tolerances))
+
+    monkeypatch.setattr(groups, "Tolerance", WithoutExcuse)
     accused = run_in_simulation(spec)
     assert {verdict.checker for verdict in accused.verdicts if verdict.validity is Validity.INVALID} == {groups.NAME}
     assert "commit-went-back" in found_by_groups(accused)
