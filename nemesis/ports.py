@@ -20,6 +20,8 @@ CLIENTS: Final = "clients"
 """Everything outside of the cluster that sends it requests, as one end of a link."""
 SIDE_TOPIC: Final = "faultline-side"
 """The topic beside that of the run which faults create, write and delete."""
+SIDE_GROUP: Final = SIDE_TOPIC
+"""The consumer group, without members, whose offsets of that topic they commit."""
 
 
 class ChannelName(StrEnum):
@@ -212,6 +214,13 @@ class ClusterAdmin(Protocol):
     async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
         """Append a batch of records to a partition; with acks -1 all in-sync replicas are to have it, with 1 its
         leader. Sent once."""
+
+    async def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """The committed offset of a partition, -1 without any; None when no coordinator answers."""
+
+    async def commit(self, group: str, topic: str, partition: int, offset: int) -> AdminResult:
+        """Commit the offset of a partition for a group without members. Sent once, and to no coordinator where nobody
+        has asked for one yet."""
 
     async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         """Change one key of a topic's configuration."""

@@ -49,7 +49,8 @@ group-loaded-otherwise    a coordinator has of each group that it loads what its
 record-of-another-member  … and that record has of each member what it said when it joined last, and a protocol that all
                           members support
 offsets-held-otherwise    the committed offsets that a coordinator has loaded, and that it has with its answers, are
-                          those of the records below its high watermark, the last one of each partition
+                          those of the records below its high watermark, the last one of each partition, without those
+                          of topics whose deletion it has read of
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup and OffsetCommit get the answer that the state of
                           the group has for their sender: its member id, instance id and generation
 group-described-otherwise DescribeGroups tells the state of the group and its members

@@ -18,6 +18,7 @@ from checkers.protocol.group_state import (
     Offsets,
     StoredChange,
     change_offsets,
+    topic_of,
 )
 from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
@@ -28,8 +29,9 @@ _NONE: Final = "none"
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.groups.coordinators[event.node] = Coordinator()
+def _became_leader(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    applied = cluster.applied.get(event.node, UNKNOWN)
+    partition.groups.coordinators[event.node] = Coordinator(metadata_end=applied)
 
 
 def _ended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -44,7 +46,7 @@ def _group_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) 
         coordinator.at_ms = int(detail["at_ms"])
 
 
-def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     coordinator = partition.groups.coordinators.get(event.node)
     if coordinator is None:
         return
@@ -52,6 +54,8 @@ def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSett
     log = partition.log(event.node)
     if event.offset == 0 and event.log_end <= len(log) and UNKNOWN not in log[: event.log_end]:
         _check_loaded(partition, event, coordinator)
+    coordinator.forget(cluster.topics_gone(cluster.applied.get(event.node, UNKNOWN)))
+    _forget_deleted(cluster, event, coordinator)
     for name, detail in coordinator.loaded.items():
         group = coordinator.groups[name] = HeldGroup(str(detail["state"]), int(detail["generation"]))
         group.since_ms = coordinator.at_ms
@@ -163,38 +167,52 @@ def _check_number(partition: PartitionState, event: TraceRow, name: str, generat
         )
 
 
-def _offsets_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+def _offsets_storing(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     changes = event.details()["changes"]
     change = StoredChange(event.offset, event.log_end, event.leader_epoch, changes=tuple(changes))
     partition.groups.stored[event.offset, event.leader_epoch] = change
     coordinator = partition.groups.serving(event.node)
     if coordinator is None:
         return
+    _forget_deleted(cluster, event, coordinator)
     coordinator.uncommitted.append((event.log_end, changes))
     for group in (group for group, key, _ in changes if key is None):
         coordinator.groups.pop(group, None)
         partition.groups.begun.pop(group, None)
 
 
-def _topic_deleted(cluster: ClusterState, _: PartitionState, event: TraceRow) -> None:
-    cluster.deleted_topics.add(event.topic)
+def _topic_changed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    name = event.topic.partition("#")[0]
+    if event.kind == "partition_deleted":
+        cluster.topic_ends.setdefault(name, []).append(event.offset)
+    elif partition.decision is None:
+        cluster.topic_begins.setdefault(name, []).append(event.offset)
+
+
+def _forget_deleted(cluster: ClusterState, event: TraceRow, coordinator: Coordinator) -> None:
+    """A coordinator forgets the offsets of a topic when it reads that it was deleted, before it takes any of the next
+    topic of its name."""
+    applied = cluster.applied.get(event.node, UNKNOWN)
+    coordinator.forget(cluster.topics_ended(coordinator.metadata_end, applied))
+    coordinator.metadata_end = applied
 
 
 def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """The committed offsets of a group, with an answer, are those of the records below the high watermark; of topics
-    that are deleted nothing is known."""
+    """The committed offsets of a group, with an answer, are those of the records below the high watermark, without
+    those of deleted topics."""
     coordinator = partition.groups.serving(event.node)
     detail = event.details()
     shown = detail.get("offsets" if event.kind == "offsets_told" else "held")
     if coordinator is None or coordinator.offsets is None or not isinstance(shown, dict):
         return
+    _forget_deleted(cluster, event, coordinator)
     coordinator.commit(event.high_watermark)
     group = str(detail["group"])
     wanted = coordinator.offsets.get(group, {})
     wrong = {
         key
         for key in {*wanted, *shown}
-        if wanted.get(key) != shown.get(key) and key.rpartition("-")[0] not in cluster.deleted_topics
+        if wanted.get(key) != shown.get(key) and (key in shown or topic_of(key) not in cluster.topic_ends)
     }
     if wrong:
         partition.report(
@@ -207,17 +225,18 @@ def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: Trac
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
-    "became_leader": _became_leader,
     "became_follower": _ended,
     "resigned": _ended,
     "log_recovered": _ended,
     "group_loaded": _group_loaded,
-    "coordinator_loaded": _coordinator_loaded,
     "group_storing": _group_storing,
-    "offsets_storing": _offsets_storing,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
-    "partition_deleted": _topic_deleted,
+    "partition_changed": _topic_changed,
+    "partition_deleted": _topic_changed,
+    "became_leader": _became_leader,
+    "coordinator_loaded": _coordinator_loaded,
+    "offsets_storing": _offsets_storing,
     "offsets_told": _offsets_shown,
     "offsets_committed": _offsets_shown,
 }

@@ -95,6 +95,8 @@ class Coordinator:
     """Below its high watermark; None where its log is not known."""
     uncommitted: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
     """(end, changes) of the records above it."""
+    metadata_end: int = 0
+    """Of the metadata that it has applied: topics that were deleted before are forgotten."""
 
     def commit(self, high_watermark: int) -> None:
         """Apply the changes of offsets that are below the high watermark."""
@@ -102,6 +104,19 @@ class Coordinator:
             change = self.uncommitted.pop(0)
             if self.offsets is not None:
                 change_offsets(self.offsets, change[1])
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """The offsets of deleted topics count no more, also those above the high watermark."""
+        deleted = frozenset(topics)
+        if not deleted:
+            return
+        for of_group in (self.offsets or {}).values():
+            for key in [key for key in of_group if topic_of(key) in deleted]:
+                del of_group[key]
+        self.uncommitted = [
+            (end, [change for change in changes if change[1] is None or topic_of(change[1]) not in deleted])
+            for end, changes in self.uncommitted
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +161,11 @@ class GroupsState:
         """What a log, given as leader epochs, holds below `end`, in order."""
         found = [one for one in self.stored.values() if one.end <= end and log[one.base] == one.epoch]
         return sorted(found, key=lambda one: one.base)
+
+
+def topic_of(partition: str) -> str:
+    """The topic of a partition by name."""
+    return partition.rpartition("-")[0]
 
 
 def change_offsets(offsets: Offsets, changes: Iterable[list[Any]]) -> None:

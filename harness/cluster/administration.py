@@ -25,6 +25,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
+from kio.schema.offset_commit.v9 import request as committing
+from kio.schema.offset_commit.v9 import response as committed
+from kio.schema.offset_fetch.v9 import request as resuming
+from kio.schema.offset_fetch.v9 import response as resumed
 from kio.schema.produce.v11 import request as producing
 from kio.schema.produce.v11 import response as produced
 
@@ -39,6 +43,7 @@ ANSWER_LIMIT_S = 1.0
 _METADATA = "__cluster_metadata"
 _TOPIC, _SET, _PREFERRED = 2, 0, 0
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
+_NO_GENERATION, _NO_EPOCH = -1, -1
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
 _REPLICATION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
 """Shorter, so that a leader whose followers do not follow still answers in time that the deletion is under way, or that
@@ -213,6 +218,32 @@ class Administration:
         )
         return _answered(reply, lambda answer: answer.responses[0].partition_responses[0])
 
+    async def committed(self, group: str, topic: str, partition: int) -> int | None:
+        """OffsetFetch, of the one partition."""
+        wanted = resuming.OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
+        asked = resuming.OffsetFetchRequestGroup(group_id=group, topics=(wanted,))
+        reply = await self._ask(resuming.OffsetFetchRequest(groups=(asked,), require_stable=True))
+        answer = reply.answer and reply.answer.groups[0]
+        if not answer or answer.error_code is not ErrorCode.none:
+            return None
+        return int(answer.topics[0].partitions[0].committed_offset)
+
+    async def commit(self, group: str, topic: str, partition: int, offset: int) -> AdminResult:
+        """OffsetCommit, as of a consumer that assigns its partitions itself."""
+        part = committing.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=_NO_EPOCH, committed_metadata=""
+        )
+        reply = await self._ask(
+            committing.OffsetCommitRequest(
+                group_id=group,
+                generation_id_or_member_epoch=_NO_GENERATION,
+                member_id="",
+                group_instance_id=None,
+                topics=(committing.OffsetCommitRequestTopic(name=topic, partitions=(part,)),),
+            )
+        )
+        return _answered(reply, lambda answer: answer.topics[0].partitions[0])
+
     async def controller(self) -> str | None:
         """The active controller, as it answers any broker; None when no broker gets its answer."""
         reply = await self._quorum()
@@ -274,9 +305,13 @@ def _controller_did_not_answer(answer: Any) -> bool:
 
 
 def _not_leader(answer: Any) -> bool:
-    """Whether the broker says that it does not lead the partition."""
+    """Whether the broker says that it does not lead the partition, or does not coordinate the group."""
     if isinstance(answer, produced.ProduceResponse):
         return any(part.error_code in _LED_ELSEWHERE for part in answer.responses[0].partition_responses)
+    if isinstance(answer, resumed.OffsetFetchResponse):
+        return answer.groups[0].error_code is ErrorCode.not_coordinator
+    if isinstance(answer, committed.OffsetCommitResponse):
+        return answer.topics[0].partitions[0].error_code is ErrorCode.not_coordinator
     if not isinstance(answer, deleted.DeleteRecordsResponse | listed.ListOffsetsResponse):
         return False
     return any(part.error_code is ErrorCode.not_leader_or_follower for part in answer.topics[0].partitions)

@@ -6,7 +6,8 @@ topic of the run cannot be deleted, since everything that clients see rests on i
 *side topic*, with one partition and as many replicas as those of the run have. Clients know nothing of it: what becomes
 of its records is checked against the protocol trace alone, topic by topic (`CheckSettings.side_topics`).
 
-The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. Several
+The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
+a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. Several
 of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
 deleted.
 """
@@ -23,7 +24,7 @@ from nemesis.drawing import Draws
 from nemesis.faults.admin import Reassign, recorded, until_done
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, SIDE_TOPIC, AdminResult, KeepUnsynced, both_ways
+from nemesis.ports import DONE, SIDE_GROUP, SIDE_TOPIC, AdminResult, KeepUnsynced, both_ways
 
 _TOPICS_MAX = 4
 """Of a fault that is drawn."""
@@ -38,6 +39,9 @@ _AFTER_A_WHILE_SHARE = 0.5
 _VICTIM_SHARE = 0.5
 """Share of the faults that end a broker, where any may end."""
 _BEHIND_SHARE = 1 / 3
+_COMMITS_SHARE = 2 / 3
+_COMMITS_MAX = 4
+"""Of a topic until it is deleted."""
 _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
@@ -65,6 +69,8 @@ class RecreateTopic(Fault):
     """The unsynced writes that it keeps when it loses its power; without it, it is killed."""
     behind: str | None = None
     """The broker that is cut off from the controllers meanwhile; without it none is."""
+    commits: bool = False
+    """Whether a group commits offsets of the topic before it is deleted."""
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
@@ -73,8 +79,13 @@ class RecreateTopic(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Two topics or more, with a victim in every other draw of runs that have any; where controllers are nodes of
-        their own, with a broker that is behind in one of three."""
+        """Two topics or more, two of three with commits; with a victim in every other draw of runs that have any; where
+        controllers are nodes of their own, with a broker that is behind in one of three."""
+        fault = cls._draw_topics(draws)
+        return replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
+
+    @classmethod
+    def _draw_topics(cls, draws: Draws) -> Self:
         fault, random = cls(draws.random.randint(2, _TOPICS_MAX), patience_ms=draws.patience_ms), draws.random
         if draws.cluster.controllers and random.random() < _BEHIND_SHARE:
             return replace(fault, behind=draws.broker())
@@ -119,6 +130,8 @@ class RecreateTopic(Fault):
                 # Requests need no injection: a pause between two may be shorter than that.
                 await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * patience_s)
             await handle.sleep(random.random() * patience_s)
+            if self.commits:
+                await self._commit(handle)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             await recorded(answers, delete())
             if random.random() < _AFTER_A_WHILE_SHARE:
@@ -146,9 +159,18 @@ class RecreateTopic(Fault):
         if (await handle.cluster.admin.append(SIDE_TOPIC, 0, records, acks)).outcome == DONE:
             handle.count_evidence("written")
 
+    async def _commit(self, handle: FaultHandle) -> None:
+        """As a consumer that asks where to begin, and commits a few times, the last time just before the deletion."""
+        await handle.cluster.admin.committed(SIDE_GROUP, SIDE_TOPIC, 0)
+        for _ in range(handle.random.randint(1, _COMMITS_MAX)):
+            offset = handle.random.randint(1, _BATCHES_MAX * _BATCH_RECORDS_MAX)
+            if (await handle.cluster.admin.commit(SIDE_GROUP, SIDE_TOPIC, 0, offset)).outcome == DONE:
+                handle.count_evidence("committed")
+
     def describe(self) -> str:
         """How many topics, and what ends."""
         ends = "" if self.victim is None else f", kill {self.victim}"
         ends = ends if self.keep is None else f", power loss {self.victim} (keeps {self.keep})"
         behind = "" if self.behind is None else f", {self.behind} is behind"
-        return f"{self.name} ({self.topics} topics){ends}{behind}"
+        commits = ", with committed offsets" if self.commits else ""
+        return f"{self.name} ({self.topics} topics){ends}{behind}{commits}"

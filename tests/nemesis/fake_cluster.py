@@ -107,6 +107,14 @@ class FakeCluster:
         self.calls.append(f"append {len(records)} to {topic}-{partition} with acks {acks}")
         return self._answer()
 
+    async def committed(self, group: str, topic: str, partition: int) -> int | None:
+        self.calls.append(f"look where {group} stands in {topic}-{partition}")
+        return -1
+
+    async def commit(self, group: str, topic: str, partition: int, offset: int) -> AdminResult:
+        self.calls.append(f"commit {topic}-{partition} for {group}")
+        return self._answer()
+
     async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         self.calls.append(f"configure {topic} {name}={value}")
         return self._answer()

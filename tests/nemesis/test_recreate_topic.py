@@ -13,7 +13,7 @@ from images.trace import TraceEvent
 from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
-from nemesis.ports import SIDE_TOPIC, UNANSWERED
+from nemesis.ports import SIDE_GROUP, SIDE_TOPIC, UNANSWERED
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.wholeness import Wholeness
 from tests.nemesis.fake_cluster import FakeCluster
@@ -53,6 +53,15 @@ def test_a_broker_that_is_behind_reads_of_the_deletion_and_of_the_next_topic_at_
     carried_out(RecreateTopic(topics=2, behind="b2"), cluster)
     assert administered(cluster) == [CREATED, "cut", DELETED, CREATED, "heal_links", DELETED, DELETED]
     assert cluster.pristine
+
+
+def test_a_group_commits_offsets_of_each_topic_before_it_is_deleted() -> None:
+    cluster = FakeCluster()
+    handle = carried_out(RecreateTopic(topics=3, commits=True), cluster)
+    commit = f"commit {SIDE_TOPIC}-0 for {SIDE_GROUP}"
+    for deleted in [place for place, call in enumerate(cluster.calls) if call == DELETED][:-1]:
+        assert cluster.calls[deleted - 1] == commit
+    assert handle.evidence["committed"] == cluster.calls.count(commit)
 
 
 def test_where_no_topic_is_deleted_nothing_took_effect() -> None:

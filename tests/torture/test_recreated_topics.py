@@ -11,6 +11,9 @@ from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import SpecError, parse
+from images.broker.groups.group import Group
+from images.broker.groups.records import OffsetRecord, TopicPartition
+from images.broker.groups.shard import Shard
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.recreate_topic import RecreateTopic
@@ -25,6 +28,13 @@ UNREAD = [
     {"at": 1.5, "for": 5, "fault": "kill", "nodes": ["b1"]},
 ]
 """The topic is deleted while no broker reads of it, and its leader proposes b1 for the ISR."""
+
+
+def _without_tombstones(shard: Shard, record: OffsetRecord) -> None:
+    key = TopicPartition(record.topic, record.partition)
+    if record.value is not None:
+        shard.groups.setdefault(record.group, Group(record.group))
+        shard._set_offsets(record.group, ((key, record.value),))
 
 
 def outcome_of(seed: int, faults: list[dict[str, Any]], *mistakes: str) -> Outcome:
@@ -47,6 +57,26 @@ def test_a_broker_that_takes_the_new_topic_for_the_old_one_is_found(
     assert kept.validity is Validity.VALID, kept.verdicts
     assert all(injection.took_effect for injection in kept.injections)
     assert finding in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "faults"),
+    [
+        ("_replay_offset", _without_tombstones, [{"at": 6, "for": 3, "fault": "kill", "nodes": ["leader/0"]}]),
+        ("forget_topics", lambda shard, topics: None, []),
+    ],
+    ids=["tombstones are not loaded", "topics are not forgotten"],
+)
+def test_a_coordinator_that_keeps_the_offsets_of_a_deleted_topic_is_found(
+    name: str, changed: Any, faults: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = {"seed": 1, "time_limit": "18s", "partitions": 1, "workload": "groups"}
+    spec = parse(world | {"faults": [RECREATED | {"commits": True}, *faults]})
+    kept = run_in_simulation(spec)
+    assert kept.validity is Validity.VALID, kept.verdicts
+    monkeypatch.setattr(Shard, name, changed)
+    broken = run_in_simulation(spec)
+    assert "offsets-held-otherwise" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 
 
 def test_of_several_such_faults_each_leaves_no_topic_behind() -> None:

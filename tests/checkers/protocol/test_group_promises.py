@@ -250,8 +250,37 @@ def test_an_answer_has_the_committed_offsets_below_the_high_watermark() -> None:
     assert broken([*log, told(1, 5), told(2, 7)]) == []
     assert broken([*log, told(1, 7)]) == ["offsets-held-otherwise"]
     assert broken([*log, told(2, 5)]) == ["offsets-held-otherwise"]
-    deleted = event(2.5, "c1", "partition_deleted")
-    assert broken([*log, deleted, told(2, 5)]) == [], "the topic has been deleted"
+
+
+def applies(time_s: float, end: int) -> Row:
+    return event(time_s, "b1", "metadata_applied", topic="", partition=-1, log_end=end)
+
+
+BEGAN = event(0.2, "c1", "partition_changed", {"replicas": [1]}, offset=5, topic="u")
+ENDED = event(2, "c1", "partition_deleted", offset=9, topic="u")
+ANEW = event(2.5, "c1", "partition_changed", {"replicas": [1]}, offset=11, topic="u#2")
+
+
+@pytest.mark.parametrize(
+    ("told", "read_up_to", "kept"),
+    [(7, 8, True), (None, 8, True), (5, 8, False), (None, 9, True), (7, 9, False), (None, 12, True), (7, 12, False)],
+)
+def test_a_coordinator_forgets_the_offsets_of_a_topic_when_it_reads_of_its_deletion(
+    told: int | None, read_up_to: int, kept: bool
+) -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
+    answer = of_group(3, "offsets_told", 1, high_watermark=1, offsets={} if told is None else {"u-0": told})
+    found = broken([*log, ENDED, ANEW, applies(2.9, read_up_to), answer])
+    assert found == ([] if kept else ["offsets-held-otherwise"])
+
+
+@pytest.mark.parametrize(("ends", "kept"), [((BEGAN, ENDED), False), ((BEGAN, ENDED, ANEW), True), ((BEGAN,), True)])
+def test_a_new_coordinator_forgets_the_offsets_of_topics_that_are_gone(ends: tuple[Row, ...], kept: bool) -> None:
+    group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
+    loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
+    answer = of_group(4, "offsets_told", 1, 2, high_watermark=1, offsets={"u-0": 7})
+    events = [*ends, appended(1), changes(1, ["g", "u-0", 7]), applies(2.8, 20), leads(2.9, 1, 2), *loads, answer]
+    assert broken(events) == ([] if kept else ["offsets-held-otherwise"])
 
 
 @pytest.mark.parametrize(
