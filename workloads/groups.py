@@ -18,12 +18,14 @@ one; every life is a process of its own in the history, numbered from where the 
 
 A share `awkward_members` of the lives is *awkward*, as clients are that nobody tests with:
 
-- its rebalance timeout differs from its session timeout, and it prefers another of two protocols;
+- its rebalance timeout differs from its session timeout, and it prefers another of two protocols, or knows only one;
+- it is busy when a rebalance begins, and joins again late, with heartbeats until then, perhaps too late;
 - it asks for a member id that it never joins with, and says so or not: the group expects it until then;
 - in a new generation it sends a Heartbeat and a SyncGroup of the generation before;
 - it dies between JoinGroup and SyncGroup, so that its group waits for it, or sends heartbeats alone there, for longer
   than any rebalance timeout;
-- when it has stalled, it joins again under its old member id instead of committing, and then dies;
+- when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
+  and then dies;
 - it asks for a description of the group;
 - a static one that ends is removed by an administrator now and then, who names its instance.
 
@@ -77,6 +79,9 @@ _REBALANCE_SESSIONS: Final = (0.5, 1.0, 2.0)
 _ABANDON_SHARE: Final = 0.3
 _HANG_SHARE: Final = 0.2
 _REJOIN_SHARE: Final = 0.5
+_ONE_PROTOCOL_SHARE: Final = 0.3
+_BUSY_SHARE: Final = 0.2
+_BUSY_SESSIONS_MAX: Final = 2.5
 
 
 class _HungError(Exception):
@@ -220,6 +225,7 @@ class GroupsWorkload(AppendWorkload):
             timeout_s = session.session_timeout_s * awkward.choice(_REBALANCE_SESSIONS)
             session = replace(session, rebalance_timeout_s=timeout_s)
             awkward.shuffle(protocols)
+            protocols = [RANGE] if awkward.random() < _ONE_PROTOCOL_SHARE else protocols
         member = GroupMember(client, GROUP, topics, session, instance_id, protocols if share else (RANGE,))
         random = self._stream(f"groups/life-{self._lives}")
         return _MemberLifetime(process, phase, member, client, random, until_s, random.choice(_ENDS), awkward=awkward)
@@ -228,6 +234,7 @@ class GroupsWorkload(AppendWorkload):
         """Join and read, generation after generation, until the life is over."""
         try:
             while not life.over:
+                await self._finish_work(life)
                 late = self._draw_late(life)
                 if life.awkward is not None and life.awkward.random() < _ABANDON_SHARE:
                     await life.member.abandon(leave=life.awkward.random() < 1 / 2)
@@ -259,6 +266,12 @@ class GroupsWorkload(AppendWorkload):
                     await consumer.close()
         finally:
             await life.member.close()
+
+    async def _finish_work(self, life: _MemberLifetime) -> None:
+        """What an awkward member still does, now and then, when it is to join again."""
+        if life.awkward is not None and life.read is not None and life.awkward.random() < _BUSY_SHARE:
+            sessions = life.awkward.uniform(0, _BUSY_SESSIONS_MAX)
+            await life.member.dawdle(self._session.session_timeout_s * sessions)
 
     async def _start(
         self, life: _MemberLifetime, assignment: Assignment
@@ -326,6 +339,7 @@ class GroupsWorkload(AppendWorkload):
         await asyncio.sleep(self._session.session_timeout_s * sessions)
         life.member.silent = False
         if life.awkward is not None and life.awkward.random() < _REJOIN_SHARE:
+            life.member.change_preference()
             with suppress(FencedInstanceId):
                 await life.member.join()
             return
@@ -398,7 +412,7 @@ class GroupsWorkload(AppendWorkload):
         client, topic = self._client(name), self._settings.topic
         return StandaloneConsumer(
             process,
-            GroupMember(client, f"{GROUP}-{name}", (topic,), self._session),
+            partial(GroupMember, client, f"{GROUP}-{name}", (topic,), self._session),
             tuple((topic, partition) for partition in self._partitions),
             self._recorder,
             self._stream(f"groups/{name}"),

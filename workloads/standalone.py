@@ -6,11 +6,14 @@ again, each time for a few seconds, as a program that is started anew:
 - it asks where its group had committed, every other time without naming partitions: one `assign` operation for each
   partition, as of a member;
 - it polls, and after some polls commits where it stands: one `commit` operation for each partition that has moved;
+- after some lives the group has a member for a moment, as where the program subscribes instead, and a commit without a
+  generation and a request to delete the group, which are to be refused then;
 - at the end of some lives it deletes its group, once: one `forget` operation for each partition, in one request. The
   next life must begin at 0 then.
 
 One consumer is one process of the history, and the only one that uses its group, so that its operations there follow
-each other.
+each other. What is to be refused while the group has a member is recorded like the rest: the member's session may be
+over.
 """
 
 from __future__ import annotations
@@ -29,19 +32,21 @@ from workloads.lifetimes import end_of_life_s
 _LIFE_S: Final = 2.0
 _COMMIT_SHARE: Final = 0.3
 _FORGET_SHARE: Final = 0.4
+_SUBSCRIBE_SHARE: Final = 0.2
 _POLL_S: Final = 0.5
 
 
 class StandaloneConsumer:
-    """The consumer that is `process` in the history, and the only one in the group of `member`, which never joins.
+    """The consumer that is `process` in the history, and the only one in the group of its members.
 
-    `consumer` gives it a new consumer for each life, and `polled` records an answer of that.
+    `member` gives it a member of its group, `consumer` a new consumer for each life, and `polled` records an answer of
+    that.
     """
 
     def __init__(
         self,
         process: int,
-        member: GroupMember,
+        member: Callable[[], GroupMember],
         partitions: tuple[TopicPartition, ...],
         recorder: Recorder,
         random: Random,
@@ -49,7 +54,8 @@ class StandaloneConsumer:
         polled: Callable[[Consumer, CompletedFetch], Awaitable[None]],
     ) -> None:
         self._process = process
-        self._member = member
+        self._new_member = member
+        self._member = member()
         self._partitions = partitions
         self._recorder = recorder
         self._random = random
@@ -65,9 +71,26 @@ class StandaloneConsumer:
                 await self._live(consumer, end_of_life_s(self._random, _LIFE_S))
             finally:
                 await consumer.close()
+            if self._random.random() < _SUBSCRIBE_SHARE:
+                await self._subscribe()
             if self._random.random() < _FORGET_SHARE:
-                await self._change("forget", dict.fromkeys(self._partitions), self._member.delete_group)
+                await self._forget(self._member)
                 await asyncio.sleep(self._random.expovariate(1 / _LIFE_S))
+
+    async def _subscribe(self) -> None:
+        """A member for a moment, in which nobody may commit without a generation, or delete the group."""
+        member = self._new_member()
+        try:
+            await member.join()
+            start = dict.fromkeys(self._partitions, OffsetAndEpoch(0))
+            await self._change("commit", dict.fromkeys(start, 0), lambda: self._member.commit(start))
+            await self._forget(member)
+            await member.leave()
+        finally:
+            await member.close()
+
+    async def _forget(self, member: GroupMember) -> None:
+        await self._change("forget", dict.fromkeys(self._partitions), member.delete_group)
 
     async def _live(self, consumer: Consumer, until_s: float) -> None:
         committed = await self._start()
@@ -86,6 +109,7 @@ class StandaloneConsumer:
         }
         try:
             self._starts += 1
+            self._member.rebalancing.clear()  # set by commits that were refused while the group had a member
             answers = await self._member.committed(self._partitions, all_of_group=self._starts % 2 == 0)
         except BaseException:
             for index in open_operations.values():

@@ -46,13 +46,13 @@ commit-not-fenced         a coordinator takes commits of the group's current gen
 group-loaded-otherwise    a coordinator has of each group that it loads what its last record in the log says: members
                           with instance ids and timeouts, generation, leader, protocol, assignments; one without a
                           leader waits for joins
-record-of-another-member  … and that record has of each member what it said when it joined last, and a protocol that all
-                          members support
+record-of-another-member  … and that record has of each member what it said when it joined last, a protocol that all
+                          members support, and one of them as leader
 offsets-held-otherwise    the committed offsets that a coordinator has loaded, and that it has with its answers, are
                           those of the records below its high watermark, the last one of each partition, without those
                           of topics whose deletion it has read of
-request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup and OffsetCommit get the answer that the state of
-                          the group has for their sender: its member id, instance id and generation
+request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
+                          the state of the group has for their sender: its member id, instance id and generation
 group-described-otherwise DescribeGroups tells the state of the group and its members
 answer-missing            a JoinGroup or a SyncGroup is answered once the group does not let its sender wait for that
 member-removed            a member goes when it has left, when another one of its instance takes its place, at the end

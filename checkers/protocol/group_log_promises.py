@@ -115,7 +115,8 @@ def _as_loaded(detail: Mapping[str, Any] | None) -> tuple[Any, ...]:
 
 
 def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A record of a group has of its members what they said when they joined last, and a protocol that all support."""
+    """A record of a group has one of its members as leader, a protocol that all support, and of each what it said when
+    it joined last."""
     detail = event.details()
     if detail.get("error") != _NONE or "record" not in detail:
         return
@@ -132,6 +133,14 @@ def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings)
         )
     change = StoredChange(event.offset, event.log_end, event.leader_epoch, name, detail)
     groups.stored[event.offset, event.leader_epoch] = change
+    if detail["record"] and detail["leader"] is not None and detail["leader"] not in detail["record"]:
+        partition.report(
+            event,
+            "record-of-another-member",
+            event.offset,
+            f"{event.node} appended a record of the group {name} {event.at} with the leader {detail['leader']}",
+            f"its members are {', '.join(sorted(detail['record']))}",
+        )
     for member, (instance, session_ms, rebalance_ms, _assignment) in detail["record"].items():
         said = groups.identities.get(member)
         if said is None or groups.serving(event.node) is None:

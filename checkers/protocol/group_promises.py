@@ -32,6 +32,7 @@ _OVERDUE_MS: Final = 500
 _NONE, _WAITS = "none", "waits"
 _REBALANCE, _UNKNOWN_MEMBER = "rebalance_in_progress", "unknown_member_id"
 _FENCED, _ILLEGAL = "fenced_instance_id", "illegal_generation"
+_NON_EMPTY, _NOT_FOUND = "non_empty_group", "group_id_not_found"
 _OF_CONTENT: Final = frozenset({"inconsistent_group_protocol", "invalid_session_timeout"})
 """Errors of what a member wants, which the trace does not have."""
 _ANYTHING: Final = frozenset({_NONE, _WAITS})
@@ -104,6 +105,9 @@ def _answers(group: HeldGroup, detail: Mapping[str, Any]) -> frozenset[str]:
     """The answers that a request may get in this state of the group."""
     api, member, instance = detail["api"], str(detail["member"]), detail["instance"]
     holder = group.holder(instance)
+    if api == "delete":
+        occupied = group.members or group.state != EMPTY
+        return frozenset({_NON_EMPTY} if occupied else {_NONE, _NOT_FOUND})
     if api == "join":
         return _answers_to_join(group, member, instance, holder)
     if api == "leave":

@@ -124,7 +124,7 @@ class GroupMember:
         self.group = group
         self.instance_id = instance_id
         self._topics = topics
-        self._protocols = protocols
+        self._protocols = tuple(protocols)
         self._settings = settings
         self._id = ""
         self._generation = -1
@@ -250,12 +250,16 @@ class GroupMember:
         await self._ask(_COORDINATOR, late)
 
     async def dawdle(self, duration_s: float) -> None:
-        """Send heartbeats and nothing else, as a member that is slow between JoinGroup and SyncGroup."""
+        """Send heartbeats and nothing else, as a member that is slow to join or to send SyncGroup."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + duration_s
         while loop.time() < until_s:
             await asyncio.sleep(self._settings.heartbeat_interval_s)
             await self._ask(_HEARTBEAT, self._heartbeat_request(self._generation))
+
+    def change_preference(self) -> None:
+        """Prefer the protocol from the next join on that came last until now."""
+        self._protocols = self._protocols[::-1]
 
     async def describe(self) -> None:
         """Ask for the state of the group, as an administrator does who looks at it."""

@@ -121,6 +121,13 @@ def check_commit(
     return _renew_session(group, caller.member_id, now_ms), ErrorCode.none
 
 
+def check_deletion(group: Group | None) -> ErrorCode:
+    """Check whether the group can be deleted: it exists, and has no members."""
+    if group is None:
+        return ErrorCode.group_id_not_found
+    return ErrorCode.none if group.state is GroupState.EMPTY else ErrorCode.non_empty_group
+
+
 def _renew_session(group: Group, member_id: str, now_ms: int) -> Group:
     member = group.member(member_id)
     return group if member is None else group.with_member(member._replace(last_contact_ms=now_ms))

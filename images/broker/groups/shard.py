@@ -42,7 +42,7 @@ from images.broker.groups.group import (
     StoreReplacement,
     SyncAnswer,
 )
-from images.broker.groups.membership import next_deadline_ms, on_tick
+from images.broker.groups.membership import check_deletion, next_deadline_ms, on_tick
 from images.broker.groups.rebalance import generation_record, generation_stored, replacement_stored, stored
 from images.broker.groups.records import (
     GroupRecord,
@@ -404,15 +404,14 @@ class Shard:
         GROUP_ID_NOT_FOUND on account of another deletion waits until that one is committed.
         """
         self._apply_committed_offsets()
-        group = self.groups.get(name)
         uncommitted = [change for change in self._uncommitted if change.group == name]
-        if group is None:
-            error = ErrorCode.none
-            if uncommitted:
-                error = await self._wait_until_committed(uncommitted[-1].append_result)
-            return ErrorCode.group_id_not_found if error is ErrorCode.none else error
-        if group.state is not GroupState.EMPTY:
-            return ErrorCode.non_empty_group
+        error = check_deletion(self.groups.get(name))
+        self.judged(name, "delete", error, {"member": "", "instance": None})
+        if error is ErrorCode.group_id_not_found and uncommitted:
+            waited = await self._wait_until_committed(uncommitted[-1].append_result)
+            return error if waited is ErrorCode.none else waited
+        if error is not ErrorCode.none:
+            return error
         keys = dict.fromkeys(self._offsets.get(name, {}))
         keys.update((key, None) for change in uncommitted for key, _ in change.offsets or ())
         tombstones = [encode_offset(name, key.topic, key.partition, None) for key in keys]

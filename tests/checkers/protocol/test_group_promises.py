@@ -252,6 +252,21 @@ def test_an_answer_has_the_committed_offsets_below_the_high_watermark() -> None:
     assert broken([*log, told(2, 5)]) == ["offsets-held-otherwise"]
 
 
+@pytest.mark.parametrize(
+    ("state", "error", "kept"),
+    [
+        (STABLE, "non_empty_group", True),
+        (STABLE, "none", False),
+        (PREPARING, "none", False),
+        (SERVES, "none", True),
+        (SERVES, "group_id_not_found", True),
+        (SERVES, "non_empty_group", False),
+    ],
+)
+def test_only_a_group_without_members_is_deleted(state: tuple[Row, ...], error: str, kept: bool) -> None:
+    assert broken([*state, asks(2.1, "delete", error, "")]) == ([] if kept else ["request-misjudged"])
+
+
 def applies(time_s: float, end: int) -> Row:
     return event(time_s, "b1", "metadata_applied", topic="", partition=-1, log_end=end)
 
@@ -290,6 +305,13 @@ def test_a_record_has_of_a_member_what_that_said(said: list[Any], kept: bool) ->
     joined = joins(1, M, known=False, instance="i")
     record = stored(1, {M: [*said, ""]}, leader=None)
     assert broken([*SERVES, joined, record]) == ([] if kept else ["record-of-another-member"])
+
+
+@pytest.mark.parametrize(("leader", "kept"), [(M, True), (None, True), (N, False)])
+def test_the_leader_in_a_record_is_a_member(leader: str | None, kept: bool) -> None:
+    record = stored(1, {M: [None, 3_000, 2_000, ""]}, leader=leader)
+    found = broken([*SERVES, joins(1, M, known=False), asks(1.2, "sync", "waits", assigned={M: ""}), record])
+    assert ("record-of-another-member" in found) is not kept
 
 
 def test_who_does_not_wait_any_more_has_its_answer() -> None:
