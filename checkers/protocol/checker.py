@@ -51,6 +51,9 @@ record-of-another-member  … and that record has of each member what it said wh
 offsets-held-otherwise    the committed offsets that a coordinator has loaded, and that it has with its answers, are
                           those of the records below its high watermark, the last one of each partition, without those
                           of topics whose deletion it has read of
+tombstone-missing         … and those are deleted from its log before it has one of the next topic of the name
+empty-group-unrecorded    that a group has no members any more is in its log
+member-id-repeated        a new member gets an id that nobody had before
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
                           the state of the group has for their sender: its member id, instance id and generation
 group-described-otherwise DescribeGroups tells the state of the group and its members

@@ -58,7 +58,7 @@ def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event:
     _forget_deleted(cluster, event, coordinator)
     for name, detail in coordinator.loaded.items():
         group = coordinator.groups[name] = HeldGroup(str(detail["state"]), int(detail["generation"]))
-        group.since_ms = coordinator.at_ms
+        group.since_ms, group.recorded = coordinator.at_ms, group.generation
         for member, (instance, session_ms, rebalance_ms, _assignment) in detail["record"].items():
             identity = partition.groups.identities.setdefault(member, Identity(instance, session_ms, rebalance_ms))
             group.members[member] = HeldMember(identity, "", coordinator.at_ms)
@@ -118,9 +118,12 @@ def _group_storing(partition: PartitionState, event: TraceRow, _: CheckSettings)
     """A record of a group has one of its members as leader, a protocol that all support, and of each what it said when
     it joined last."""
     detail = event.details()
+    groups, name = partition.groups, str(detail["group"])
+    coordinator = groups.serving(event.node)
+    if coordinator is not None and name in coordinator.groups:
+        coordinator.groups[name].recorded = int(detail["generation"])
     if detail.get("error") != _NONE or "record" not in detail:
         return
-    groups, name = partition.groups, str(detail["group"])
     if detail["leader"] is None:
         _check_number(partition, event, name, int(detail["generation"]))
     elif (name, int(detail["generation"])) not in groups.assigned and groups.serving(event.node) is not None:
@@ -184,10 +187,32 @@ def _offsets_storing(cluster: ClusterState, partition: PartitionState, event: Tr
     if coordinator is None:
         return
     _forget_deleted(cluster, event, coordinator)
+    _check_tombstones(partition, event, coordinator, changes)
     coordinator.uncommitted.append((event.log_end, changes))
     for group in (group for group, key, _ in changes if key is None):
-        coordinator.groups.pop(group, None)
+        deleted = coordinator.groups.pop(group, None)
         partition.groups.begun.pop(group, None)
+        if deleted is not None:
+            partition.groups.forget_assigned(group, deleted.generation)
+
+
+def _check_tombstones(
+    partition: PartitionState, event: TraceRow, coordinator: Coordinator, changes: list[list[Any]]
+) -> None:
+    """The offsets of a deleted topic are deleted from the log before it has any of the next topic of its name."""
+    for group, key, offset in changes:
+        if key is None:
+            coordinator.owed = {owed for owed in coordinator.owed if owed[0] != group}
+        elif (group, key) in coordinator.owed:
+            coordinator.owed.remove((group, key))
+            if offset is not None:
+                partition.report(
+                    event,
+                    "tombstone-missing",
+                    event.offset,
+                    f"{event.node} appended the offset {offset} of {key}, committed by the group {group}, {event.at}",
+                    "an offset of a deleted topic of that name stands before it, and no tombstone between them",
+                )
 
 
 def _topic_changed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:

@@ -36,6 +36,7 @@ _NON_EMPTY, _NOT_FOUND = "non_empty_group", "group_id_not_found"
 _OF_CONTENT: Final = frozenset({"inconsistent_group_protocol", "invalid_session_timeout"})
 """Errors of what a member wants, which the trace does not have."""
 _ANYTHING: Final = frozenset({_NONE, _WAITS})
+_NEW_MEMBER: Final = _ANYTHING | {"member_id_required"}
 
 
 # ---- requests --------------------------------------------------------------------------------------------------------
@@ -49,6 +50,7 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
     name, api, error, at_ms = str(detail["group"]), detail["api"], str(detail["error"]), int(detail["at_ms"])
     group = coordinator.groups.setdefault(name, HeldGroup())
     _check_overdue(partition, event, coordinator, at_ms)
+    _check_recorded(partition, event, name, group)
     _check_open(partition, event, group, detail)
     if api == "describe":
         _check_description(partition, event, group, detail)
@@ -64,7 +66,37 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
             f"{event.at}",
             f"as the group was ({_described(group)}) it had to be {' or '.join(sorted(wanted))}",
         )
+    _check_new_id(partition, event, detail)
     _learn(partition, group, detail)
+
+
+def _check_new_id(partition: PartitionState, event: TraceRow, detail: Mapping[str, Any]) -> None:
+    """A client that joins without a member id gets one that nobody had before."""
+    if detail["api"] != "join" or detail["member"] or detail["error"] not in _NEW_MEMBER:
+        return
+    given, known = str(detail["as"]), partition.groups.member_ids
+    if given in known:
+        partition.report(
+            event,
+            "member-id-repeated",
+            event.log_end,
+            f"{event.node} gave a new member of the group {detail['group']} the id {given} {event.at}",
+            "another one had got it before",
+        )
+    known.add(given)
+
+
+def _check_recorded(partition: PartitionState, event: TraceRow, name: str, group: HeldGroup) -> None:
+    """That a group has no members any more is in its log, with the generation of that."""
+    if group.state == EMPTY and group.generation != group.recorded:
+        group.recorded = group.generation
+        partition.report(
+            event,
+            "empty-group-unrecorded",
+            event.log_end,
+            f"{event.node} has the group {name} {event.at}: {_described(group)}",
+            "it has appended no record of that: for the next coordinator the group still has members",
+        )
 
 
 def _check_open(partition: PartitionState, event: TraceRow, group: HeldGroup, detail: Mapping[str, Any]) -> None:
@@ -221,9 +253,10 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
         return
     name, at_ms = str(detail["group"]), int(detail["at_ms"])
     _check_overdue(partition, event, coordinator, at_ms)
+    _check_recorded(partition, event, name, coordinator.groups.get(name, HeldGroup()))
     before = coordinator.groups.get(name, HeldGroup())
     after = HeldGroup(str(detail["state"]), int(detail["generation"]), bool(detail["storing"]))
-    after.pending = before.pending
+    after.pending, after.recorded = before.pending, before.recorded
     for member_id, wait in detail["members"].items():
         known = before.members.get(member_id)
         identity = partition.groups.identities.get(member_id, Identity(None, 0, 0))

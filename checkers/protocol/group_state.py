@@ -64,6 +64,8 @@ class HeldGroup:
     """Members whose LeaveGroup was accepted."""
     overdue_ms: int = 0
     """Time in which the coordinator could have ended a rebalance that has lasted too long."""
+    recorded: int = 0
+    """The generation in the last record that was loaded, or whose append was tried."""
 
     def holder(self, instance: str | None) -> str | None:
         """The member with this instance id."""
@@ -97,6 +99,8 @@ class Coordinator:
     """(end, changes) of the records above it."""
     metadata_end: int = 0
     """Of the metadata that it has applied: topics that were deleted before are forgotten."""
+    owed: set[tuple[str, str]] = field(default_factory=set)
+    """(Group, partition) of forgotten offsets that its log has, without a tombstone yet."""
 
     def commit(self, high_watermark: int) -> None:
         """Apply the changes of offsets that are below the high watermark."""
@@ -110,9 +114,13 @@ class Coordinator:
         deleted = frozenset(topics)
         if not deleted:
             return
-        for of_group in (self.offsets or {}).values():
+        for group, key, offset in (change for _, changes in self.uncommitted for change in changes):
+            if key is not None and offset is not None and topic_of(key) in deleted:
+                self.owed.add((group, key))
+        for group, of_group in (self.offsets or {}).items():
             for key in [key for key in of_group if topic_of(key) in deleted]:
                 del of_group[key]
+                self.owed.add((group, key))
         self.uncommitted = [
             (end, [change for change in changes if change[1] is None or topic_of(change[1]) not in deleted])
             for end, changes in self.uncommitted
@@ -149,8 +157,15 @@ class GroupsState:
     """(base offset, leader epoch) → what was appended there."""
     assigned: dict[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
     """(Group, generation) → the assignments in the SyncGroup of its leader."""
+    member_ids: set[str] = field(default_factory=set)
+    """Those that coordinators gave to clients without one."""
     begun: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """Group → (leader epoch, generation) of each that began."""
+
+    def forget_assigned(self, group: str, generation: int) -> None:
+        """A deleted group had come to this generation; one of its name begins again."""
+        for key in [key for key in self.assigned if key[0] == group and key[1] <= generation]:
+            del self.assigned[key]
 
     def serving(self, node: str) -> Coordinator | None:
         """The coordinator on this node, once it has loaded its log."""

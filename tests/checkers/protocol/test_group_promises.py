@@ -199,6 +199,16 @@ def test_a_member_gets_what_the_leader_has_assigned_to_it(member: str, assignmen
     assert broken([*STABLE, assigned, told]) == ([] if kept else ["assignment-told-otherwise"])
 
 
+def test_a_group_that_was_deleted_begins_with_new_assignments() -> None:
+    deleted = [asks(2, "leave", "none"), asks(2, "leave", "none", N), becomes(2, "Empty", 2)]
+    deleted += [appended(1), stored(1, {}, 2, leader=None), appended(2), changes(2, ["g", None, None])]
+    again = [joins(3, "o", known=False), becomes(3, "CompletingRebalance", o="")]
+    again += [asks(3, "sync", "waits", "o", assigned={"o": "ef"}), becomes(3, "Stable", o="")]
+    assigned = of_group(3, "group_assigned", generation=1, members={"o": "ef"})
+    told = of_group(3, "assignment_told", generation=1, members={"o": "ef"})
+    assert broken([*STABLE, *deleted, *again, assigned, told]) == []
+
+
 RECORD = {M: ["i", 3_000, 2_000, "ab"]}
 
 
@@ -287,6 +297,29 @@ def test_a_coordinator_forgets_the_offsets_of_a_topic_when_it_reads_of_its_delet
     answer = of_group(3, "offsets_told", 1, high_watermark=1, offsets={} if told is None else {"u-0": told})
     found = broken([*log, ENDED, ANEW, applies(2.9, read_up_to), answer])
     assert found == ([] if kept else ["offsets-held-otherwise"])
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"), [(["g", "u-0", None], True), (["g", None, None], True), (["g", "u-1", None], False)]
+)
+def test_a_tombstone_stands_before_offsets_of_the_next_topic(between: list[Any], kept: bool) -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, ANEW, applies(2.9, 12)]
+    anew = [appended(2), changes(2, between), appended(3), changes(3, ["g", "u-0", 4])]
+    assert broken([*log, *anew]) == ([] if kept else ["tombstone-missing"])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_that_a_group_is_empty_is_recorded(recorded: bool) -> None:
+    left = [*STABLE, asks(2, "leave", "none"), asks(2, "leave", "none", N), becomes(2, "Empty", 2)]
+    record = [appended(1), stored(1, {}, 2, leader=None)] if recorded else []
+    later = asks(3, "heartbeat", "unknown_member_id")
+    assert broken([*left, *record, later]) == ([] if recorded else ["empty-group-unrecorded"])
+
+
+def test_no_member_id_is_given_twice() -> None:
+    assert broken([*SERVES, joins(1, M, known=False, error="member_id_required"), joins(1, M)]) == []
+    twice = [joins(1, M, known=False, error="member_id_required") for _ in range(2)]
+    assert broken([*SERVES, *twice]) == ["member-id-repeated"]
 
 
 @pytest.mark.parametrize(("ends", "kept"), [((BEGAN, ENDED), False), ((BEGAN, ENDED, ANEW), True), ((BEGAN,), True)])
