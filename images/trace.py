@@ -105,7 +105,8 @@ group_loaded              leader      … before that, of each group: log_end, h
                                       on its own clock, generation, leader, protocol, record {id: [instance id, session
                                       timeout in ms, rebalance timeout in ms, assignment]}
 group_request             leader      … log_end, high_watermark, when it judges a request of a member; detail: group,
-                                      api (join, sync, heartbeat, leave, commit, describe), error that it is answered
+                                      api (join, sync, heartbeat, leave, commit, describe,
+                                      delete), error that it is answered
                                       with at once, or waits, at_ms on its own clock, member, instance, said=generation
                                       that it gave; of a join as=member id that it has now, session_ms,
                                       rebalance_ms, protocols, told if answered at once; of a sync assigned

@@ -155,18 +155,29 @@ def test_the_same_seed_of_late_commits_ends_in_the_same_digest(late: Outcome) ->
 AWKWARD = {**SPEC, "clients": {"awkward_members": 1, "static_members": 0.3, "consumer_life": 4}}
 
 
+def _answers(outcome: Outcome) -> set[tuple[str, str, bool]]:
+    """Each API with an error that coordinators answered, and whether the request named an instance."""
+    assert outcome.directory is not None
+    trace = pq.read_table(Path(outcome.directory) / "trace.parquet")
+    details = trace.filter(pc.field("kind") == "group_request").column("detail").to_pylist()
+    requests = [json.loads(detail) for detail in details]
+    return {(request["api"], request["error"], request["instance"] is not None) for request in requests}
+
+
 def test_awkward_members_take_the_paths_that_others_leave_out(tmp_path: Path) -> None:
     outcome = run_in_simulation(parse(AWKWARD), tmp_path)
     assert outcome.validity is Validity.VALID, outcome.verdicts
-    assert outcome.directory is not None
-    trace = pq.read_table(Path(outcome.directory) / "trace.parquet")
-    answers: set[tuple[str, str, bool]] = set()
-    for row in trace.filter(pc.field("kind") == "group_request").column("detail").to_pylist():
-        request = json.loads(row)
-        answers.add((request["api"], request["error"], request["instance"] is not None))
+    answers = _answers(outcome)
     assert {("heartbeat", "illegal_generation", False), ("sync", "illegal_generation", False)} <= answers
     assert {("leave", "none", False), ("leave", "none", True)} <= answers
     assert run_in_simulation(parse(AWKWARD)).digest == outcome.digest
+
+
+def test_while_the_group_of_a_standalone_consumer_has_a_member_nobody_deletes_it(tmp_path: Path) -> None:
+    outcome = run_in_simulation(parse({**SPEC, "clients": {"standalone_consumers": 2}}), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    refused = {("delete", "non_empty_group", False), ("commit", "unknown_member_id", False)}
+    assert refused | {("delete", "none", False)} <= _answers(outcome)
 
 
 def test_a_member_that_the_group_forgot_commits_nothing_to_an_empty_group() -> None:
