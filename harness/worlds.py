@@ -121,7 +121,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(27, "clients.static_members", (0.0, 0.5, 1.0), workload="groups"),
     Dimension(28, "clients.standalone_consumers", (0, 1, 2), workload="groups"),
     Dimension(57, "clients.late_commits", (0.0, 0.3, 1.0), workload="groups"),
-    Dimension(59, "clients.awkward_members", (0.0, 0.3, 1.0), workload="groups"),
+    Dimension(59, "clients.awkward_members", (0.0, 0.3, 1.0), weights={1.0: 3.0}, workload="groups"),
     Dimension(29, "clients.time_readers", (0, 1, 2)),
     Dimension(25, "clients.idle_partitions", (0, 1, 2)),
     Dimension(26, "clients.written_share", (1.0, 0.2, 0.5)),
