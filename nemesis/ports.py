@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 Evidence = Mapping[str, float]
 """Measurements: messages held, bytes lost, seconds frozen … A fault declares which of them must be positive."""
@@ -168,6 +168,24 @@ class AdminResult(NamedTuple):
     """Another node was asked, too, and did not answer: the request may still take effect, even a second time."""
 
 
+@dataclass(slots=True)
+class AdminRequest:
+    """A change of the metadata that the administrator asked for, once, and what it was told."""
+
+    change: str
+    """`create`, `delete`, `configure`, `reassign`, `cancel` or `elect`."""
+    topic: str
+    partition: int
+    """-1 for all partitions of the topic."""
+    wanted: Any
+    """Of a reassignment the ids of the replicas, of a configuration [key, value]; else None."""
+    began_ns: int
+    ended_ns: int | None = None
+    """None until there is a result, and for ever where nobody waited for that."""
+    outcome: str = UNANSWERED
+    in_doubt: bool = True
+
+
 class PartitionView(NamedTuple):
     """A partition as metadata shows it."""
 
@@ -186,6 +204,10 @@ class ClusterView(NamedTuple):
 
 class ClusterAdmin(Protocol):
     """An administrator of the cluster under test, over Kafka's protocol."""
+
+    @property
+    def requests(self) -> Sequence[AdminRequest]:
+        """The changes of the metadata that were asked for so far."""
 
     async def describe(self, topic: str) -> ClusterView | None:
         """The cluster and the partitions of a topic, as some broker shows them; None when none answers."""

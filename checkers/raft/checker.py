@@ -41,6 +41,9 @@ kept-fenced                 … and its first heartbeat after that unfences it
 fenced-late                 a broker whose session is over is fenced before many other changes are made
 fenced-in-session           a broker is fenced as silent once a session has passed without a heartbeat, and since the
                             controller took charge
+change-unasked              a change that is made upon an administrator's request alone belongs to one that was answered
+                            as done, and is made once, or to one whose answer was lost
+answered-undone             what is answered as done to an administrator has been decided
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: from the beginning of such a fault against a controller on, a violation is `unknown`.
@@ -65,6 +68,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import lied_since, nodes_of_family
+from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
 from checkers.tables import TraceRow, trace_rows
@@ -73,7 +77,7 @@ from checkers.violations import unknown_verdict
 from workloads.columns import NEVER
 
 NAME = "raft"
-RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.SETTINGS})
+RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.RECOVERY, EvidencePart.SETTINGS})
 _SHOWN_OF_A_KIND = 3
 _DECISIONS_ALONE = Finding(
     "decisions-alone",
@@ -442,6 +446,7 @@ def check(evidence: RunEvidence) -> Verdict:
             whole=not evidence.settings.script_topics,
             wrong_clocks=nodes_of_family(evidence.faults, "clock"),
         )
+        raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings.side_topics)
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

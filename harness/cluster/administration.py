@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
 from kio.schema.create_topics.v7 import request as creating
@@ -36,11 +36,18 @@ from harness.cluster.layout import Layout
 from images.wire.batch import build
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.negotiation import NegotiatedConnection, UnsupportedVersion
-from nemesis.ports import DONE, UNANSWERED, AdminResult, ClusterView, PartitionView
+from nemesis.ports import DONE, UNANSWERED, AdminRequest, AdminResult, ClusterView, PartitionView
 from workloads.clients.native import Client
 
 ANSWER_LIMIT_S = 1.0
 _METADATA = "__cluster_metadata"
+_DESCRIBE_QUORUM: Final = describing_quorum.DescribeQuorumRequest(
+    topics=(
+        describing_quorum.TopicData(
+            topic_name=_METADATA, partitions=(describing_quorum.PartitionData(partition_index=0),)
+        ),
+    )
+)
 _TOPIC, _SET, _PREFERRED = 2, 0, 0
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _NO_GENERATION, _NO_EPOCH = -1, -1
@@ -69,10 +76,18 @@ class Administration:
     """Implements `nemesis.ports.ClusterAdmin`; a connection a request."""
 
     def __init__(
-        self, layout: Layout, *, negotiate_versions: bool = False, unix_ms: Callable[[], int] = _loop_ms
+        self,
+        layout: Layout,
+        now_ns: Callable[[], int],
+        *,
+        negotiate_versions: bool = False,
+        unix_ms: Callable[[], int] = _loop_ms,
     ) -> None:
-        """With `negotiate_versions` for brokers that may be of another release: connections begin with ApiVersions.
-        `unix_ms` is the clock of records' timestamps."""
+        """`now_ns` gives the true time since the run began. With `negotiate_versions` for brokers that may be of
+        another release: connections begin with ApiVersions. `unix_ms` is the clock of records' timestamps."""
+        self.requests: list[AdminRequest] = []
+        """The changes of the metadata that were asked for so far."""
+        self._now_ns = now_ns
         self._unix_ms = unix_ms
         self._open = NegotiatedConnection.open if negotiate_versions else Connection.open
         self._addresses = {node.name: (node.host, node.port) for node in layout.brokers}
@@ -141,27 +156,26 @@ class Administration:
         """AlterPartitionReassignments; None cancels."""
         target = None if replicas is None else tuple(self._ids[replica] for replica in replicas)
         moved = reassigning.ReassignablePartition(partition_index=partition, replicas=target)
-        reply = await self._ask(
-            reassigning.AlterPartitionReassignmentsRequest(
-                timeout=_TIMEOUT, topics=(reassigning.ReassignableTopic(name=topic, partitions=(moved,)),)
-            )
+        request = reassigning.AlterPartitionReassignmentsRequest(
+            timeout=_TIMEOUT, topics=(reassigning.ReassignableTopic(name=topic, partitions=(moved,)),)
         )
-        return _answered(reply, lambda answer: answer.responses[0].partitions[0])
+        asked = self._asked("cancel" if target is None else "reassign", topic, partition, target and list(target))
+        return await self._change(asked, request, lambda answer: answer.responses[0].partitions[0])
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """ElectLeaders."""
         wanted = electing.TopicPartitions(topic=topic, partitions=(partition,))
-        reply = await self._ask(
-            electing.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=(wanted,), timeout=_TIMEOUT)
-        )
-        return _answered(reply, lambda answer: answer.replica_election_results[0].partition_result[0])
+        request = electing.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=(wanted,), timeout=_TIMEOUT)
+        asked = self._asked("elect", topic, partition)
+        return await self._change(asked, request, lambda answer: answer.replica_election_results[0].partition_result[0])
 
     async def configure(self, topic: str, name: str, value: str) -> AdminResult:
         """IncrementalAlterConfigs."""
         entry = configuring.AlterableConfig(name=name, config_operation=_SET, value=value)
         resource = configuring.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
-        reply = await self._ask(configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False))
-        return _answered(reply, lambda answer: answer.responses[0])
+        request = configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+        asked = self._asked("configure", topic, wanted=[name, value])
+        return await self._change(asked, request, lambda answer: answer.responses[0])
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         """ListOffsets, of the start and of the latest offset."""
@@ -196,14 +210,14 @@ class Administration:
         wanted = creating.CreatableTopic(
             name=topic, num_partitions=1, replication_factor=replicas, assignments=(), configs=()
         )
-        reply = await self._ask(creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT))
-        return _answered(reply, lambda answer: answer.topics[0])
+        request = creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT)
+        return await self._change(self._asked("create", topic), request, lambda answer: answer.topics[0])
 
     async def delete_topic(self, topic: str) -> AdminResult:
         """DeleteTopics."""
         wanted = removing.DeleteTopicState(name=topic, topic_id=None)
-        reply = await self._ask(removing.DeleteTopicsRequest(topics=(wanted,), timeout=_TIMEOUT))
-        return _answered(reply, lambda answer: answer.responses[0])
+        request = removing.DeleteTopicsRequest(topics=(wanted,), timeout=_TIMEOUT)
+        return await self._change(self._asked("delete", topic), request, lambda answer: answer.responses[0])
 
     async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
         """Produce, of a batch without a producer id."""
@@ -246,30 +260,37 @@ class Administration:
 
     async def controller(self) -> str | None:
         """The active controller, as it answers any broker; None when no broker gets its answer."""
-        reply = await self._quorum()
-        return self._names.get(reply.leader_id) if reply is not None else None
+        quorum = _quorum_in((await self._ask(_DESCRIBE_QUORUM)).answer)
+        return self._names.get(quorum.leader_id) if quorum is not None else None
 
     async def move_controller(self) -> AdminResult:
-        """EndQuorumEpoch, sent to the leader of the quorum."""
-        quorum = await self._quorum()
-        name = self._names.get(quorum.leader_id) if quorum is not None else None
-        if quorum is None or name not in self._controllers:
+        """EndQuorumEpoch, sent to the leader of the quorum. The controllers are asked which it is: what a broker passes
+        on to it waits for the changes that were passed on before."""
+        for address in self._controllers.values():
+            quorum = _quorum_in((await self._call(address, _DESCRIBE_QUORUM)).answer)
+            if quorum is not None:
+                break
+        else:
             return AdminResult(UNANSWERED)
         partition = ending.PartitionData(
             partition_index=0, leader_id=quorum.leader_id, leader_epoch=quorum.leader_epoch, preferred_candidates=()
         )
         topic = ending.TopicData(topic_name=_METADATA, partitions=(partition,))
         request = ending.EndQuorumEpochRequest(cluster_id=None, topics=(topic,), leader_endpoints=())
-        reply = await self._call(self._controllers[name], request)
+        reply = await self._call(address, request)
         return _answered(reply, lambda answer: answer.topics[0].partitions[0] if answer.topics else None)
 
-    async def _quorum(self) -> Any:
-        """DescribeQuorum: the metadata partition's part of the answer, when there is a leader; else None."""
-        partition = describing_quorum.PartitionData(partition_index=0)
-        topic = describing_quorum.TopicData(topic_name=_METADATA, partitions=(partition,))
-        answer = (await self._ask(describing_quorum.DescribeQuorumRequest(topics=(topic,)))).answer
-        reply = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
-        return reply if reply is not None and reply.error_code is ErrorCode.none else None
+    def _asked(self, change: str, topic: str, partition: int = -1, wanted: Any = None) -> AdminRequest:
+        """A change of the metadata, about to be asked for."""
+        asked = AdminRequest(change, topic, partition, wanted, self._now_ns())
+        self.requests.append(asked)
+        return asked
+
+    async def _change(self, asked: AdminRequest, request: Any, result: Callable[[Any], Any]) -> AdminResult:
+        """Ask for a change of the metadata, and note what comes of it."""
+        told = _answered(await self._ask(request), result)
+        asked.outcome, asked.in_doubt, asked.ended_ns = told.outcome, told.in_doubt, self._now_ns()
+        return told
 
     async def _ask(self, request: Any) -> _Reply:
         """The first broker's answer that is one."""
@@ -296,6 +317,12 @@ class Administration:
             return _Reply(None, in_doubt=True)
         finally:
             connection.close()
+
+
+def _quorum_in(answer: Any) -> Any:
+    """The metadata partition's part of an answer to DescribeQuorum, when there is a leader; else None."""
+    reply = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
+    return reply if reply is not None and reply.error_code is ErrorCode.none else None
 
 
 def _controller_did_not_answer(answer: Any) -> bool:

@@ -108,7 +108,7 @@ class SimDeployment:
         self._listener = listener
         self._leaders: dict[tuple[str, int], int] = {}
         self._names = {node.node_id: node.name for node in layout.nodes}
-        self._admin = Administration(layout)
+        self._admin = Administration(layout, self.now_ns)
         self._exits: list[Crash] = []
         self._deduplicator = TraceDeduplicator()
         self._controller: str | None = None

@@ -292,6 +292,7 @@ class RunSession:
                 "trace": self._directory.events_traced,
                 "faults": self._directory.faults_recorded,
             }
+            self._recovery["requests"] = [asdict(request) for request in deployment.admin.requests]
             self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
             self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
             self._directory.write_recovery(self._recovery)

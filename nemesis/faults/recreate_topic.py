@@ -6,6 +6,9 @@ topic of the run cannot be deleted, since everything that clients see rests on i
 *side topic*, with one partition and as many replicas as those of the run have. Clients know nothing of it: what becomes
 of its records is checked against the protocol trace alone, topic by topic (`CheckSettings.side_topics`).
 
+A broker passes what an administrator asks for on to the controller. Where the answer is lost, the broker does not know
+whether it was done, and may say nothing else (`answers`).
+
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. Several
 of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
@@ -17,14 +20,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from enum import StrEnum
+from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import Reassign, recorded, until_done
 from nemesis.faults.fault import Family, Fault
+from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, SIDE_GROUP, SIDE_TOPIC, AdminResult, KeepUnsynced, both_ways
+from nemesis.ports import (
+    DONE,
+    SIDE_GROUP,
+    SIDE_TOPIC,
+    AdminResult,
+    EnvironmentCapability,
+    KeepUnsynced,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    both_ways,
+    one_way,
+)
 
 _TOPICS_MAX = 4
 """Of a fault that is drawn."""
@@ -43,6 +60,19 @@ _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
 """Of a topic until it is deleted."""
 _NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
+_CREATE_TOPICS: Final = 19
+_DELETE_TOPICS: Final = 20
+_ANSWERS_LOST_SHARE: Final = 0.5
+_RESIGNS_WITHIN_S: Final = 0.05
+
+
+class LostAnswer(StrEnum):
+    """How the broker that passes a request on loses the answer."""
+
+    DROPPED = "dropped"
+    """The controller's answer does not arrive, and the connection breaks."""
+    DEPOSED = "deposed"
+    """The controller has handed the change to the others, and resigns before it knows that they have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +87,7 @@ class RecreateTopic(Fault):
     name: ClassVar[str] = "recreate-topic"
     number: ClassVar[int] = 9
     family: ClassVar[Family] = Reassign.family
-    proof: ClassVar[tuple[str, ...]] = ("deleted",)
+    proof: ClassVar[tuple[str, ...]] = ("deleted", "intercepted")
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 
@@ -69,6 +99,8 @@ class RecreateTopic(Fault):
     """The unsynced writes that it keeps when it loses its power; without it, it is killed."""
     behind: str | None = None
     """The broker that is cut off from the controllers meanwhile; without it none is."""
+    answers: LostAnswer | None = None
+    """How the answers to the administrator are lost; without it none is."""
     commits: bool = False
     """Whether a group commits offsets of the topic before it is deleted."""
     patience_ms: float = 2_000.0
@@ -80,12 +112,16 @@ class RecreateTopic(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Two topics or more, two of three with commits; with a victim in every other draw of runs that have any; where
-        controllers are nodes of their own, with a broker that is behind in one of three."""
-        fault = cls._draw_topics(draws)
+        controllers are nodes of their own, with a broker that is behind in one of three. The answers are lost in every
+        other draw."""
+        fault = cls._of_nodes(draws)
+        possible = [each for each in LostAnswer if _needed(each).isdisjoint(draws.cluster.unsupported)]
+        if possible and draws.cluster.controllers and draws.random.random() < _ANSWERS_LOST_SHARE:
+            fault = replace(fault, answers=draws.random.choice(possible))
         return replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
 
     @classmethod
-    def _draw_topics(cls, draws: Draws) -> Self:
+    def _of_nodes(cls, draws: Draws) -> Self:
         fault, random = cls(draws.random.randint(2, _TOPICS_MAX), patience_ms=draws.patience_ms), draws.random
         if draws.cluster.controllers and random.random() < _BEHIND_SHARE:
             return replace(fault, behind=draws.broker())
@@ -116,7 +152,8 @@ class RecreateTopic(Fault):
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
         reconnect: Callable[[], Awaitable[None]] | None = None
         for number in range(self.topics):
-            if (await recorded(answers, admin.create_topic(SIDE_TOPIC, replicas))).outcome == DONE:
+            created = self._asked(handle, _CREATE_TOPICS, lambda: admin.create_topic(SIDE_TOPIC, replicas))
+            if (await recorded(answers, created)).outcome == DONE:
                 handle.count_evidence("created")
             if reconnect is not None:
                 await handle.sleep(random.random() ** 2 * patience_s)
@@ -133,9 +170,30 @@ class RecreateTopic(Fault):
             if self.commits:
                 await self._commit(handle)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
-            await recorded(answers, delete())
+            await recorded(answers, self._asked(handle, _DELETE_TOPICS, delete))
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
+
+    async def _asked(self, handle: FaultHandle, api: int, request: Callable[[], Awaitable[AdminResult]]) -> AdminResult:
+        """The answer to a request of this API, which a broker passes on and loses the first answer to."""
+        if self.answers is None:
+            return await request()
+        brokers, controllers = handle.cluster.brokers, handle.cluster.controllers
+        if self.answers is LostAnswer.DROPPED:
+            dropped = MessageRule(api, MessagePart.RESPONSE, MessageEffect.DROP)
+            let_pass, _ = await handle.intercept(one_way(brokers, controllers), dropped)
+            answer = await request()
+        else:
+            held = MessageRule(API_KEYS[NodeRequest.FETCH], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
+            let_pass, _ = await handle.intercept(one_way(controllers, controllers), held)
+            async with asyncio.TaskGroup() as tasks:
+                asking = tasks.create_task(_awaited(request))
+                await asyncio.sleep(handle.random.uniform(0.2, 1.0) * _RESIGNS_WITHIN_S)
+                await handle.cluster.admin.move_controller()
+                await let_pass()
+            answer = asking.result()
+        await let_pass()
+        return answer
 
     async def _cut_off(self, handle: FaultHandle) -> Callable[[], Awaitable[None]] | None:
         """Cut the broker that is to be behind off from the controllers; what heals that again."""
@@ -172,5 +230,19 @@ class RecreateTopic(Fault):
         ends = "" if self.victim is None else f", kill {self.victim}"
         ends = ends if self.keep is None else f", power loss {self.victim} (keeps {self.keep})"
         behind = "" if self.behind is None else f", {self.behind} is behind"
+        answers = "" if self.answers is None else f", answers {self.answers}"
         commits = ", with committed offsets" if self.commits else ""
-        return f"{self.name} ({self.topics} topics){ends}{behind}{commits}"
+        return f"{self.name} ({self.topics} topics){ends}{behind}{answers}{commits}"
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """What it takes to lose answers."""
+        return frozenset() if self.answers is None else _needed(self.answers)
+
+
+def _needed(answers: LostAnswer) -> frozenset[EnvironmentCapability]:
+    resigns = {EnvironmentCapability.RESIGNATION} if answers is LostAnswer.DEPOSED else set()
+    return frozenset({EnvironmentCapability.MESSAGES, *resigns})
+
+
+async def _awaited(request: Callable[[], Awaitable[AdminResult]]) -> AdminResult:
+    return await request()

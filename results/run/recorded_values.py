@@ -70,10 +70,15 @@ _RECOVERY_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "crashes": list,
     "vanished": list,
     "recorded": dict,
+    "requests": list,
 }
 _RECOVERY_ITEMS: Final[Mapping[str, tuple[str, Mapping[str, type]]]] = {
     "crashes": ("crash", {"node": str, "time_ns": int, "error": str}),
     "vanished": ("vanished machine", {"node": str, "time_ns": int}),
+    "requests": (
+        "administrator's request",
+        {"change": str, "topic": str, "partition": int, "began_ns": int, "outcome": str, "in_doubt": bool},
+    ),
 }
 _SECONDS_END: Final = (1 << 63) / 1e9
 """Times are nanoseconds of 64 bits."""
@@ -256,8 +261,8 @@ def _check_recovery(evidence: RunEvidence) -> None:
                 isinstance(item.get(field), kind) for field, kind in types.items()
             ):
                 raise Misrecorded(f"the {what} {_short(item)} lacks {', '.join(types)}")
-            if not _is_number(item["time_ns"]):
-                raise Misrecorded(f"time_ns of the {what} {_short(item)} has more than 64 bits")
+            if not all(_is_number(item[field]) for field in ("time_ns", "began_ns") if field in types):
+                raise Misrecorded(f"a time of the {what} {_short(item)} has more than 64 bits")
     for name, count in recovery.get("recorded", {}).items():
         if not _is_count(count):
             raise Misrecorded(f"recorded.{name} is {_short(count)}, which is no number of rows")

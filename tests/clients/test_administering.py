@@ -304,7 +304,9 @@ def test_the_administrator_of_the_nemesis_creates_a_topic_again_that_it_has_dele
     cluster: LoopbackCluster, topic: str
 ) -> None:
     """With records of today, which no retention deletes."""
-    admin = Administration(cluster.layout, negotiate_versions=True, unix_ms=lambda: round(time.time() * 1000))
+    admin = Administration(
+        cluster.layout, lambda: 0, negotiate_versions=True, unix_ms=lambda: round(time.time() * 1000)
+    )
 
     async def appended(acks: int) -> None:
         while (answer := await admin.append(topic, 0, [b"a", b"b"], acks)).outcome != DONE:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nemesis.ports import (
     UNANSWERED,
+    AdminRequest,
     AdminResult,
     ClockChange,
     ClusterView,
@@ -33,6 +34,8 @@ class FakeCluster:
         self.resets: set[Link] = set()
         self.qualities: dict[Link, LinkQuality] = {}
         self.interceptions: dict[int, MessageRule] = {}
+        self.intercepted_by: list[MessageRule] = []
+        """Every rule that messages were ever looked at by."""
         self.paused: set[str] = set()
         self.down: set[str] = set()
         self.lying: set[str] = set()
@@ -69,6 +72,10 @@ class FakeCluster:
     @property
     def admin(self) -> FakeCluster:
         return self
+
+    @property
+    def requests(self) -> Sequence[AdminRequest]:
+        return ()
 
     async def describe(self, topic: str) -> ClusterView:
         """In the ISR is every broker that runs and that others can reach."""
@@ -159,6 +166,7 @@ class FakeCluster:
 
     async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
         self.interceptions[number] = rule
+        self.intercepted_by.append(rule)
 
     async def intercepted(self, number: int) -> int:
         return int(number in self.interceptions)

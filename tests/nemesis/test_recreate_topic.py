@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,10 +11,20 @@ import pytest
 from harness.runner.observation import WholenessSource
 from harness.runner.topic_names import TopicNames
 from images.trace import TraceEvent
-from nemesis.faults.recreate_topic import RecreateTopic
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
+from nemesis.faults.recreate_topic import LostAnswer, RecreateTopic
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
-from nemesis.ports import SIDE_GROUP, SIDE_TOPIC, UNANSWERED
+from nemesis.ports import (
+    SIDE_GROUP,
+    SIDE_TOPIC,
+    UNANSWERED,
+    EnvironmentCapability,
+    KeepUnsynced,
+    MessageEffect,
+    MessagePart,
+)
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.wholeness import Wholeness
 from tests.nemesis.fake_cluster import FakeCluster
@@ -110,3 +121,41 @@ def test_an_event_that_may_be_of_any_topic_of_its_name_is_of_none() -> None:
     names = TopicNames(("side",))
     assert names.named(TraceEvent("log_recovered", "side", 0)) is None
     assert names.named(TraceEvent("node_started")) == TraceEvent("node_started")
+
+
+def test_the_first_answer_to_each_request_is_dropped() -> None:
+    cluster = FakeCluster(controllers=3)
+    handle = carried_out(RecreateTopic(topics=2, answers=LostAnswer.DROPPED), cluster)
+    assert [(rule.api_key, rule.part, rule.effect, rule.count) for rule in cluster.intercepted_by] == [
+        (api, MessagePart.RESPONSE, MessageEffect.DROP, 1) for api in (19, 20, 19, 20)
+    ]
+    assert cluster.pristine
+    assert handle.evidence["deleted"] == 3
+
+
+def test_the_controller_resigns_while_the_others_do_not_say_that_they_have_the_change() -> None:
+    cluster = FakeCluster(controllers=3)
+    carried_out(RecreateTopic(topics=1, answers=LostAnswer.DEPOSED), cluster)
+    assert administered(cluster) == [CREATED, "move controller", DELETED, "move controller", DELETED]
+    assert {(rule.api_key, rule.part, rule.effect) for rule in cluster.intercepted_by} == {
+        (1, MessagePart.REQUEST, MessageEffect.HOLD)
+    }
+    assert cluster.pristine
+
+
+def test_answers_are_lost_only_where_messages_can_be_told_apart() -> None:
+    able = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1)
+    unable = replace(able, unsupported=frozenset({EnvironmentCapability.MESSAGES}))
+    profile = RunProfile((), 0.5, 1.0, (KeepUnsynced.NOTHING,))
+
+    def drawn(shape: ClusterShape) -> set[LostAnswer | None]:
+        faults = [RecreateTopic.draw(Draws(Random(seed), shape, profile)) for seed in range(40)]
+        return {fault.answers for fault in faults if fault is not None}
+
+    assert drawn(able) == {None, *LostAnswer}
+    assert drawn(unable) == {None}
+    assert RecreateTopic().needs() == frozenset()
+    assert RecreateTopic(answers=LostAnswer.DEPOSED).needs() == {
+        EnvironmentCapability.MESSAGES,
+        EnvironmentCapability.RESIGNATION,
+    }

@@ -77,7 +77,9 @@ class MachineDeployment:
         self._collected = False
         self._pauses, self._losses = self.stream("pauses"), self.stream("losses")
         self._names = {node.node_id: node.name for node in layout.nodes}
-        self._admin = Administration(layout, negotiate_versions=True, unix_ms=lambda: time.time_ns() // 1_000_000)
+        self._admin = Administration(
+            layout, self.now_ns, negotiate_versions=True, unix_ms=lambda: time.time_ns() // 1_000_000
+        )
         self._leader_lookup = LeaderLookup({node.node_id: (node.host, node.port) for node in layout.brokers})
 
     # ---- Deployment -------------------------------------------------------------------------------------------------

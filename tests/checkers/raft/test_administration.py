@@ -1,0 +1,162 @@
+"""What an administrator is told, held against what the controllers decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.raft import checker as raft
+from checkers.raft.administration import administration_findings
+from tests.checkers import small_evidence
+from tests.checkers.small_evidence import S
+
+SIDE = "side"
+
+
+def decided(time_s: float, reason: str, topic: str = "t", **detail: Any) -> dict[str, Any]:
+    facts = {"replicas": [1, 2, 3], "min_isr": 2, "reason": reason} | detail
+    return small_evidence.event(
+        time_s, "c1", "partition_changed", facts, topic=topic, leader=1, members=[1], offset=round(time_s)
+    )
+
+
+def deleted(time_s: float, topic: str = SIDE, **detail: Any) -> dict[str, Any]:
+    return small_evidence.event(time_s, "c1", "partition_deleted", detail, topic=topic, offset=round(time_s))
+
+
+def asked(
+    change: str,
+    began_s: float,
+    ended_s: float | None,
+    outcome: str = "",
+    *,
+    in_doubt: bool = False,
+    topic: str = "t",
+    partition: int = -1,
+    wanted: Any = None,
+) -> dict[str, Any]:
+    return {
+        "change": change,
+        "topic": topic,
+        "partition": partition,
+        "wanted": wanted,
+        "began_ns": round(began_s * S),
+        "ended_ns": None if ended_s is None else round(ended_s * S),
+        "outcome": outcome,
+        "in_doubt": in_doubt,
+    }
+
+
+def kinds(requests: list[dict[str, Any]], *events: dict[str, Any]) -> list[str]:
+    trace = small_evidence.trace(*events)
+    return [finding.kind for finding in administration_findings(trace, {"requests": requests}, (SIDE,))]
+
+
+CREATED = decided(10, "created", SIDE)
+EXISTS = asked("create", 9, 11, "TOPIC_ALREADY_EXISTS", topic=SIDE)
+DROPPED = asked("create", 9, 11, "TOPIC_ALREADY_EXISTS", topic=SIDE, in_doubt=True)
+
+
+@pytest.mark.parametrize(
+    ("requests", "right"),
+    [
+        ([asked("create", 9, 11, topic=SIDE)], True),
+        ([EXISTS], False),
+        ([DROPPED], True),
+        ([asked("create", 3, None, "UNANSWERED", topic=SIDE, in_doubt=True)], True),
+        ([asked("create", 12, None, "UNANSWERED", topic=SIDE, in_doubt=True)], False),
+        ([asked("create", 3, 4, "UNANSWERED", topic=SIDE)], False),
+        ([EXISTS, asked("create", 9.5, 12, topic=SIDE)], True),
+    ],
+)
+def test_a_topic_is_created_upon_a_request_that_was_not_refused(requests: list[dict[str, Any]], right: bool) -> None:
+    assert kinds(requests, CREATED) == ([] if right else ["change-unasked"])
+
+
+def test_a_request_that_is_answered_as_done_is_carried_out_once() -> None:
+    once, again = deleted(10), deleted(12, f"{SIDE}#2")
+    request = asked("delete", 9, 13, topic=SIDE)
+    assert kinds([request], once) == []
+    assert kinds([request], once, again) == ["change-unasked"]
+    assert kinds([request | {"in_doubt": True}], once, again) == []
+
+
+def test_of_several_requests_each_has_its_change() -> None:
+    requests = [asked("delete", 9, 20, topic=SIDE), asked("delete", 9.5, 11, topic=SIDE)]
+    assert kinds(requests, deleted(10), deleted(12, f"{SIDE}#2")) == []
+
+
+def test_topics_that_faults_do_not_create_are_created_by_others() -> None:
+    assert kinds([EXISTS], decided(10, "created")) == []
+
+
+def test_what_a_successor_finds_committed_may_have_been_answered_before() -> None:
+    late = decided(30, "created", SIDE, taken_over=True)
+    assert kinds([asked("create", 9, 11, topic=SIDE)], late) == []
+    assert kinds([EXISTS], late) == ["change-unasked"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "reason"),
+    [
+        (asked("configure", 8, 9, "INVALID_CONFIG", wanted=["min.insync.replicas", "2"]), "configured"),
+        (asked("reassign", 8, 9, "INVALID_REPLICA_ASSIGNMENT", partition=0, wanted=[1, 2, 3]), "reassignment"),
+        (asked("cancel", 8, 9, "NO_REASSIGNMENT_IN_PROGRESS", partition=0), "reassignment_cancelled"),
+        (asked("elect", 8, 9, "ELECTION_NOT_NEEDED", partition=0), "preferred_election"),
+    ],
+)
+def test_what_was_refused_is_not_done(refused: dict[str, Any], reason: str) -> None:
+    made = decided(8, reason)
+    assert kinds([refused], made) == ["change-unasked"]
+    assert kinds([refused | {"outcome": ""}], made) == []
+    assert kinds([refused], decided(8, "elected")) == []
+
+
+@pytest.mark.parametrize(
+    ("done", "held", "not_held"),
+    [
+        (asked("create", 9, 11, topic=SIDE), CREATED, decided(5, "created", SIDE)),
+        (asked("delete", 9, 11, topic=SIDE), deleted(10), deleted(5)),
+        (
+            asked("configure", 9, 11, wanted=["min.insync.replicas", "3"]),
+            decided(10, "configured", min_isr=3),
+            decided(10, "configured", min_isr=2),
+        ),
+        (
+            asked("reassign", 9, 11, partition=0, wanted=[2, 3]),
+            decided(10, "reassignment", replicas=[2, 3, 1], removing=[1]),
+            decided(10, "reassignment", replicas=[3, 2, 1], removing=[1]),
+        ),
+        (
+            asked("cancel", 9, 11, partition=0),
+            decided(10, "reassignment_cancelled"),
+            decided(10, "reassignment_cancelled", adding=[3]),
+        ),
+        (
+            asked("elect", 9, 11, partition=0),
+            decided(10, "preferred_election"),
+            decided(10, "preferred_election", replicas=[2, 1]),
+        ),
+    ],
+)
+def test_what_is_answered_as_done_has_been_decided(
+    done: dict[str, Any], held: dict[str, Any], not_held: dict[str, Any]
+) -> None:
+    assert kinds([done], held) == []
+    assert "answered-undone" in kinds([done], not_held)
+
+
+def test_a_run_without_recorded_requests_says_nothing_of_them() -> None:
+    assert list(administration_findings(small_evidence.trace(CREATED), {}, (SIDE,))) == []
+
+
+def test_the_verdict_of_the_controllers_has_it() -> None:
+    began = small_evidence.event(1, "c1", "quorum_recovered", {}, topic="", leader_epoch=1, offset=0, log_end=0)
+    evidence = RunEvidence(
+        trace=small_evidence.trace(began, CREATED),
+        settings=CheckSettings(side_topics=(SIDE,)),
+        recovery={"requests": [EXISTS]},
+    )
+    assert [finding.kind for finding in raft.check(evidence).findings] == ["change-unasked"]
