@@ -144,7 +144,7 @@ metadata_applied          broker      log_end of the metadata that takes effect 
 metadata_loaded           any         a broker has loaded a snapshot that ends at log_end, or a controller that takes
                                       charge has replayed what is committed; leader_epoch of its end; detail: partitions
                                       {name: fields as of partition_changed}, brokers {id: epoch, fenced,
-                                      shutting_down}, next_producer_id
+                                      shutting_down}, topics {name: as of topic_configured}, next_producer_id
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its
                                       log; left_over, start_checkpoint, bytes_behind, as of log_recovered
@@ -187,13 +187,14 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}, told_in
                                       {replica: [broker epoch, leader epoch of the partition] in which it told so}
 partition_deleted         controller  its topic has been deleted
+topic_configured          controller  a topic has been created, or configured anew; detail: name, id, config {key: value}
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
 alter_partition_refused   controller  broker=sender, broker_epoch that it gave, members=proposed ISR, leader_epoch,
                                       partition_epoch of the proposal; detail: error, known=[leader, leader epoch,
                                       partition epoch] of the controller, registered=broker epoch in which it has the
                                       sender, -1 for none, epochs {member: broker epoch}
 
-The offset of a broker_, producer_ids_ or partition_ event is where the metadata log ended with the change. A
+The offset of a broker_, producer_ids_, topic_ or partition_ event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out
 duplicates. Allocated producer ids are not traced again: only the controller that allocates them answers the broker.
 """
@@ -281,6 +282,7 @@ KINDS: Final = frozenset(
         "heartbeat_refused",
         "partition_changed",
         "partition_deleted",
+        "topic_configured",
         "producer_ids_allocated",
         "alter_partition_refused",
     ]

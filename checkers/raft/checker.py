@@ -29,7 +29,8 @@ heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epo
 elected-without-majority    a controller leads by the votes of a majority of the controllers, cast in its epoch
 follows-another-leader      a controller follows whom the votes of an epoch have made its leader
 metadata-loaded-otherwise   a snapshot that a broker loads, and the metadata with which a controller takes charge, have
-                            what the changes up to there add up to: partitions, brokers, producer ids
+                            what the changes up to there add up to: partitions, brokers, producer ids,
+                            the ids of topics and their configurations
 metadata-applied-otherwise  what a broker applies has as many partitions, the sums of epochs and the active brokers that
                             these changes add up to; and no broker goes back to older metadata
 trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed to its end

@@ -12,7 +12,7 @@ when it is committed. So a session is held to the time since the controller took
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -31,7 +31,14 @@ from checkers.verdict import Finding
 
 _DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
 _LOADED: Final = ("metadata_loaded", "metadata_snapshot")
-_KINDS: Final = (*sorted(_DECISIONS), *_LOADED, "metadata_committed", "metadata_applied", "broker_stays_fenced")
+_KINDS: Final = (
+    *sorted(_DECISIONS),
+    *_LOADED,
+    "topic_configured",
+    "metadata_committed",
+    "metadata_applied",
+    "broker_stays_fenced",
+)
 _SESSION_SHARE: Final = 0.9
 """Of a session must have passed by the clock of the trace, which rounds otherwise than that of the controller."""
 
@@ -60,11 +67,13 @@ def _loaded_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
     changes = changes_of(event._replace(topic=event.topic.partition("#")[0]) for event in decided)
     topics = {event.topic.partition("#")[0] for event in decided}
     given = [(each.offset, each) for each in events if each.kind == "producer_ids_allocated"]
+    configured = sorted((each for each in events if each.kind == "topic_configured"), key=lambda each: each.offset)
     replay = MetadataReplay(changes)
     for event in sorted((each for each in events if each.kind in _LOADED), key=lambda each: each.log_end):
         replay.read_to(event.log_end)
         loaded = event.details()
         lines = [*_of_partitions(replay.metadata, loaded, topics), *_of_brokers(replay.metadata, loaded)]
+        lines += _of_topics([each for each in configured if each.offset <= event.log_end], loaded)
         blocks = [block.details() for end, block in given if end <= event.log_end]
         below = max((int(block["first"]) + int(block["count"]) for block in blocks), default=0)
         if loaded.get("next_producer_id", below) < below:
@@ -101,6 +110,15 @@ def _of_brokers(metadata: DecidedMetadata, loaded: Mapping[str, Any]) -> Iterato
             yield f"it has no broker b{broker}, which is registered in broker epoch {state.epoch}"
         else:
             yield from (f"b{broker}: {line}" for line in _differences(facts, has))
+
+
+def _of_topics(configured: Iterable[TraceRow], loaded: Mapping[str, Any]) -> Iterator[str]:
+    """Ids and configurations; that a topic is there, or not any more, its partitions tell."""
+    has = loaded.get("topics") or {}
+    for decided in {each.details()["name"]: each.details() for each in configured}.values():
+        topic = has.get(decided["name"])
+        if topic is not None:
+            yield from (f"{decided['name']}: {line}" for line in _differences(decided, topic))
 
 
 def _facts(partition: DecidedPartition) -> dict[str, object]:

@@ -21,7 +21,7 @@ class TraceDeduplicator:
         """Whether `event` was not traced before. Call it for every event, in order."""
         if event.kind == "quorum_leader" and self._taking_over is not None and node == self._taking_over[0]:
             self._taking_over = None  # the same controller, or its next process, takes over once more
-        if event.offset < 0 or not event.kind.startswith(("broker_", "partition_")):
+        if event.offset < 0 or not event.kind.startswith(("broker_", "partition_", "topic_")):
             return True
         if "taken_over" not in event.detail:
             self._end, self._taking_over = max(self._end, event.offset), None

@@ -33,7 +33,7 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicImage,
 )
-from images.broker.metadata.image_trace import partition_detail, partitions_deleted
+from images.broker.metadata.image_trace import partition_detail, partitions_deleted, topic_configured
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
@@ -194,7 +194,9 @@ class MetadataChange:
         for record in records:
             self.append(record)
         for record in records:
-            if isinstance(record, PartitionImage):
+            if isinstance(record, TopicConfigRecord):
+                self.trace.append(topic_configured(self.image.topics[topic]))
+            elif isinstance(record, PartitionImage):
                 self._trace_partition(self.image.topics[topic], record, "created")
 
     def delete(self, name: str | None, topic_id: uuid.UUID | None) -> TopicResult:
@@ -213,6 +215,7 @@ class MetadataChange:
     def configure(self, topic: TopicImage, config: FrozenMap[str, str]) -> None:
         self.append(TopicConfigRecord(topic.name, config))
         configured = self.image.topics[topic.name]
+        self.trace.append(topic_configured(configured))
         minimum = "min.insync.replicas"
         moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
         kept_last_leader = strategy_of(topic) is Strategy.LAST_KNOWN_LEADER

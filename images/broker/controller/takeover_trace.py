@@ -27,9 +27,10 @@ from images.broker.metadata.image import (
     Record,
     RegisterBroker,
     RemoveTopic,
+    TopicConfigRecord,
     TopicImage,
 )
-from images.broker.metadata.image_trace import partitions_deleted
+from images.broker.metadata.image_trace import partitions_deleted, topic_configured
 from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
 from images.wire import batch as batches
@@ -56,6 +57,9 @@ def _events(before: ClusterImage, after: ClusterImage, record: Record, registere
         return [TraceEvent(kind, broker=record.id, broker_epoch=record.epoch, detail=reason)]
     if isinstance(record, PartitionImage):
         return [_partition(before, after, record, registered)]
+    if isinstance(record, TopicConfigRecord):
+        configured = topic_configured(after.topics[record.name])
+        return [configured._replace(detail={**configured.detail, "taken_over": True})]
     if isinstance(record, RemoveTopic):
         return [event._replace(detail={"taken_over": True}) for event in partitions_deleted(before.topics[record.name])]
     return []

@@ -17,7 +17,13 @@ def metadata_loaded(image: ClusterImage, epoch: int) -> TraceEvent:
         str(broker.id): {"epoch": broker.epoch, "fenced": broker.fenced, "shutting_down": broker.shutting_down}
         for broker in image.brokers.values()
     }
-    detail = {"partitions": partitions, "brokers": brokers, "next_producer_id": image.next_producer_id}
+    topics = {topic.name: _topic(topic) for topic in image.topics.values()}
+    detail = {
+        "partitions": partitions,
+        "brokers": brokers,
+        "topics": topics,
+        "next_producer_id": image.next_producer_id,
+    }
     return TraceEvent("metadata_loaded", leader_epoch=epoch, log_end=image.offset, detail=detail)
 
 
@@ -42,6 +48,15 @@ def _partition(topic: TopicImage, partition: PartitionImage) -> dict[str, object
         "isr": list(partition.isr),
         **partition_detail(topic, partition),
     }
+
+
+def topic_configured(topic: TopicImage) -> TraceEvent:
+    """The event for a topic that is created, or gets another configuration."""
+    return TraceEvent("topic_configured", detail={"name": topic.name, **_topic(topic)})
+
+
+def _topic(topic: TopicImage) -> dict[str, object]:
+    return {"id": str(topic.id), "config": dict(topic.config)}
 
 
 def partitions_deleted(topic: TopicImage) -> list[TraceEvent]:

@@ -168,3 +168,24 @@ def test_a_session_that_is_over_does_not_wait_for_many_changes(changes: int, kin
     meanwhile = [committed(31 + number / 10, 50 + number) for number in range(changes)]
     earlier = [committed(29 + number / 20, 30 + number) for number in range(9)]
     assert kinds(*BORN[:2], *earlier, *meanwhile, broker(4, "fenced", 1, 1, 40, **timed)) == ([kind] if kind else [])
+
+
+def configured(offset: int, **detail: Any) -> Event:
+    detail = {"name": "t", **detail}
+    return small_evidence.event(offset, "c1", "topic_configured", detail, topic="", partition=-1, offset=offset)
+
+
+@pytest.mark.parametrize(
+    ("topics", "right"),
+    [
+        ({"t": {"id": "x", "config": {"retention.ms": "7"}}}, True),
+        ({"t": {"id": "y", "config": {"retention.ms": "7"}}}, False),
+        ({"t": {"id": "x", "config": {}}}, False),
+        ({"t": {"id": "x", "config": {"retention.ms": "5"}}}, False),
+        ({}, True),
+    ],
+)
+def test_a_snapshot_has_the_last_configuration_and_the_id_of_each_topic(topics: Event, right: bool) -> None:
+    born = [*BORN, configured(5, id="x", config={"retention.ms": "5"})]
+    changed = [configured(7, id="x", config={"retention.ms": "7"}), configured(9, id="x", config={})]
+    assert kinds(*born, *changed, loaded(8, topics=topics)) == ([] if right else ["metadata-loaded-otherwise"])
