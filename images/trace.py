@@ -187,7 +187,7 @@ partition_changed         controller  leader, leader_epoch, partition_epoch, mem
                                       of an unclean recovery told {replica: [last leader epoch, LEO]}, told_in
                                       {replica: [broker epoch, leader epoch of the partition] in which it told so}
 partition_deleted         controller  its topic has been deleted
-topic_configured          controller  a topic has been created, or configured anew; detail: name, id, config {key: value}
+topic_configured          controller  a topic is created, or configured anew; detail: name, id, config {key: value}
 producer_ids_allocated    controller  broker, broker_epoch; detail: first, count: the block of producer ids it gets
 alter_partition_refused   controller  broker=sender, broker_epoch that it gave, members=proposed ISR, leader_epoch,
                                       partition_epoch of the proposal; detail: error, known=[leader, leader epoch,

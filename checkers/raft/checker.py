@@ -20,6 +20,8 @@ committed-metadata-cut      no controller truncates its log below the offset tha
 metadata-lost               a controller's log comes back from a restart with everything it had
 broker-epoch-fell           broker epochs only rise, over all brokers and all active controllers
 uncommitted-metadata-applied  a broker applies only metadata that a majority of the controllers holds at that moment
+uncommitted-metadata-loaded  a snapshot that a controller writes, one that a broker loads, and the metadata with which a
+                            controller takes charge end where a leader has committed by then
 producer-ids-allocated-twice  the blocks of producer ids that brokers get do not overlap
 producer-id-assigned-twice  no producer id is given to two producers, by whichever brokers
 producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
@@ -283,6 +285,16 @@ class _RaftState:
         self.snapshots += 1
         self.logs.setdefault(event.node, MetadataLog()).trim(event.offset)
 
+    def takes_for_committed(self, event: TraceRow) -> None:
+        """A snapshot, and metadata that a node goes by, is of what a leader has committed by then."""
+        if event.log_end > len(self.committed):
+            self.report(
+                event,
+                "uncommitted-metadata-loaded",
+                f"{event.node} took the metadata up to {event.log_end} for committed {event.at} ({event.kind})",
+                f"nothing from {len(self.committed)} on had been committed",
+            )
+
     def commits_up_to(self, event: TraceRow) -> None:
         self.commits += 1
         log, end = self.logs.setdefault(event.node, MetadataLog()), event.high_watermark
@@ -422,6 +434,8 @@ _HANDLERS = {
     "metadata_truncated": _RaftState.truncated,
     "metadata_committed": _RaftState.commits_up_to,
     "metadata_restored": _RaftState.restored,
+    "metadata_snapshot": _RaftState.takes_for_committed,
+    "metadata_loaded": _RaftState.takes_for_committed,
     "metadata_trimmed": _RaftState.trimmed,
     "broker_registered": _RaftState.registered,
     "broker_unfenced": _RaftState.heartbeat,

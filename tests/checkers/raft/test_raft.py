@@ -81,6 +81,11 @@ def applied(time_s: float, node: str, end: int, epoch: int) -> Event:
     return small_evidence.event(time_s, node, "metadata_applied", leader_epoch=epoch, offset=0, log_end=end)
 
 
+def taken_for_committed(time_s: float, node: str, kind: str, end: int) -> Event:
+    detail: Event = {"partitions": {}, "brokers": {}, "log_start": 0}
+    return small_evidence.event(time_s, node, kind, detail, topic="", leader_epoch=1, log_end=end)
+
+
 def allocated(time_s: float, broker: int, first: int, count: int = 1000) -> Event:
     detail = {"first": first, "count": count}
     return small_evidence.event(time_s, "c1", "producer_ids_allocated", detail, topic="", partition=-1, broker=broker)
@@ -184,6 +189,11 @@ KEPT = {
         *(small_evidence.event(3, node, "metadata_trimmed", offset=1) for node in ("c1", "c2")),
         applied(4, "b2", 1, 1),
     ],
+    "a snapshot is written, and loaded, once what stands in it is committed": [
+        *UNCOMMITTED,
+        taken_for_committed(3, "c1", "metadata_snapshot", 1),
+        taken_for_committed(3, "b1", "metadata_loaded", 1),
+    ],
     "each producer id is given away once": [
         *COMMITTED,
         allocated(2, 1, 0),
@@ -219,6 +229,7 @@ BROKEN = {
     "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
     "metadata-lost": [*COMMITTED, started(2, "c2", epoch=1, voted=101, end=0)],
     "uncommitted-metadata-applied": [*UNCOMMITTED, applied(3, "b1", 3, 1)],
+    "uncommitted-metadata-loaded": [*UNCOMMITTED, taken_for_committed(3, "c1", "metadata_snapshot", 3)],
     "producer-ids-allocated-twice": [*COMMITTED, allocated(2, 1, 0), allocated(3, 2, 999)],
     "producer-id-assigned-twice": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b1", 4), assigned(3, "b1", 4)],
     "producer-id-unallocated": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b2", 4)],
