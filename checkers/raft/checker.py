@@ -41,7 +41,8 @@ registration-misjudged      a broker registers as the successor of its last regi
                             presents the broker epoch of that
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
-fenced-late                 a broker whose session is over is fenced before many other changes are made
+fenced-late                 a broker whose session is over is fenced before many other changes are made, and while the
+                            controller has nothing else to do
 fenced-in-session           a broker is fenced as silent once a session has passed without a heartbeat, and since the
                             controller took charge
 change-unasked              a change that is made upon an administrator's request alone belongs to one that was answered
@@ -460,6 +461,7 @@ def check(evidence: RunEvidence) -> Verdict:
             evidence.trace,
             whole=not evidence.settings.script_topics,
             wrong_clocks=nodes_of_family(evidence.faults, "clock"),
+            struck=frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist()),
         )
         raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings.side_topics)
     if not raft.logs:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ _KINDS: Final = (
     *sorted(_DECISIONS),
     *_LOADED,
     "topic_configured",
+    "metadata_appended",
     "metadata_committed",
     "metadata_applied",
     "broker_stays_fenced",
@@ -45,18 +47,21 @@ _SESSION_SHARE: Final = 0.9
 _PATIENCE_MS: Final = 1_000
 _CHANGES_MEANWHILE: Final = 8
 """A controller makes one change at a time, so that one may wait for a few others."""
+_IDLE_MS: Final = 2_000
+"""Nothing waits for longer in a controller that has no change under way."""
 
 
 def cluster_metadata_findings(
-    trace: pa.Table, *, whole: bool = True, wrong_clocks: Collection[str] = ()
+    trace: pa.Table, *, whole: bool = True, wrong_clocks: Collection[str] = (), struck: Collection[str] = ()
 ) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Faults have changed
-    `wrong_clocks`, so that sessions are as long there as those clocks say."""
+    `wrong_clocks`, so that sessions are as long there as those clocks say; any fault has `struck` these nodes, which
+    may have stalled."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     yield from _loaded_otherwise(events)
     yield from _applied_otherwise(events if whole else [])
     yield from _decided_early(events)
-    yield from _sessions(events, wrong_clocks)
+    yield from _sessions(events, wrong_clocks, struck)
 
 
 # ---- what is loaded --------------------------------------------------------------------------------------------------
@@ -190,16 +195,16 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
             yield Finding("decision-uncommitted", lines, time_ns=event.time_ns)
 
 
-def _sessions(events: list[TraceRow], wrong_clocks: Collection[str]) -> Iterator[Finding]:
+def _sessions(events: list[TraceRow], wrong_clocks: Collection[str], struck: Collection[str]) -> Iterator[Finding]:
     epochs: dict[int, tuple[int, int]] = {}
     """Broker → the offset of its last registration, and the broker epoch."""
     took_charge: dict[str, int] = {}
     applied: dict[str, int] = {}
-    commits: dict[str, list[int]] = {}
+    work: dict[str, _Work] = {}
     unfenced: set[int] = set()
     for event in events:
-        if event.kind == "metadata_committed":
-            commits.setdefault(event.node, []).append(event.time_ns)
+        if event.kind in ("metadata_appended", "metadata_committed"):
+            work.setdefault(event.node, _Work()).take(event)
         elif event.kind == "metadata_applied":
             applied[event.node] = max(event.log_end, applied.get(event.node, 0))
         elif event.kind == "metadata_loaded":
@@ -210,7 +215,8 @@ def _sessions(events: list[TraceRow], wrong_clocks: Collection[str]) -> Iterator
             if not detail.get("taken_over"):
                 lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
                 if not lines and event.broker in unfenced and event.node not in wrong_clocks:
-                    lines = _late(event, detail, commits.get(event.node, []), took_charge.get(event.node, 0))
+                    took_charge_ns = took_charge.get(event.node, 0)
+                    lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, event.node in struck)
                 if lines:
                     kind, *told = lines
                     yield Finding(kind, tuple(told), time_ns=event.time_ns)
@@ -220,6 +226,40 @@ def _sessions(events: list[TraceRow], wrong_clocks: Collection[str]) -> Iterator
                 unfenced.discard(event.broker)
             if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, (-1, -1))[0]:
                 epochs[event.broker] = event.offset, event.broker_epoch
+
+
+@dataclass(slots=True)
+class _Work:
+    """The changes of one controller so far."""
+
+    commits: list[int] = field(default_factory=list)
+    """The times (ns) at which some were committed."""
+    _busy: list[tuple[int, int]] = field(default_factory=list)
+    """From when to when it had a change under way."""
+    _end: int = -1
+    _since_ns: int | None = None
+
+    def take(self, event: TraceRow) -> None:
+        """Take in that its log has grown, or that more of it is committed."""
+        if event.kind == "metadata_appended":
+            self._end = event.log_end
+            self._since_ns = event.time_ns if self._since_ns is None else self._since_ns
+            return
+        self.commits.append(event.time_ns)
+        if self._since_ns is not None and event.high_watermark >= self._end:
+            self._busy.append((self._since_ns, event.time_ns))
+            self._since_ns = None
+
+    def idle_ns(self, since_ns: int, until_ns: int) -> int:
+        """The longest time between these without a change under way; none where the trace has no changes of a log."""
+        if self._end < 0:
+            return 0
+        busy = [*self._busy, (until_ns if self._since_ns is None else self._since_ns, until_ns)]
+        longest, idle_since_ns = 0, since_ns
+        for began_ns, ended_ns in busy:
+            longest = max(longest, min(began_ns, until_ns) - idle_since_ns)
+            idle_since_ns = max(idle_since_ns, ended_ns)
+        return longest
 
 
 def _wrong(
@@ -253,18 +293,25 @@ def _wrong(
     return ()
 
 
-def _late(event: TraceRow, detail: Mapping[str, Any], commits: list[int], took_charge_ns: int) -> tuple[str, ...]:
-    """The kind and the lines where a controller has made many changes since a session was over, and not this one."""
+def _late(
+    event: TraceRow, detail: Mapping[str, Any], work: _Work, took_charge_ns: int, may_stall: bool
+) -> tuple[str, ...]:
+    """The kind and the lines where a controller has made many changes since a session was over, or was idle, and did
+    not make this one."""
     silent_ms, timeout_ms = detail.get("silent_ms"), detail.get("session_timeout_ms")
     if silent_ms is None or timeout_ms is None:
         return ()
     over_ns = event.time_ns - (silent_ms - timeout_ms - _PATIENCE_MS) * 1_000_000
     over_ns = max(over_ns, took_charge_ns + (timeout_ms + _PATIENCE_MS) * 1_000_000)
-    made = len(commits) - bisect_left(commits, over_ns)
-    if made < _CHANGES_MEANWHILE:
+    made = len(work.commits) - bisect_left(work.commits, over_ns)
+    idle_ms = 0 if may_stall else work.idle_ns(over_ns, event.time_ns) // 1_000_000
+    if made < _CHANGES_MEANWHILE and idle_ms < _IDLE_MS:
         return ()
     did = f"{event.node} had b{event.broker} unfenced until {event.time_ns / 1e9:.6f} s ({event.kind})"
-    line = f"it was silent for {silent_ms} ms, a session lasts {timeout_ms} ms, and {made} commits came after that"
+    line = (
+        f"it was silent for {silent_ms} ms, a session lasts {timeout_ms} ms, {made} commits came after that, and no "
+        f"change was under way for {idle_ms} ms"
+    )
     return "fenced-late", did, line
 
 

@@ -170,6 +170,28 @@ def test_a_session_that_is_over_does_not_wait_for_many_changes(changes: int, kin
     assert kinds(*BORN[:2], *earlier, *meanwhile, broker(4, "fenced", 1, 1, 40, **timed)) == ([kind] if kind else [])
 
 
+def grown(time_s: float, end: int) -> Event:
+    return small_evidence.event(time_s, "c1", "metadata_appended", offset=0, log_end=end)
+
+
+@pytest.mark.parametrize(
+    ("work", "struck", "right"),
+    [
+        ([grown(29, 50), committed(29.1, 50)], False, False),
+        ([grown(29, 50), committed(29.1, 50)], True, True),
+        ([grown(29, 50)], False, True),
+        ([grown(29, 50), committed(29.1, 49)], False, True),
+        ([grown(29, 50), committed(29.1, 50), grown(31.9, 51), committed(38.1, 51)], False, True),
+        ([grown(29, 50), committed(29.1, 50), grown(32.1, 51), committed(38.1, 51)], False, False),
+    ],
+)
+def test_a_session_that_is_over_does_not_wait_for_nothing(work: list[Event], struck: bool, right: bool) -> None:
+    timed = {"reason": "session_timeout", "silent_ms": 20_000, "session_timeout_ms": 9000}
+    trace = small_evidence.trace(*BORN[:2], *work, broker(4, "fenced", 1, 1, 40, **timed))
+    found = cluster_metadata_findings(trace, struck=("c1",) if struck else ())
+    assert [finding.kind for finding in found] == ([] if right else ["fenced-late"])
+
+
 def configured(offset: int, **detail: Any) -> Event:
     detail = {"name": "t", **detail}
     return small_evidence.event(offset, "c1", "topic_configured", detail, topic="", partition=-1, offset=offset)
