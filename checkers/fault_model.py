@@ -36,7 +36,7 @@ Blind spots: which of the lost records had been acknowledged; data lost by a fau
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +59,10 @@ OFFSETS_TOPIC = "__consumer_offsets"
 """The topic that keeps the offsets which groups commit."""
 VANISHED = "vanished"
 """Fate of a node whose machine was removed during the run by something outside it."""
+_OF_LINKS = ("partition", "packets")
+"""Families of faults that leave every process running."""
+_STALL_MARGIN_NS = 2_000_000_000
+"""As long before the recorded time a fault may have begun to act, and after it a process may still be catching up."""
 _UNKNOWN_LOSS = "unknown_lost_bytes"
 _OF_POWER_LOSS = frozenset({"unsynced_bytes", _UNKNOWN_LOSS})
 """Evidence that a fault which cuts the power measures, of that node alone, or could not measure."""
@@ -440,3 +444,14 @@ def nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
     """The nodes that any fault of this family struck."""
     of_family = faults.filter(pc.equal(faults["family"], family))
     return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())
+
+
+def stalls(faults: pa.Table) -> Mapping[str, Sequence[tuple[int, int]]]:
+    """By node, from when to when (ns) each fault may have kept its process from running; those of links do not."""
+    times: dict[str, list[tuple[int, int]]] = {}
+    for row in faults.select(["family", "nodes", "started_ns", "ended_ns"]).to_pylist():
+        if row["family"] not in _OF_LINKS:
+            ended_ns = NEVER if row["ended_ns"] is None else row["ended_ns"] + _STALL_MARGIN_NS
+            for node in row["nodes"]:
+                times.setdefault(node, []).append((row["started_ns"] - _STALL_MARGIN_NS, ended_ns))
+    return times

@@ -10,9 +10,9 @@ belongs to a request:
   any time from its beginning on, and more than once.
 
 So a change without such a request was made by one that was refused, or was made twice. The reverse: a topic is created
-or deleted between a request and its answer `done`; a partition has had by then the replicas, the leader or the minimum
-that were asked for. It may have had them long before, since a controller that does not know yet that it is deposed
-answers by old metadata where nothing is to be changed.
+or deleted between a request and its answer `done`; the partition has the replicas or the leader that were asked for at
+some moment between them, the topic the configuration. Where a fault has struck any controller, one that does not know
+yet that it is deposed may answer by old metadata that nothing is to be changed; there they may have had it before.
 
 Example: a broker passes the creation of a topic on, the controller creates it, and its answer is lost. The broker may
 say that the request timed out. If it asks once more, it is told TOPIC_ALREADY_EXISTS, and the administrator with it,
@@ -23,7 +23,7 @@ Blind spot: changes that a successor has found committed, of which nothing says 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -44,7 +44,7 @@ _CHANGE_OF: Final = {
     "preferred_election": "elect",
 }
 """Reason of a `partition_changed` → the request that it is made upon."""
-_MINIMUM: Final = "min.insync.replicas"
+_KINDS: Final = ("partition_changed", "partition_deleted", "topic_configured", "quorum_recovered")
 
 
 class _Place(NamedTuple):
@@ -81,18 +81,18 @@ class _MadeChange(NamedTuple):
 
 
 def administration_findings(
-    trace: pa.Table, recovery: Mapping[str, Any], side_topics: Sequence[str]
+    trace: pa.Table, recovery: Mapping[str, Any], side_topics: Sequence[str], struck: Collection[str] = ()
 ) -> Iterator[Finding]:
     """Every broken promise of a run with these administrator's requests, in its trace (schema TRACE); none of a run
-    that recorded no requests."""
+    that recorded no requests. Faults have `struck` these nodes."""
     if not recovery.get("requests"):
         return
     requests = [_request(each) for each in recovery["requests"]]
-    kinds = pa.array(["partition_changed", "partition_deleted"])
-    events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=kinds))))
+    events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     changes = list(_changes(events, side_topics))
     yield from _unasked(changes, requests)
-    yield from _undone(changes, requests, events)
+    up_to_date = not any(event.node in struck for event in events)
+    yield from _undone(changes, requests, events, up_to_date)
 
 
 def _request(recorded: Mapping[str, Any]) -> _AskedChange:
@@ -147,7 +147,7 @@ def _unasked(changes: Iterable[_MadeChange], requests: Sequence[_AskedChange]) -
 
 
 def _undone(
-    changes: Sequence[_MadeChange], requests: Iterable[_AskedChange], events: Sequence[TraceRow]
+    changes: Sequence[_MadeChange], requests: Iterable[_AskedChange], events: Sequence[TraceRow], up_to_date: bool
 ) -> Iterator[Finding]:
     for request in requests:
         if request.outcome != _DONE:
@@ -160,29 +160,35 @@ def _undone(
                 for change in changes
             )
         else:
-            states = (event for event in events if event.time_ns <= request.ended_ns)
-            done = any(_holds(request, event) for event in states)
+            states = [event for event in events if _concerns(request, event) and event.time_ns <= request.ended_ns]
+            if up_to_date:
+                before = sum(event.time_ns < request.began_ns for event in states)
+                states = states[max(0, before - 1) :]
+            done = any(_holds(request, event.leader, event.details()) for event in states)
         if not done:
             line = "no controller had decided on that by then"
             yield Finding("answered-undone", (str(request), line), time_ns=request.ended_ns)
 
 
-def _holds(request: _AskedChange, event: TraceRow) -> bool:
-    """Whether a partition is, after a change, as a request wants it; what nothing is known of counts as wanted."""
+def _concerns(request: _AskedChange, event: TraceRow) -> bool:
+    """Whether an event tells of the state that a request is to change."""
     change, topic, partition = request.place
-    if event.kind != "partition_changed" or event.topic != topic or partition not in (-1, event.partition):
-        return False
-    detail = event.details()
-    replicas = list(detail.get("replicas") or ())
+    if change == "configure":
+        return event.kind == "topic_configured" and event.details()["name"] == topic
+    return event.kind == "partition_changed" and (event.topic, event.partition) == (topic, partition)
+
+
+def _holds(request: _AskedChange, leader: int, detail: Mapping[str, Any]) -> bool:
+    """Whether this state of the partition, or of the topic, is as a request wants it."""
+    change, replicas, removing = request.place.change, detail.get("replicas") or [], detail.get("removing") or ()
     if change == "configure":
         key, value = request.wanted
-        return key != _MINIMUM or detail.get("min_isr") == min(int(value), len(replicas))
+        return bool(detail["config"].get(key) == value)
     if change == "elect":
-        return event.leader == (replicas or [event.leader])[0]
+        return bool(replicas[:1] == [leader])
     if change == "cancel":
-        return not detail.get("adding") and not detail.get("removing")
-    removing = detail.get("removing") or ()
-    return [replica for replica in replicas if replica not in removing] == request.wanted
+        return not detail.get("adding") and not removing
+    return bool([replica for replica in replicas if replica not in removing] == request.wanted)
 
 
 def _named(place: _Place) -> str:

@@ -71,7 +71,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import lied_since, nodes_of_family
+from checkers.fault_model import lied_since, nodes_of_family, stalls
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
@@ -457,13 +457,16 @@ def check(evidence: RunEvidence) -> Verdict:
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)
     if not decisions_alone:
+        struck = frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist())
         raft.findings += cluster_metadata_findings(
             evidence.trace,
             whole=not evidence.settings.script_topics,
             wrong_clocks=nodes_of_family(evidence.faults, "clock"),
-            struck=frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist()),
+            stalls=stalls(evidence.faults),
         )
-        raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings.side_topics)
+        raft.findings += administration_findings(
+            evidence.trace, evidence.recovery, evidence.settings.side_topics, struck
+        )
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

@@ -12,8 +12,9 @@ when it is committed. So a session is held to the time since the controller took
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -52,16 +53,20 @@ _IDLE_MS: Final = 2_000
 
 
 def cluster_metadata_findings(
-    trace: pa.Table, *, whole: bool = True, wrong_clocks: Collection[str] = (), struck: Collection[str] = ()
+    trace: pa.Table,
+    *,
+    whole: bool = True,
+    wrong_clocks: Collection[str] = (),
+    stalls: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Faults have changed
-    `wrong_clocks`, so that sessions are as long there as those clocks say; any fault has `struck` these nodes, which
-    may have stalled."""
+    `wrong_clocks`, so that sessions are as long there as those clocks say; `stalls` as `checkers.fault_model` has
+    them."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     yield from _loaded_otherwise(events)
     yield from _applied_otherwise(events if whole else [])
     yield from _decided_early(events)
-    yield from _sessions(events, wrong_clocks, struck)
+    yield from _sessions(events, wrong_clocks, stalls)
 
 
 # ---- what is loaded --------------------------------------------------------------------------------------------------
@@ -195,7 +200,9 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
             yield Finding("decision-uncommitted", lines, time_ns=event.time_ns)
 
 
-def _sessions(events: list[TraceRow], wrong_clocks: Collection[str], struck: Collection[str]) -> Iterator[Finding]:
+def _sessions(
+    events: list[TraceRow], wrong_clocks: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
+) -> Iterator[Finding]:
     epochs: dict[int, tuple[int, int]] = {}
     """Broker → the offset of its last registration, and the broker epoch."""
     took_charge: dict[str, int] = {}
@@ -216,7 +223,8 @@ def _sessions(events: list[TraceRow], wrong_clocks: Collection[str], struck: Col
                 lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
                 if not lines and event.broker in unfenced and event.node not in wrong_clocks:
                     took_charge_ns = took_charge.get(event.node, 0)
-                    lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, event.node in struck)
+                    stalled = stalls.get(event.node, ())
+                    lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, stalled)
                 if lines:
                     kind, *told = lines
                     yield Finding(kind, tuple(told), time_ns=event.time_ns)
@@ -294,7 +302,11 @@ def _wrong(
 
 
 def _late(
-    event: TraceRow, detail: Mapping[str, Any], work: _Work, took_charge_ns: int, may_stall: bool
+    event: TraceRow,
+    detail: Mapping[str, Any],
+    work: _Work,
+    took_charge_ns: int,
+    stalled: Sequence[tuple[int, int]],
 ) -> tuple[str, ...]:
     """The kind and the lines where a controller has made many changes since a session was over, or was idle, and did
     not make this one."""
@@ -304,7 +316,8 @@ def _late(
     over_ns = event.time_ns - (silent_ms - timeout_ms - _PATIENCE_MS) * 1_000_000
     over_ns = max(over_ns, took_charge_ns + (timeout_ms + _PATIENCE_MS) * 1_000_000)
     made = len(work.commits) - bisect_left(work.commits, over_ns)
-    idle_ms = 0 if may_stall else work.idle_ns(over_ns, event.time_ns) // 1_000_000
+    runs = not any(began_ns <= event.time_ns and over_ns <= ended_ns for began_ns, ended_ns in stalled)
+    idle_ms = work.idle_ns(over_ns, event.time_ns) // 1_000_000 if runs else 0
     if made < _CHANGES_MEANWHILE and idle_ms < _IDLE_MS:
         return ()
     did = f"{event.node} had b{event.broker} unfenced until {event.time_ns / 1e9:.6f} s ({event.kind})"

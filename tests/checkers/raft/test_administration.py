@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,6 +25,10 @@ def decided(time_s: float, reason: str, topic: str = "t", **detail: Any) -> dict
 
 def deleted(time_s: float, topic: str = SIDE, **detail: Any) -> dict[str, Any]:
     return small_evidence.event(time_s, "c1", "partition_deleted", detail, topic=topic, offset=round(time_s))
+
+
+def configured(time_s: float, config: dict[str, str]) -> dict[str, Any]:
+    return small_evidence.event(time_s, "c1", "topic_configured", {"name": "t", "id": "x", "config": config}, topic="")
 
 
 def asked(
@@ -49,9 +54,9 @@ def asked(
     }
 
 
-def kinds(requests: list[dict[str, Any]], *events: dict[str, Any]) -> list[str]:
+def kinds(requests: list[dict[str, Any]], *events: dict[str, Any], struck: Sequence[str] = ()) -> list[str]:
     trace = small_evidence.trace(*events)
-    return [finding.kind for finding in administration_findings(trace, {"requests": requests}, (SIDE,))]
+    return [finding.kind for finding in administration_findings(trace, {"requests": requests}, (SIDE,), struck)]
 
 
 CREATED = decided(10, "created", SIDE)
@@ -110,7 +115,7 @@ def test_what_a_successor_finds_committed_may_have_been_answered_before() -> Non
 def test_what_was_refused_is_not_done(refused: dict[str, Any], reason: str) -> None:
     made = decided(8, reason)
     assert kinds([refused], made) == ["change-unasked"]
-    assert kinds([refused | {"outcome": ""}], made) == []
+    assert "change-unasked" not in kinds([refused | {"outcome": ""}], made)
     assert kinds([refused], decided(8, "elected")) == []
 
 
@@ -121,8 +126,8 @@ def test_what_was_refused_is_not_done(refused: dict[str, Any], reason: str) -> N
         (asked("delete", 9, 11, topic=SIDE), deleted(10), deleted(5)),
         (
             asked("configure", 9, 11, wanted=["min.insync.replicas", "3"]),
-            decided(10, "configured", min_isr=3),
-            decided(10, "configured", min_isr=2),
+            configured(10, {"min.insync.replicas": "3"}),
+            configured(10, {"min.insync.replicas": "2"}),
         ),
         (
             asked("reassign", 9, 11, partition=0, wanted=[2, 3]),
@@ -160,3 +165,17 @@ def test_the_verdict_of_the_controllers_has_it() -> None:
         recovery={"requests": [EXISTS]},
     )
     assert [finding.kind for finding in raft.check(evidence).findings] == ["change-unasked"]
+
+
+@pytest.mark.parametrize(
+    ("events", "struck", "right"),
+    [
+        ([decided(5, "elected", replicas=[2, 1]), decided(6, "elected")], (), True),
+        ([decided(5, "elected"), decided(6, "elected", replicas=[2, 1])], (), False),
+        ([decided(5, "elected"), decided(6, "elected", replicas=[2, 1])], ("c1",), True),
+        ([decided(5, "elected"), decided(6, "elected", replicas=[2, 1])], ("b1",), False),
+        ([decided(5, "elected", replicas=[2, 1]), decided(12, "elected")], ("c1",), False),
+    ],
+)
+def test_what_is_so_already_need_not_be_done(events: list[dict[str, Any]], struck: Sequence[str], right: bool) -> None:
+    assert kinds([asked("elect", 9, 11, partition=0)], *events, struck=struck) == ([] if right else ["answered-undone"])

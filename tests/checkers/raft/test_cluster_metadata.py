@@ -8,6 +8,7 @@ import pytest
 
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from tests.checkers import small_evidence
+from tests.checkers.small_evidence import S
 
 Event = dict[str, Any]
 
@@ -175,7 +176,7 @@ def grown(time_s: float, end: int) -> Event:
 
 
 @pytest.mark.parametrize(
-    ("work", "struck", "right"),
+    ("work", "stalled", "right"),
     [
         ([grown(29, 50), committed(29.1, 50)], False, False),
         ([grown(29, 50), committed(29.1, 50)], True, True),
@@ -185,10 +186,10 @@ def grown(time_s: float, end: int) -> Event:
         ([grown(29, 50), committed(29.1, 50), grown(32.1, 51), committed(38.1, 51)], False, False),
     ],
 )
-def test_a_session_that_is_over_does_not_wait_for_nothing(work: list[Event], struck: bool, right: bool) -> None:
+def test_a_session_that_is_over_does_not_wait_for_nothing(work: list[Event], stalled: bool, right: bool) -> None:
     timed = {"reason": "session_timeout", "silent_ms": 20_000, "session_timeout_ms": 9000}
     trace = small_evidence.trace(*BORN[:2], *work, broker(4, "fenced", 1, 1, 40, **timed))
-    found = cluster_metadata_findings(trace, struck=("c1",) if struck else ())
+    found = cluster_metadata_findings(trace, stalls={"c1": [(38 * S, 39 * S)] if stalled else [(20 * S, 29 * S)]})
     assert [finding.kind for finding in found] == ([] if right else ["fenced-late"])
 
 
