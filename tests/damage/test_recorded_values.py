@@ -96,6 +96,7 @@ def test_a_run_that_was_read_to_its_end_covers_what_it_had_recorded_by_then() ->
         ({"unhealed": [3]}, "unhealed is [3], which is no list of texts"),
         ({"vanished": {"x": 1}}, "vanished is {'x': 1}, which is not its type"),
         ({"vanished": [{"node": "b1"}]}, "the vanished machine {'node': 'b1'} lacks node, time_ns"),
+        ({"requests": [{"change": "create"}]}, "the administrator's request {'change': 'create'} lacks change, topic"),
         ({"crashes": [{"node": "b1", "time_ns": 1 << 70, "error": ""}]}, "a time of the crash {'node': 'b1', "),
     ],
 )

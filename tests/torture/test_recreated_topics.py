@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -11,12 +13,15 @@ from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import SpecError, parse
+from images.broker.controller.channel import ControllerChannel
+from images.broker.controller.refusals import says_not_controller
 from images.broker.groups.group import Group
 from images.broker.groups.records import OffsetRecord, TopicPartition
 from images.broker.groups.shard import Shard
+from images.wire.connection import ConnectionLost
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
-from nemesis.faults.recreate_topic import RecreateTopic
+from nemesis.faults.recreate_topic import LostAnswer, RecreateTopic
 from nemesis.ports import KeepUnsynced
 
 RECREATED: dict[str, Any] = {"at": 1, "for": 16, "fault": "recreate-topic"}
@@ -77,6 +82,27 @@ def test_a_coordinator_that_keeps_the_offsets_of_a_deleted_topic_is_found(
     monkeypatch.setattr(Shard, name, changed)
     broken = run_in_simulation(spec)
     assert "offsets-held-otherwise" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
+@pytest.mark.parametrize("answers", LostAnswer)
+def test_a_broker_that_asks_once_more_after_a_lost_answer_is_found(
+    answers: LostAnswer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_again(channel: ControllerChannel, request: Any) -> Any:
+        while True:
+            with suppress(ConnectionLost):
+                answer = await channel.call(request)
+                if not says_not_controller(answer):
+                    return answer
+            await asyncio.sleep(0.01)
+
+    faults = [RECREATED | {"answers": str(answers)}]
+    kept = outcome_of(1, faults)
+    monkeypatch.setattr(ControllerChannel, "forward", ask_again)
+    broken = outcome_of(1, faults)
+    assert kept.validity is Validity.VALID, kept.verdicts
+    assert {request["change"] for request in kept.recovery["requests"]} == {"create", "delete"}
+    assert "change-unasked" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 
 
 def test_of_several_such_faults_each_leaves_no_topic_behind() -> None:
