@@ -72,6 +72,8 @@ class CheckSettings:
     """`retention.bytes` of the topic; -1 for no limit."""
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
+    replica_lag_ms: int = -1
+    """`replica.lag.time.max.ms`; -1 where it is not known, or nodes may differ."""
     offset_reset: str = ""
     """`auto.offset.reset` of the tailing consumers; empty in runs of earlier versions."""
     planned_appends: int = 0

@@ -47,6 +47,8 @@ INEXCUSABLE = frozenset(
         "quorum-not-superset",
         "quorum-not-maximal-isr",
         "isr-change-kept",
+        "isr-shrink-early",
+        "isr-shrink-overdue",
         "isr-change-sent-again",
         "isr-change-taken-back-early",
         "read-confirmed-early",

@@ -91,8 +91,7 @@ PATIENCE_SETTINGS: Final = ("replica.lag.time.max.ms", "broker.session.timeout.m
 """How long leaders and controllers wait for a silent broker; a cluster is watched for as long before it is ready."""
 PATIENCE_MS_MAX: Final = 7 * 86_400_000
 """Of each of them: a run would never end."""
-_PRODUCER_ID_EXPIRATION_MS: Final = "86400000"
-"""The default of Kafka, and of every system here."""
+_PRODUCER_ID_EXPIRATION_MS: Final = "86400000"  # the default of Kafka, and of every system here
 
 PROSE: Final = ("title", "source", "story")
 """Fields for readers, of any spec; a run leaves them aside."""
@@ -365,6 +364,7 @@ class Spec:
             retention_ms=self._retention("retention.ms"),
             retention_bytes=self._retention("retention.bytes"),
             producer_id_expiration_ms=int(self.settings.get("producer.id.expiration.ms", _PRODUCER_ID_EXPIRATION_MS)),
+            replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),
             offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s),
             groups=self.workload == "groups",

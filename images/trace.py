@@ -23,7 +23,7 @@ became_leader             broker      leader_epoch, partition_epoch, offset=LESO
                                       producers, batches, bytes_behind, as above; high_watermark with which it takes
                                       over, before it counts; positions {replica: LEO} that it keeps of an earlier
                                       leadership
-became_follower           broker      leader_epoch, partition_epoch, leader, log_end
+became_follower           broker      leader_epoch, partition_epoch, leader, log_end, high_watermark
 log_closed                broker      a clean stop has closed the log: log_end, offset=below it every record is known to
                                       be on disk, broker_epoch of the life that ends; detail: synced=whether the last
                                       sync of it succeeded

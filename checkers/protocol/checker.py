@@ -79,8 +79,8 @@ appended-batches-differ   batches that replicas append at one offset in one lead
                           by the epoch of the record before them (Log Matching, while the run goes on)
 log-start-fell            a log that is opened starts no lower than it had started
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
-high-watermark-above-log-end  a high watermark lies within the node's own log, on followers and as a leader begins,
-                          too (HW ≤ LEO)
+high-watermark-above-log-end  a high watermark lies within the node's own log, on followers and as a node begins to lead
+                          or to follow, too (HW ≤ LEO)
 high-watermark-below-log-start  … and no follower's falls below where its log starts
 high-watermark-unfounded  a log is opened, a leader begins, and a follower goes on with a high watermark that some
                           leader had reached since the topic was created
@@ -109,6 +109,8 @@ isr-change-kept           a change that a leader counts as in flight, or as one 
 isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again
 isr-change-taken-back-early  a leader takes a change back once it is refused for its members, and no earlier request
                           with it may still arrive
+isr-shrink-early          a leader takes no follower out of the ISR that was caught up within replica.lag.time.max.ms
+isr-shrink-overdue        … and takes out whom its high watermark has waited for much longer
 leader-otherwise          a change of a partition has the leader that follows from the state before it: who leads, else
                           ISR, ELR and LastKnownELR in order of preference, of brokers that may lead
 isr-otherwise             … and the ISR: nobody leaves or joins it unasked, and no fenced broker begins in it
@@ -340,7 +342,12 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
     for failure in node_failures(evidence.faults):
         if failure.lost_bytes > 0:
             lossy.setdefault(failure.node, []).append((failure.started_ns, failure.ended_ns))
-    return ClusterState(lossy_faults=lossy, lied_to=lied_to(evidence.faults))
+    return ClusterState(
+        lossy_faults=lossy,
+        lied_to=lied_to(evidence.faults),
+        wrong_clocks=nodes_of_family(evidence.faults, "clock"),
+        lag_max_ms=evidence.settings.replica_lag_ms,
+    )
 
 
 def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:

@@ -11,11 +11,27 @@ from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
 from checkers.protocol.read_promises import changes_in_flight
-from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler, integers, names
+from checkers.protocol.state import (
+    UNKNOWN,
+    ClusterRowHandler,
+    ClusterState,
+    LeaderWait,
+    PartitionState,
+    TraceRowHandler,
+    integers,
+    names,
+)
+from checkers.protocol.watermark_promises import min_isr_known_to
 from checkers.tables import TraceRow
 
 _FINAL = frozenset({"fenced_leader_epoch", "ineligible_replica", "invalid_request", "invalid_update_version"})
 """Errors that are about the change itself: sent again, it gets the same one, or is another change by then."""
+_INEXACT_NS = 50_000_000
+"""Lags are counted in milliseconds, and a clock of the one machine may be set while it runs."""
+_AT_WORK_NS = 300_000_000
+"""So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
+_OVERDUE_NS = 1_000_000_000
+"""A leader looks for lagging followers twice within the longest lag. It has until twice the lag, and this long."""
 
 
 def _isr_counted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -145,6 +161,96 @@ def _change(event: TraceRow) -> tuple[object, ...]:
     return *_place(event), frozenset(event.members)
 
 
+# ---- followers that lag ----------------------------------------------------------------------------------------------
+
+
+def _leads(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    isr, known = frozenset(event.members), event.details().get("high_watermark")
+    watermark = known if isinstance(known, int) else event.log_end
+    caught_up_ns = dict.fromkeys(sorted(isr), event.time_ns)
+    partition.waits[event.node] = LeaderWait(isr, watermark, event.time_ns, event.time_ns, caught_up_ns)
+
+
+def _leads_no_more(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    partition.waits.pop(event.node, None)
+
+
+def _counts(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    if (wait := partition.waits.get(event.node)) is not None:
+        wait.isr, wait.in_flight = frozenset(event.members), "proposed" in event.details()
+        wait.seen_ns, wait.waited_ns = event.time_ns, 0
+
+
+def _passes(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A follower with the whole log has fetched since that ends there."""
+    wait, positions = partition.waits.get(event.node), event.details().get("positions")
+    if wait is None:
+        return
+    wait.high_watermark, wait.seen_ns, wait.waited_ns = event.high_watermark, event.time_ns, 0
+    for member, position in positions.items() if isinstance(positions, dict) else ():
+        if position >= len(partition.log(event.node)):
+            wait.caught_up_ns[int(member)] = max(wait.caught_up_ns.get(int(member), UNKNOWN), wait.appended_ns)
+
+
+def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """Whom the high watermark waits for has not been caught up since it began to wait."""
+    wait = partition.waits.get(event.node)
+    if wait is None or event.node != f"b{event.leader}":
+        return
+    if event.kind == "appended":
+        wait.appended_ns = event.time_ns
+    if wait.high_watermark >= len(partition.log(event.node)):
+        wait.seen_ns, wait.waited_ns = event.time_ns, 0
+        return
+    wait.waited_ns += min(event.time_ns - wait.seen_ns, _AT_WORK_NS)
+    wait.seen_ns = event.time_ns
+    may_count = len(wait.isr) >= max(2, min_isr_known_to(partition, event)) and not wait.in_flight
+    longest_ns = 2 * cluster.lag_max_ms * 1_000_000 + _OVERDUE_NS
+    if not may_count or wait.waited_ns <= longest_ns or cluster.lag_max_ms < 0 or event.node in cluster.wrong_clocks:
+        return
+    partition.report(
+        event,
+        "isr-shrink-overdue",
+        wait.high_watermark,
+        f"{event.node} has waited {wait.waited_ns / 1e9:.1f} s {event.at} for its ISR {names(wait.isr)} to pass offset "
+        f"{wait.high_watermark}",
+        f"whom it waits for has lagged for longer than replica.lag.time.max.ms, {cluster.lag_max_ms}, and it has not "
+        "proposed to go on without",
+    )
+    wait.waited_ns = 0
+
+
+def _shrinks(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    wait, detail = partition.waits.get(event.node), event.details()
+    if wait is None or detail.get("reason") != "shrink" or event.node in cluster.wrong_clocks:
+        return
+    for member in sorted(map(int, detail.get("lag_ms", {}))):
+        caught_up_ns = wait.caught_up_ns.get(member)
+        lag_max_ms = detail["lag_max_ms"]
+        if caught_up_ns is None or event.time_ns - caught_up_ns + _INEXACT_NS >= lag_max_ms * 1_000_000:
+            continue
+        partition.report(
+            event,
+            "isr-shrink-early",
+            UNKNOWN,
+            f"{event.node} proposed the ISR {names(frozenset(event.members))} without b{member} {event.at}",
+            f"that had the whole log, or began to follow it, {(event.time_ns - caught_up_ns) / 1e6:.0f} ms before at "
+            f"the earliest, and replica.lag.time.max.ms is {lag_max_ms}",
+        )
+
+
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
+    "became_leader": _leads,
+    "became_follower": _leads_no_more,
+    "resigned": _leads_no_more,
+    "log_recovered": _leads_no_more,
+    "isr_counted": _counts,
+    "high_watermark": _passes,
+    "appended": _is_at_work,
+    "acknowledged": _is_at_work,
+    "append_unacknowledged": _is_at_work,
+    "isr_proposed": _shrinks,
+}
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "isr_counted": _isr_counted,
     "high_watermark": _high_watermark,

@@ -218,6 +218,24 @@ class BrokerStanding:
 
 
 @dataclass(slots=True)
+class LeaderWait:
+    """A leader, and for how long its high watermark has waited for its ISR."""
+
+    isr: frozenset[int]
+    high_watermark: int
+    seen_ns: int
+    """Time of its last event."""
+    appended_ns: int
+    """Time since which its log ends where it does, in this leadership."""
+    caught_up_ns: dict[int, int]
+    """Follower → the last time at which it certainly had the whole log, or began to be followed."""
+    in_flight: bool = False
+    """Whether an ISR change is in flight, so that no other one is proposed."""
+    waited_ns: int = 0
+    """Since the high watermark, or what it counts, has changed, as far as events show the leader at work."""
+
+
+@dataclass(slots=True)
 class PartitionState:
     """The state of one partition after the events replayed so far."""
 
@@ -316,6 +334,8 @@ class PartitionState:
     quorums: dict[tuple[object, ...], tuple[TraceRow, frozenset[int]]] = field(default_factory=dict)
     """The moves of high watermarks, one for each quorum, leader, epochs and ISR changes in flight, with the members of
     these."""
+    waits: dict[str, LeaderWait] = field(default_factory=dict)
+    """By leader."""
     ended_proposals: dict[str, TraceRow] = field(default_factory=dict)
     """Leader → the answer after which its last proposal is not to be sent again."""
     lost_requests: dict[str, TraceRow] = field(default_factory=dict)
@@ -408,6 +428,10 @@ class ClusterState:
     """Node → (begin, end) in ns of every fault that lost data on it."""
     lied_to: frozenset[str] = frozenset()
     """Nodes whose disk lied about fsync at some time."""
+    wrong_clocks: frozenset[str] = frozenset()
+    """Nodes whose clock a fault changed at some time."""
+    lag_max_ms: int = UNKNOWN
+    """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
     standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)
     """Broker → its changes, in the order of the metadata log."""
     applied: dict[str, int] = field(default_factory=dict)

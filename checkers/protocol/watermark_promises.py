@@ -21,7 +21,7 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
         partition.report(event, "high-watermark-fell", after, moved, f"it had been {was} in the same leadership")
     partition.high_watermarks[event.node] = after
     with_quorum = f"{moved} with the quorum {names(quorum)}"
-    minimum = _min_isr_known_to(partition, event)
+    minimum = min_isr_known_to(partition, event)
     if len(quorum) < minimum:
         lacking = f"min.insync.replicas asks for {minimum}"
         partition.report(event, "quorum-too-small", before, with_quorum, lacking)
@@ -92,15 +92,17 @@ def _check_within_log(partition: PartitionState, event: TraceRow) -> None:
         )
 
 
-def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+def _role_begun(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A checkpoint of the high watermark may have outlived the records: what a log does not hold does not count."""
-    known = event.details().get("high_watermark")
+    leads = event.kind == "became_leader"
+    known = event.details().get("high_watermark") if leads else event.high_watermark
     if isinstance(known, int) and known > event.log_end >= 0:
+        began = "led" if leads else f"followed b{event.leader}"
         partition.report(
             event,
             "high-watermark-above-log-end",
             event.log_end,
-            f"{event.node} led in leader epoch {event.leader_epoch} {event.at} with the high watermark {known}",
+            f"{event.node} {began} in leader epoch {event.leader_epoch} {event.at} with the high watermark {known}",
             f"its own log ended at {event.log_end}",
         )
 
@@ -159,7 +161,7 @@ def _check_start_of_joining(partition: PartitionState, event: TraceRow, joining:
         )
 
 
-def _min_isr_known_to(partition: PartitionState, event: TraceRow) -> int:
+def min_isr_known_to(partition: PartitionState, event: TraceRow) -> int:
     """The minimum at the partition epoch in which the event's node acted. A change of the minimum moves that epoch, so
     that a leader which has not read of it yet is known by the one it still names."""
     known = [minimum for epoch, minimum in partition.min_isr_at.items() if epoch <= event.partition_epoch]
@@ -207,7 +209,8 @@ def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) 
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
-    "became_leader": _became_leader,
+    "became_leader": _role_begun,
+    "became_follower": _role_begun,
     "high_watermark": _high_watermark,
     "follower_high_watermark": _follower_high_watermark,
     "isr_proposed": _isr_proposed,

@@ -68,8 +68,9 @@ class ProduceFetchApis:
         self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
         self._trace = trace
-        self._followers_fetch: dict[int, tuple[int, int]] = {}
-        """Follower → session, and number of partitions, of its last fetch, for the trace."""
+        self._followers_fetch: dict[int, tuple[int, object]] = {}
+        """Follower → session of its last fetch, and the number of its partitions, without a session these themselves,
+        for the trace."""
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
@@ -173,7 +174,8 @@ class ProduceFetchApis:
         """Trace the partitions of a follower's fetch when they are others than in its last one."""
         replica = body.replica_state.replica_id
         session = context.session.id if context.session is not None else NO_SESSION
-        fetched = session, len(context.partitions)
+        keys = [(topic_id, part.partition) for topic_id, part in context.partitions] if session == NO_SESSION else []
+        fetched = session, keys or len(context.partitions)
         if self._followers_fetch.get(replica) == fetched and not body.forgotten_topics_data:
             return
         self._followers_fetch[replica] = fetched

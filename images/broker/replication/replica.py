@@ -478,7 +478,7 @@ class Replica:
             self.state = state._replace(epochs=self.log.epochs)
             self._trace.became_leader(self.state, decision, self.log)
         elif isinstance(decision, BecameFollower):
-            self._trace.event(state, "became_follower", log_end=state.log_end)
+            self._trace.event(state, "became_follower", log_end=state.log_end, high_watermark=state.high_watermark)
         elif isinstance(decision, Resigned):
             self._trace.event(state, "resigned", log_end=state.log_end)
         elif isinstance(decision, ProposeIsr):

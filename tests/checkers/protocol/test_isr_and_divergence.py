@@ -62,6 +62,11 @@ def led_with(time_s: float, *, end: int, high_watermark: int) -> Event:
     return leads(time_s, "b1", 2, end) | {"detail": json.dumps({"high_watermark": high_watermark})}
 
 
+def followed_with(time_s: float, *, end: int, high_watermark: int) -> Event:
+    place = {"leader": 2, "leader_epoch": 2, "partition_epoch": 1}
+    return event(time_s, "b1", "became_follower", log_end=end, high_watermark=high_watermark, **place)
+
+
 def asked(time_s: float, read: int, epoch: int = 1) -> Event:
     return event(time_s, "b1", "latest_asked", {"read": read}, leader=1, leader_epoch=epoch)
 
@@ -243,3 +248,5 @@ def test_a_checkpoint_of_the_high_watermark_may_outlive_the_records_and_does_not
     shorter = [*COPIED, MOVED, opened(4, start=0, end=3, high_watermark=5)]
     assert "high-watermark-above-log-end" in kinds([*shorter, led_with(5, end=3, high_watermark=5)])
     assert "high-watermark-above-log-end" not in kinds([*shorter, led_with(5, end=3, high_watermark=3)])
+    assert "high-watermark-above-log-end" in kinds([*shorter, followed_with(5, end=3, high_watermark=5)])
+    assert "high-watermark-above-log-end" not in kinds([*shorter, followed_with(5, end=3, high_watermark=3)])

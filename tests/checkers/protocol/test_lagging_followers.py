@@ -1,0 +1,92 @@
+"""Promises about followers that lag: a leader goes on without them, and takes nobody for one who does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from checkers.evidence import CheckSettings, RunEvidence
+from checkers.protocol.checker import check
+from tests.checkers import small_evidence
+from tests.checkers.protocol.test_protocol_replicas import BORN, Event, appended, leads
+from tests.checkers.small_evidence import event
+
+LAG_MS = 2_000
+LED = {"leader": 1, "leader_epoch": 1, "partition_epoch": 0}
+
+
+def written(first_s: float, last_s: float, pause_s: float = 0.25) -> list[Event]:
+    """b1 appends a record at a time."""
+    times = [first_s + pause_s * number for number in range(int((last_s - first_s) / pause_s) + 1)]
+    return [appended(time_s, "b1", offset, offset + 1) | LED for offset, time_s in enumerate(times)]
+
+
+def counted(time_s: float, *isr: int, **in_flight: Sequence[int]) -> Event:
+    return event(time_s, "b1", "isr_counted", {"unresolved": [], **in_flight}, members=list(isr), **LED)
+
+
+def moved(time_s: float, to: int, **positions: int) -> Event:
+    ends = {"1": to} | {name.removeprefix("b"): end for name, end in positions.items()}
+    place = {"offset": 0, "high_watermark": to, "members": [1, 2, 3]}
+    return event(time_s, "b1", "high_watermark", {"positions": ends}, **place, **LED)
+
+
+def shrunk(time_s: float) -> Event:
+    detail = {"reason": "shrink", "lag_ms": {"3": LAG_MS + 1}, "lag_max_ms": LAG_MS, "positions": {}}
+    return event(time_s, "b1", "isr_proposed", detail, offset=0, members=[1, 2], **LED)
+
+
+def kinds(*parts: Iterable[Event], clock: Sequence[str] = (), lag_ms: int = LAG_MS) -> set[str]:
+    events = sorted((event for part in parts for event in part), key=lambda event: float(event["time_ns"]))
+    faults = small_evidence.faults(*(small_evidence.fault("clock", [node], 0, 1, {}) for node in clock))
+    settings = CheckSettings(replica_lag_ms=lag_ms)
+    evidence = RunEvidence(trace=small_evidence.trace(*events), settings=settings, faults=faults)
+    return {finding.kind for finding in check(evidence).findings} & {"isr-shrink-early", "isr-shrink-overdue"}
+
+
+COUNTED = [*BORN, leads(1, "b1", 1, 0, 0) | {"members": [1, 2, 3]}, counted(1, 1, 2, 3)]
+WAITING = [*COUNTED, *written(2, 8)]
+"""Nobody fetches from b1, which leads, and appends all the time."""
+OVERDUE, EARLY = {"isr-shrink-overdue"}, {"isr-shrink-early"}
+
+
+def test_a_leader_goes_on_without_whom_it_waits_for_too_long() -> None:
+    assert kinds(WAITING) == OVERDUE
+    assert kinds([*COUNTED, *written(2, 6.5)]) == set()  # it has had less than twice the longest lag, and a second
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        [counted(4, 1, 2, 3, proposed=(1, 2))],
+        [counted(4, 1)],
+        [moved(5, 2)],
+        [event(4, "b1", "became_follower", leader=2, leader_epoch=2)],
+    ],
+    ids=["a change is in flight", "the ISR is too small", "the high watermark moves", "another one leads"],
+)
+def test_a_leader_waits_as_long_as_it_may(meanwhile: Sequence[Event]) -> None:
+    assert kinds(WAITING, meanwhile) == set()
+
+
+def test_nothing_is_overdue_while_a_leader_may_have_been_paused() -> None:
+    assert kinds([*COUNTED, *written(2, 8, pause_s=2)]) == set()
+
+
+def test_lags_are_not_judged_by_a_wrong_clock_nor_without_their_limit() -> None:
+    assert kinds(WAITING, clock=["b1"]) == kinds(WAITING, lag_ms=-1) == set()
+    assert kinds(WAITING, clock=["b2"]) == OVERDUE
+    assert kinds(COUNTED, [shrunk(2)], clock=["b1"]) == set()
+
+
+def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_its_leader_has_begun() -> None:
+    assert kinds(COUNTED, [shrunk(2)]) == EARLY
+    assert kinds(COUNTED, [shrunk(3)]) == set()
+
+
+def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_it_had_the_whole_log() -> None:
+    records = [*COUNTED, *written(3, 4)]
+    assert kinds(records, [moved(4.1, 4, b2=5, b3=5), shrunk(5)]) == EARLY
+    assert kinds(records, [moved(4.1, 4, b2=5, b3=4), shrunk(5)]) == set()
+    assert kinds(records, [moved(4.1, 4, b2=5, b3=5), shrunk(6.1)]) == set()
