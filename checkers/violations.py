@@ -89,6 +89,7 @@ INEXCUSABLE = frozenset(
         "leader-epoch-not-entered",
         "epoch-cache-wrong",
         "truncation-incomplete",
+        "truncation-needless",
         "producer-state-wrong",
         "batch-appended-twice",
         "batch-out-of-sequence",

@@ -131,6 +131,7 @@ deleted-topic-served      a broker does nothing with a replica of a topic whose 
 epoch-cache-wrong         a log that is opened, is cut, has a new start, or begins to be led has the epoch cache of its
                           records
 truncation-incomplete     a follower cuts off all that its leader's answer rules out
+truncation-needless       … and no record that its leader has in the same place
 producer-state-wrong      … and knows the last batches of each of its producers; so does the snapshot in place of
                           deleted batches, and no producer in that is forgotten when the log is opened
 batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
 from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of
-from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler
+from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
 
@@ -63,4 +63,25 @@ def _diverging(partition: PartitionState, event: TraceRow, _: CheckSettings) -> 
     )
 
 
+def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A follower cuts off no record that its leader has in the same place: while it lacks that, it is no copy of it.
+    The protocols before KIP-320 cut to the high watermark, without an answer of the leader."""
+    node, leader, cut = event.node, f"b{event.leader}", event.offset
+    own, known = partition.log(node), partition.log(leader)
+    start = max(partition.log_starts.get(node, 0), partition.log_starts.get(leader, 0))
+    to_high_watermark = "answer" not in event.details() and cut == event.high_watermark
+    if to_high_watermark or {node, leader} & cluster.lied_to or leader not in partition.opened or leader == node:
+        return
+    if not start <= cut < min(len(own), len(known)) or own[cut] == UNKNOWN or own[cut] != known[cut]:
+        return
+    partition.report(
+        event,
+        "truncation-needless",
+        cut,
+        f"{node} cut its log {event.log_end} → {cut} {event.at}, as a follower of {leader}",
+        f"{leader} has the same record of leader epoch {own[cut]} at offset {cut}",
+    )
+
+
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {"truncated": _truncated}
 HANDLERS: Mapping[str, TraceRowHandler] = {"fetch_accepted": _fetch_accepted, "diverging": _diverging}

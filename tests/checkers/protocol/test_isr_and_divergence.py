@@ -102,6 +102,11 @@ FORKED = [*BORN, appended(2, "b1", 0, 2), appended(2, "b1", 2, 4, epoch=3), lead
 """b1 leads in leader epoch 4; its log has two records of epoch 1 and two of epoch 3."""
 DELETED = [*COPIED, event(3, "c1", "partition_deleted", offset=110)]
 
+def cut(node: str, end: int, to: int, high_watermark: int = 0, **detail: object) -> Event:
+    place = {"leader": 1, "leader_epoch": 2, "partition_epoch": 1, "high_watermark": high_watermark}
+    return event(5, node, "truncated", detail, offset=to, log_end=end, **place)
+
+
 KEPT = {
     "a leader counts whom it has proposed": [*JOINING, counted(4, 1, (1, 2), proposed=(1, 2, 3)), moved(5, 1, 2, 3)],
     "a change that was given up may still be made": [*JOINING, counted(4, 1, (1, 2), unresolved=(3,))],
@@ -140,6 +145,14 @@ KEPT = {
     "a follower's log is a prefix of its leader's": [*FORKED, fetched(4, 4, 3)],
     "a leader names the greatest epoch that both may have": [*FORKED, diverging(2, 3, 1, 2)],
     "a leader names its last epoch": [*FORKED, diverging(3, 9, 3, 4)],
+    "a follower cuts off what its leader does not have": [*COPIED, appended(3, "b2", 5, 7), cut("b2", 7, 5)],
+    "a follower cuts off another record": [
+        *COPIED,
+        appended(3, "b2", 5, 6),
+        appended(4, "b1", 5, 6, epoch=2, crc=9),
+        cut("b2", 6, 5, answer=[1, 5]),
+    ],
+    "a follower without an answer cuts to its high watermark": [*COPIED, MOVED, cut("b2", 5, 3, high_watermark=3)],
     "a broker acts on what it has applied": [
         *SMALL,
         applied(4, 100),
@@ -212,6 +225,11 @@ BROKEN = {
         [*COPIED, leads(3, "b1", 2, 5), event(4, "b1", "isr_proposed", {}, offset=3, leader=1, leader_epoch=2)],
         "isr-proposal-behind",
     ),
+    "a follower cuts off what its leader has": (
+        [*COPIED, cut("b2", 5, 3, high_watermark=3, answer=[1, 5])],
+        "truncation-needless",
+    ),
+    "a follower cuts its log without a need": ([*COPIED, cut("b2", 5, 3)], "truncation-needless"),
     "a log comes back with a hole": (
         [*COPIED, event(4, "b2", "log_recovered", {"holes": [[2, 3]]}, offset=0, log_end=5)],
         "log-with-hole",
