@@ -102,6 +102,7 @@ FORKED = [*BORN, appended(2, "b1", 0, 2), appended(2, "b1", 2, 4, epoch=3), lead
 """b1 leads in leader epoch 4; its log has two records of epoch 1 and two of epoch 3."""
 DELETED = [*COPIED, event(3, "c1", "partition_deleted", offset=110)]
 
+
 def cut(node: str, end: int, to: int, high_watermark: int = 0, **detail: object) -> Event:
     place = {"leader": 1, "leader_epoch": 2, "partition_epoch": 1, "high_watermark": high_watermark}
     return event(5, node, "truncated", detail, offset=to, log_end=end, **place)
