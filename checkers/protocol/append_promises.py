@@ -40,7 +40,7 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
 
 def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     if event.node == f"b{event.leader}":
-        partition.appended_in[event.node, event.offset] = event.partition_epoch
+        partition.appended_in[event.node, event.offset] = event.partition_epoch, event.leader_epoch
         return
     partition.appended_in.pop((event.node, event.offset), None)
     if '"fetched_in"' in event.detail:
@@ -65,12 +65,25 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """With acks=all a leader takes a batch only while its ISR has min.insync.replicas members."""
+    """With acks=all a leader takes a batch only while its ISR has min.insync.replicas members, and acknowledges it in
+    the same leadership: in a later one another record may stand there."""
     detail = event.details()
-    if detail.get("acks") != -1 or "retry" in detail or partition.created_again:
+    if detail.get("acks") != -1 or partition.created_again:
         return
-    appended_in = partition.appended_in.pop((event.node, event.offset), None)
-    decisions = partition.decisions.get(UNKNOWN if appended_in is None else appended_in, ())
+    appended_in, leader_epoch = UNKNOWN, event.leader_epoch
+    if "retry" not in detail:
+        appended_in, leader_epoch = partition.appended_in.pop((event.node, event.offset), (UNKNOWN, leader_epoch))
+    leads = event.leader < 0 or event.node == f"b{event.leader}"
+    if event.kind == "acknowledged" and not (leads and event.leader_epoch == leader_epoch):
+        partition.report(
+            event,
+            "acknowledged-uncommitted",
+            event.offset,
+            f"{event.node} acknowledged offset {event.offset} with acks=all {event.at}, as one with leader "
+            f"b{event.leader} in leader epoch {event.leader_epoch}",
+            f"it had taken it in leader epoch {leader_epoch}: the record there may be another one by now",
+        )
+    decisions = partition.decisions.get(appended_in, ())
     if not decisions or any(len(decision.isr) >= decision.min_isr for decision in decisions):
         return
     decision = decisions[0]

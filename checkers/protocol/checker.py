@@ -74,7 +74,8 @@ retention-early           no record goes by retention.ms before it is so old, by
                           whose clock no fault changed
 retention-below-size      what retention.bytes leaves of a log has that size at least
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
-acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it
+acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
+                          which it was made
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
                           by the epoch of the record before them (Log Matching, while the run goes on)
 log-start-fell            a log that is opened starts no lower than it had started

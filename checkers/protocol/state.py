@@ -319,8 +319,8 @@ class PartitionState:
     """Node → the first and the last of its latest leader epochs that follow each other."""
     role_epochs: dict[str, int] = field(default_factory=dict)
     """Node → the leader epoch in which it last began to lead or to follow."""
-    appended_in: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(leader, offset) → the partition epoch in which it appended the batch there."""
+    appended_in: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """(leader, offset) → the partition epoch and the leader epoch in which it appended the batch there."""
     acts: list[TraceRow] = field(default_factory=list)
     """Events of brokers that rest on a decision."""
     acted_on: dict[str, int] = field(default_factory=dict)

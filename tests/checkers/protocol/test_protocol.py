@@ -225,6 +225,19 @@ def test_a_latest_offset_below_the_start_of_the_leader_epoch_is_a_violation() ->
     assert kinds([*events, small_evidence.event(6, "b2", "latest_told", high_watermark=4)]) == ["latest-below-start"]
 
 
+@pytest.mark.parametrize(("leader", "epoch", "retry"), [(2, 2, False), (1, 3, False), (2, 2, True)])
+def test_an_acknowledgement_in_a_later_leadership_is_a_violation(leader: int, epoch: int, retry: bool) -> None:
+    def answered(leader: int, epoch: int) -> list[str]:
+        detail = {"acks": -1} | ({"retry": [1, 0, 7]} if retry else {})
+        place = {"leader": leader, "leader_epoch": epoch, "offset": 4, "log_end": 5, "high_watermark": 5}
+        batch = small_evidence.event(2, "b1", "appended", {"producer_id": 1, "sequence": 0}, offset=4, log_end=5)
+        taken = batch | {"leader": 1, "leader_epoch": 1}
+        return kinds([*COMMITTED, taken, small_evidence.event(9, "b1", "acknowledged", detail, **place)])
+
+    assert "acknowledged-uncommitted" in answered(leader, epoch)
+    assert "acknowledged-uncommitted" not in answered(1, 1)
+
+
 @pytest.mark.parametrize(("acks", "expected"), [(-1, ["acknowledged-uncommitted"]), (1, [])])
 def test_an_acknowledgement_above_the_high_watermark_is_a_violation_for_acks_all_only(
     acks: int, expected: list[str]
