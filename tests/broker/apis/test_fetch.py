@@ -173,3 +173,14 @@ def test_a_consumer_that_gives_its_last_fetched_epoch_is_told_where_its_log_dive
         assert answer.high_watermark == (3 if error is ErrorCode.none else -1)
 
     run(scenario)
+
+
+def test_the_partitions_of_a_follower_are_traced_whenever_they_are_others_with_a_session_or_without() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        for partitions in ([part()], [part()], [part(1)], [part(), part(1)]):
+            await broker.fetch(*partitions, replica=2)
+        told = [event.detail["partitions"] for event in broker.trace if event.kind == "fetch_session"]
+        assert told == [["t-0"], ["t-1"], ["t-0", "t-1"]]
+
+    run(scenario)
