@@ -70,6 +70,8 @@ class CheckSettings:
     """`retention.ms` of the topic; -1 for no limit."""
     retention_bytes: int = -1
     """`retention.bytes` of the topic; -1 for no limit."""
+    clock_error_ms: int = 0
+    """How far the producers' clocks, by which records are stamped, may be wrong."""
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     replica_lag_ms: int = -1

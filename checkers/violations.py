@@ -62,6 +62,8 @@ INEXCUSABLE = frozenset(
         "log-start-unasked",
         "log-start-unfounded",
         "retention-below-size",
+        "retention-unfounded",
+        "offset-misstated",
         "log-start-fell",
         "log-start-ahead",
         "deleted-log-came-back",

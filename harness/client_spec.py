@@ -30,6 +30,8 @@
       late_commits: 0             # share of its rebalances in which a member commits late, see workloads/groups.py
       awkward_members: 0          # share of the lives of a group's members that are awkward, see workloads/groups.py
       time_readers: 0             # clients that ask for the first offset that is not older than a time
+      clock_error: 0s             # how far a producer's clock, by which it stamps its records, is wrong at most
+      first_sequence: 0           # sequence number with which a producer begins on each partition
       standalone_consumers: 0     # beside a group: each commits in a group of its own, and deletes it now and then
       idle_partitions: 0          # partitions that no producer writes to: the last ones
       written_share: 1            # share of the run in which a partition is written to; the first one always is
@@ -51,7 +53,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from images.wire.batch import Compression
+from images.wire.batch import SEQUENCE_MODULUS, Compression
 from nemesis.fields import FieldError, read
 from nemesis.ports import SIDE_TOPIC
 from nemesis.schedule import ScheduledStep, check_condition, parse_moment
@@ -116,6 +118,8 @@ class ClientSpec:
     late_commits: float = 0.0
     awkward_members: float = 0.0
     time_readers: int = 0
+    clock_error_s: float = 0.0
+    first_sequence: int = 0
     standalone_consumers: int = 0
     idle_partitions: int = 0
     written_share: float = 1.0
@@ -140,6 +144,7 @@ class ClientSpec:
             ("late_commits", 0, 1),
             ("awkward_members", 0, 1),
             ("time_readers", 0, 100),
+            ("first_sequence", 0, SEQUENCE_MODULUS - 1),
             ("standalone_consumers", 0, 100),
             ("idle_partitions", 0, 10_000),
             ("written_share", 0, 1),
@@ -153,6 +158,8 @@ class ClientSpec:
                 raise FieldError(
                     f"clients.{name.removesuffix('_s')}: {getattr(self, name):g} s is not between 0 and an hour"
                 )
+        if not 0 <= self.clock_error_s <= 3_600:
+            raise FieldError(f"clients.clock_error: {self.clock_error_s:g} s is not between 0 and an hour")
         for name in ("producer_life_s", "consumer_life_s"):
             if 0 < getattr(self, name) < LIFE_S_MIN:
                 life = f"clients.{name.removesuffix('_s')}: {getattr(self, name):g} s"

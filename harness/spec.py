@@ -285,8 +285,7 @@ class Spec:
 
     @property
     def steady_s(self) -> float:
-        """How long a cluster must stay ready: longer than a leader keeps a silent follower in the ISR, and a controller
-        a silent broker unfenced."""
+        """How long a cluster must stay ready: longer than a silent follower stays in sync, a silent broker unfenced."""
         return sum(int(self.settings[name]) for name in PATIENCE_SETTINGS if name in self.settings) / 1000
 
     @property
@@ -369,6 +368,7 @@ class Spec:
             planned_appends=round(self.rate * self.time_limit_s),
             groups=self.workload == "groups",
             time_readers=self.clients.time_readers,
+            clock_error_ms=round(self.clients.clock_error_s * 1000),
             topic=TOPIC,
             partitions=self.partitions,
             controllers=self.controllers,

@@ -123,6 +123,9 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(57, "clients.late_commits", (0.0, 0.3, 1.0), workload="groups"),
     Dimension(59, "clients.awkward_members", (0.0, 0.3, 1.0), weights={1.0: 3.0}, workload="groups"),
     Dimension(29, "clients.time_readers", (0, 1, 2)),
+    Dimension(64, "clients.clock_error", (0.0, 0.3, 5.0)),
+    # So near the last one that every partition with a few batches gets past it.
+    Dimension(65, "clients.first_sequence", (0, (1 << 31) - 4, (1 << 31) - 50), weights={0: 2.0}),
     Dimension(25, "clients.idle_partitions", (0, 1, 2)),
     Dimension(26, "clients.written_share", (1.0, 0.2, 0.5)),
     Dimension(30, "segment.bytes", (1 << 30, 1_024, 4_096, 16_384), broker_name="log.segment.bytes"),

@@ -34,7 +34,8 @@ replica_deleted           broker      the log of a replica that is no longer hos
                                       a power loss from now on does not bring it back
 appended                  broker      leader_epoch of the batch, partition_epoch in which it is appended, offset=base,
                                       log_end after; detail: producer_id, sequence, crc (of the batch's header; it
-                                      covers neither offset nor leader epoch), producer_epoch, where it is above 0;
+                                      covers neither offset nor leader epoch), timestamp=the largest of its records, in
+                                      ms, producer_epoch, where it is above 0;
                                       fetched_in, the leader epoch in which a follower asked for it, where it is not in
                                       that one any more
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
@@ -42,7 +43,8 @@ truncated                 broker      offset=new LEO, log_end=LEO before, high_w
                                       answer, the [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader), kept_bytes=size of the
-                                      segments that remain, after retention_bytes
+                                      segments that remain, after retention_bytes, now_ms=time on the node's clock,
+                                      after retention_ms
 log_start_written         broker      … offset=log start, log_end, when it is on disk; detail: epochs, producers,
                                       batches, bytes_behind, as above; base=offset of the first segment,
                                       producers_before={id: last sequence} of the batches before it, which its snapshot
@@ -98,6 +100,11 @@ latest_asked              leader      a read of the latest offset begins, for a 
                                       offsets; detail: read=its number in this leader epoch
 latest_told               leader      high_watermark in the answer, members=the leader, and the followers that have
                                       fetched since the read began; detail: read
+offset_told               leader      ListOffsets for anything else than the latest offset is answered without an error:
+                                      offset in the answer, log_end, high_watermark; detail: asked=time in ms, or -2 for
+                                      the earliest offset, -3 for the largest timestamp; timestamp, epoch in the answer
+epoch_end_told            leader      OffsetForLeaderEpoch is answered without an error: offset=end in the answer,
+                                      log_end; detail: asked=leader epoch, epoch in the answer
 coordinator_loaded        leader      of __consumer_offsets, when it begins to serve its groups: offset=log start,
                                       log_end of what it loaded, high_watermark; detail:
                                       {group: {partition: committed offset}}
@@ -244,6 +251,8 @@ KINDS: Final = frozenset(
         "append_unacknowledged",
         "latest_asked",
         "latest_told",
+        "offset_told",
+        "epoch_end_told",
         "coordinator_loaded",
         "group_loaded",
         "group_request",

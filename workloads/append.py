@@ -60,6 +60,7 @@ from workloads.clients.native import (
     Producer,
     Truncation,
 )
+from workloads.clients.producer_clock import ProducerClock
 from workloads.history import Phase, Recorder
 from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s, sleep_until
 from workloads.operations import ClientOperation
@@ -201,8 +202,9 @@ class AppendWorkload:
             acks=settings.acks,
             max_in_flight=settings.max_in_flight,
             delivery_timeout_s=settings.delivery_timeout_ms / 1000,
-            unix_ahead_ms=settings.unix_ahead_ms,
+            clock=ProducerClock(self._stream(f"append/{name}/clock"), settings.clock_error_ms, settings.unix_ahead_ms),
             compression=settings.compression,
+            first_sequence=settings.first_sequence,
         )
         return self._closed_later(BatchingProducer(producer, settings.batch_records, settings.linger_ms / 1000))
 

@@ -74,6 +74,10 @@ class WorkloadSettings:
     compression: Compression = Compression.NONE
     unix_ahead_ms: int = 0
     """How far Unix time, which records' timestamps are in, is ahead of the loop's clock; in simulation they are one."""
+    clock_error_ms: int = 0
+    """How far the clock of a producer, by which it stamps its records, is wrong at most."""
+    first_sequence: int = 0
+    """The sequence number with which a producer begins on each partition."""
     delivery_timeout_ms: int = 8_000
     """How long a producer tries to get a record acknowledged; then its outcome is unknown."""
     request_timeout_ms: int = 1_500

@@ -1,6 +1,7 @@
 """Offsets by time: a client that asks for what is not older than a time is sent to the first such record, and no later.
 
-A record's timestamp lies between the invocation and the completion of its append. A leader answers from the records
+A record's timestamp lies between the invocation and the completion of its append, but for the error of its producer's
+clock (`CheckSettings.clock_error_ms`). A leader answers from the records
 below its high watermark, which stay, so also one that was deposed answers rightly with an offset. Then
 
 time-offset-early    the record at the answered offset had been appended before the time asked for: it is older
@@ -56,6 +57,7 @@ def check(evidence: RunEvidence) -> Verdict:
             topic=topic,
             partition=number,
             acks=evidence.settings.acks,
+            clock_error_ms=evidence.settings.clock_error_ms,
             tolerance=tolerance[topic, number],
         )
         for topic, number, rows in partitions(evidence.history)
@@ -70,12 +72,13 @@ def check_partition(
     topic: str = "",
     partition: int = -1,
     acks: int = -1,
+    clock_error_ms: int = 0,
     tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run: its rows about records, and all of them."""
     tolerance = tolerance or Tolerance()
     answers = history.filter((pc.field("kind") == "time_offset") & (pc.field("outcome") == "ok"))
-    places = _Places(records, acks)
+    places = _Places(records, acks, clock_error_ms)
     answered_ns = numbers(answers.column("completed_ns"), NEVER)
     deleted_below = tolerance.deleted_by(answered_ns)
     found: dict[str, list[tuple[int, int]]] = {f"time-offset-{what}": [] for what in ("early", "late", "missing")}
@@ -115,7 +118,8 @@ class _Places:
     """The records whose offset and append are known, one place for each claim about one: offsets of acknowledged
     appends, and of polls."""
 
-    def __init__(self, records: pa.Table, acks: int) -> None:
+    def __init__(self, records: pa.Table, acks: int, clock_error_ms: int) -> None:
+        self._slack_ns = (_ACCURACY_MS + clock_error_ms) * _NS_PER_MS
         self.columns = columns = Columns.from_table(records)
         acknowledged = np.flatnonzero(
             (columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0) & (acks == -1)
@@ -145,10 +149,9 @@ class _Places:
     def contradictions(self, answer: dict[str, Any], deleted_below: int) -> list[tuple[str, int]]:
         """How an answer contradicts the records, each with a place that shows it."""
         asked_ns, told = answer["value"] * _NS_PER_MS, answer["offset"]
-        slack_ns = _ACCURACY_MS * _NS_PER_MS
-        not_older = (self.appended_after_ns >= asked_ns + slack_ns) & (self.offset >= deleted_below)
+        not_older = (self.appended_after_ns >= asked_ns + self._slack_ns) & (self.offset >= deleted_below)
         if told >= 0:
-            early = (self.offset == told) & (self.appended_before_ns < asked_ns - slack_ns)
+            early = (self.offset == told) & (self.appended_before_ns < asked_ns - self._slack_ns)
             wrong = {"early": early, "late": not_older & (self.offset < told)}
         else:
             epoch = _UNKNOWN_EPOCH if answer["leader_epoch"] is None else answer["leader_epoch"]

@@ -32,6 +32,8 @@ latest-unconfirmed        a leader answers with the latest offset once every mem
                           by then has
 read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
                           connection and in its leader epoch
+offset-misstated          it answers from its own log: with its start for the earliest offset, for a time with the first
+                          record that is not older, below its high watermark, and with the leader epoch of that
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
@@ -72,6 +74,7 @@ log-start-unasked         no leader moves a log's start by its own decision furt
                           then, unless the topic has the retention that it names (`checkers.deletions`)
 retention-early           no record goes by retention.ms before it is so old, by when its append was invoked, on a node
                           whose clock no fault changed
+retention-unfounded       … nor before the largest timestamp of its batch is so old on the node's own clock
 retention-below-size      what retention.bytes leaves of a log has that size at least
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
@@ -127,7 +130,7 @@ position-of-another-leadership  a leader counts a follower where it has seen it 
                           another one may have led does not count
 fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log
 divergence-misstated      where the logs part, a leader answers with the greatest leader epoch that its own has up to
-                          the follower's last one, and where that ends
+                          the follower's last one, and where that ends; of an epoch that it is asked for likewise
 deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied
 epoch-cache-wrong         a log that is opened, is cut, has a new start, or begins to be led has the epoch cache of its
                           records

@@ -42,16 +42,12 @@ def _fetch_accepted(partition: PartitionState, event: TraceRow, _: CheckSettings
 
 def _diverging(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader answers with the greatest leader epoch of its log up to the follower's last one, and where that ends."""
-    log, start, detail = partition.log(event.node), partition.log_starts.get(event.node, 0), event.details()
-    entries = epoch_cache_of(log, start)
+    detail, entries = event.details(), _epochs_of_leader(partition, event)
     if not entries or "fetched" not in detail:
         return
-    leads_from = partition.epoch_starts.get(event.node, UNKNOWN)
-    if entries[-1].epoch != event.leader_epoch:
-        entries.append(CachedEpoch(event.leader_epoch, leads_from))
     epoch, fetch_offset = detail["fetched"]
-    expected = epoch_end(entries, len(log), epoch)
-    if leads_from < 0 or epoch > entries[-1].epoch or (detail["epoch"], event.offset) == expected:
+    expected = epoch_end(entries, len(partition.log(event.node)), epoch)
+    if epoch > entries[-1].epoch or (detail["epoch"], event.offset) == expected:
         return
     partition.report(
         event,
@@ -83,5 +79,40 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     )
 
 
+def _epoch_end_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A leader that is asked where an epoch ends answers in the same way; of one above all of its own it knows
+    nothing."""
+    entries, asked = _epochs_of_leader(partition, event), event.details()["asked"]
+    if not entries:
+        return
+    unknown = not 0 <= asked <= entries[-1].epoch
+    expected = CachedEpoch(UNKNOWN, UNKNOWN) if unknown else epoch_end(entries, len(partition.log(event.node)), asked)
+    told = CachedEpoch(event.details()["epoch"], event.offset)
+    if told != expected:
+        partition.report(
+            event,
+            "divergence-misstated",
+            max(min(told.start, expected.start), UNKNOWN),
+            f"{event.node} was asked where leader epoch {asked} ends in its log, and answered that epoch {told.epoch} "
+            f"ends at {told.start} {event.at}",
+            f"its own log has epoch {expected.epoch} up to {expected.start}",
+        )
+
+
+def _epochs_of_leader(partition: PartitionState, event: TraceRow) -> list[CachedEpoch]:
+    """The epochs of a leader's log, with the one that it leads in; none where they are not known."""
+    leads_from = partition.epoch_starts.get(event.node, UNKNOWN)
+    entries = epoch_cache_of(partition.log(event.node), partition.log_starts.get(event.node, 0))
+    if not entries or leads_from < 0:
+        return []
+    if entries[-1].epoch != event.leader_epoch:
+        entries.append(CachedEpoch(event.leader_epoch, leads_from))
+    return entries
+
+
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {"truncated": _truncated}
-HANDLERS: Mapping[str, TraceRowHandler] = {"fetch_accepted": _fetch_accepted, "diverging": _diverging}
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "fetch_accepted": _fetch_accepted,
+    "diverging": _diverging,
+    "epoch_end_told": _epoch_end_told,
+}

@@ -19,6 +19,9 @@ from checkers.protocol.state import (
 )
 from checkers.tables import TraceRow
 
+_EARLIEST = -2
+"""The time by which ListOffsets asks for the earliest offset."""
+
 
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.proposals.pop(event.node, None)
@@ -185,6 +188,39 @@ def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str,
     )
 
 
+def _offset_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A leader answers for the earliest offset where its log starts; for a time with the first record of a batch that
+    is not older, if that is below its high watermark, and else with none."""
+    detail, start = event.details(), partition.log_starts.get(event.node, 0)
+    asked, log = detail["asked"], partition.log(event.node)
+    if asked == _EARLIEST:
+        expected, rightly = f"its log starts at {start}", event.offset == start
+    elif asked >= 0:
+        batches = partition.batches_of(event.node).from_offset(start)
+        if batches is None:
+            return
+        not_older = [batch for batch in batches if batch.timestamp_ms >= asked]
+        # Of the batch in which a log starts the records below it may be the only ones that are not older.
+        possible = not_older[: 1 + bool(not_older and not_older[0].base < start)]
+        readable = [batch for batch in possible if batch.base < event.high_watermark]
+        rightly = (
+            any(max(start, batch.base) <= event.offset < batch.end for batch in readable)
+            if event.offset >= 0
+            else possible != readable or not possible or possible[0].base < start
+        )
+        places = " or ".join(f"from {batch.base} to {batch.end - 1}" for batch in possible) or "in no batch"
+        expected = f"its first record that is not older stands {places}, its high watermark is {event.high_watermark}"
+    else:
+        return
+    where = detail["epoch"]
+    if rightly and start <= event.offset < len(log) and UNKNOWN not in (log[event.offset], where):
+        expected, rightly = f"the record there is of epoch {log[event.offset]}", where == log[event.offset]
+    if not rightly:
+        what = "its earliest offset" if asked == _EARLIEST else f"the first offset not older than {asked} ms"
+        told = f"{event.node} answered that {what} is {event.offset}, of leader epoch {where}, {event.at}"
+        partition.report(event, "offset-misstated", event.offset, told, f"{expected}; its log starts at {start}")
+
+
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _became_leader,
     "isr_proposed": _isr_proposed,
@@ -194,5 +230,6 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "reads_confirmed": _reads_confirmed,
     "latest_told": _latest_told,
     "offsets_told": _offsets_told,
+    "offset_told": _offset_told,
     "deletion_confirmed": _deletion_confirmed,
 }

@@ -49,6 +49,8 @@ class ReplicaBatch(NamedTuple):
     producer_epoch: int
     first_sequence: int
     """-1 without a producer id."""
+    timestamp_ms: int = UNKNOWN
+    """The largest of its records; UNKNOWN where the trace does not tell."""
 
     @classmethod
     def of(cls, event: TraceRow) -> ReplicaBatch:
@@ -56,7 +58,12 @@ class ReplicaBatch(NamedTuple):
         detail = event.details()
         epoch = int(detail.get("producer_epoch", 0))
         producer, sequence = int(detail.get("producer_id", -1)), int(detail.get("sequence", -1))
-        return cls(event.offset, event.log_end, producer, epoch, sequence)
+        return cls(event.offset, event.log_end, producer, epoch, sequence, int(detail.get("timestamp", UNKNOWN)))
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it is of an idempotent producer."""
+        return self.producer >= 0 and self.first_sequence >= 0
 
     @property
     def last_sequence(self) -> int:
@@ -71,7 +78,7 @@ class ReplicaBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ReplicaBatches:
-    """The batches of idempotent producers in the log of one replica."""
+    """The batches in the log of one replica."""
 
     end: int = 0
     """Where the log ends."""
@@ -79,22 +86,33 @@ class ReplicaBatches:
     """The trace may not contain the batches below this offset."""
     in_order: list[ReplicaBatch] = field(default_factory=list)
     of_producer: dict[int, list[ReplicaBatch]] = field(default_factory=dict)
-    """By producer id, in the order of the log."""
+    """Those of idempotent producers by producer id, in the order of the log."""
 
     def append(self, batch: ReplicaBatch) -> None:
         """The replica appends a batch, with a producer id or without."""
         self.resize(batch.base)
         self.end = batch.end
-        if batch.producer >= 0 and batch.first_sequence >= 0:
-            self.in_order.append(batch)
+        self.in_order.append(batch)
+        if batch.is_numbered:
             self.of_producer.setdefault(batch.producer, []).append(batch)
 
     def resize(self, end: int) -> None:
         """The log ends at `end`: the batches beyond are gone, and those up to there that it had not are unknown."""
         while self.in_order and self.in_order[-1].end > end:
-            self.of_producer[self.in_order.pop().producer].pop()
+            batch = self.in_order.pop()
+            if batch.is_numbered:
+                self.of_producer[batch.producer].pop()
         self.unknown_below = end if end > self.end else min(self.unknown_below, end)
         self.end = end
+
+    def from_offset(self, start: int) -> list[ReplicaBatch] | None:
+        """All that end above `start`, in the order of the log; None if one of them, or its timestamp, is not known."""
+        first = bisect_right(self.in_order, start, key=lambda batch: batch.end)
+        batches, ends = self.in_order[first:], [start]
+        ends += [batch.end for batch in batches]
+        follow = all(batch.base <= end for batch, end in zip(batches, ends, strict=False)) and ends[-1] == self.end
+        stamped = all(batch.timestamp_ms != UNKNOWN for batch in batches)
+        return batches if follow and stamped and self.unknown_below <= start else None
 
     def repeats(self, producer: int) -> bool:
         """Whether a batch of this producer came once more, or after a later one of its producer epoch."""

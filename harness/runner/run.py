@@ -465,6 +465,8 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         late_commits=spec.clients.late_commits,
         awkward_members=spec.clients.awkward_members,
         time_readers=spec.clients.time_readers,
+        clock_error_ms=round(spec.clients.clock_error_s * 1000),
+        first_sequence=spec.clients.first_sequence,
         standalone_consumers=spec.clients.standalone_consumers,
         idle_partitions=spec.clients.idle_partitions,
         written_share=spec.clients.written_share,

@@ -34,11 +34,14 @@ def with_producer(
     brokers: int = 1,
     partitions: int = 1,
     acks: int = -1,
+    first_sequence: int = 0,
 ) -> None:
     async def main() -> None:
         async with ScriptedCluster(brokers=brokers, partitions=partitions) as cluster:
             client = Client(cluster.addresses, "test", Random(5), TIMEOUTS)
-            producer = Producer(client, TOPIC, acks=acks, delivery_timeout_s=DELIVERY_TIMEOUT_S)
+            producer = Producer(
+                client, TOPIC, acks=acks, delivery_timeout_s=DELIVERY_TIMEOUT_S, first_sequence=first_sequence
+            )
             try:
                 await test(cluster, producer)
             finally:
@@ -182,6 +185,15 @@ def test_a_batch_that_is_acknowledged_without_an_offset_is_ok() -> None:
     delivery, cluster = deliver([Step(without_offset=True)])
     assert delivery == Delivery("ok", base_offset=None, attempts=1)
     assert cluster.logs[0].values() == [1]
+
+
+def test_sequence_numbers_begin_again_at_0_after_the_last_one() -> None:
+    async def test(cluster: ScriptedCluster, producer: Producer) -> None:
+        for values in ([b"1", b"2"], [b"3", b"4", b"5"], [b"6"]):
+            assert (await producer.append(0, values)).outcome == "ok"
+        assert [parse(data).base_sequence for data in cluster.produced] == [(1 << 31) - 4, (1 << 31) - 2, 1]
+
+    with_producer(test, first_sequence=(1 << 31) - 4)
 
 
 def test_a_duplicate_without_a_known_offset_is_info_and_the_sequence_goes_on() -> None:

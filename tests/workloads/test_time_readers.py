@@ -85,11 +85,9 @@ def row(kind: str, invoked_s: float, completed_s: float, **columns: Any) -> dict
     return {"kind": kind, "outcome": "ok"} | place | times | columns
 
 
-def check(*operations: dict[str, Any], acks: int = -1, tolerance: Tolerance | None = None) -> Verdict:
+def check(*operations: dict[str, Any], **settings: Any) -> Verdict:
     history = pa.Table.from_pylist([{"index": at} | each for at, each in enumerate(operations)], SCHEMA)
-    return time_offsets.check_partition(
-        of_records(history), history, topic="t", partition=0, acks=acks, tolerance=tolerance
-    )
+    return time_offsets.check_partition(of_records(history), history, topic="t", partition=0, **settings)
 
 
 APPENDS: Final = (append(0, 1.0, 1.1), append(1, 2.0, 2.1), append(2, 3.0, 3.1))
@@ -109,6 +107,12 @@ APPENDS: Final = (append(0, 1.0, 1.1), append(1, 2.0, 2.1), append(2, 3.0, 3.1))
 def test_an_answer_is_the_first_record_that_is_not_older(time_s: float, told: int, kind: str | None) -> None:
     verdict = check(*APPENDS, asked(time_s, told))
     assert [finding.kind for finding in verdict.findings] == ([kind] if kind else [])
+
+
+def test_a_record_may_be_as_much_older_or_younger_as_its_producers_clock_is_wrong() -> None:
+    for asked_s, told in ((1.5, 2), (2.5, 1)):
+        assert check(*APPENDS, asked(asked_s, told), clock_error_ms=600).validity is Validity.VALID
+        assert check(*APPENDS, asked(asked_s, told), clock_error_ms=300).validity is Validity.INVALID
 
 
 def test_an_append_without_an_end_may_be_of_any_later_time() -> None:

@@ -35,6 +35,7 @@ from images.wire.connection import Connection, ConnectionLost
 from workloads.clients.connections import Backoff, Client, cancel_all, connection_error_name, error_name
 from workloads.clients.delivery import NEVER_APPENDED, ProducerBatch
 from workloads.clients.metadata_cache import Leader
+from workloads.clients.producer_clock import ProducerClock
 
 Identify = Callable[[int], Awaitable[tuple[int, int]]]
 """Gives a producer id other than the one it is called with, and its first epoch. Raises ConnectionLost."""
@@ -58,8 +59,10 @@ class SendSettings:
     topic: str
     acks: int
     max_in_flight: int
-    unix_ahead_ms: int
+    clock: ProducerClock
     compression: Compression
+    first_sequence: int
+    """The sequence number of the first batch of a producer id on each partition."""
 
 
 class PartitionSender:
@@ -77,7 +80,7 @@ class PartitionSender:
         self._identity: tuple[int, int] | None = _NOBODY if settings.acks == 0 else None
         self._spent_id = -1
         """The producer id that must not be used again; -1 for none."""
-        self._next_sequence = 0
+        self._next_sequence = settings.first_sequence
         self._id_known = settings.acks == 0
         """A batch of this producer id was acknowledged, so the leader knows the id."""
         self._broken = False
@@ -198,7 +201,7 @@ class PartitionSender:
         idempotent = producer_id >= 0
         batch.data = build(
             batch.values,
-            timestamp_ms=int(self._loop.time() * 1000) + self._settings.unix_ahead_ms,
+            timestamp_ms=self._settings.clock.now_ms(),
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=self._next_sequence if idempotent else -1,
@@ -315,5 +318,6 @@ class PartitionSender:
             self._spent_id = producer_id
             self._identity = None
             self._id_known = False
+            self._next_sequence = self._settings.first_sequence
         else:
             self._identity = (producer_id, epoch + 1)

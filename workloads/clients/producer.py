@@ -23,6 +23,7 @@ from images.wire.connection import ConnectionLost
 from workloads.clients.connections import Client, error_name
 from workloads.clients.delivery import Delivery, ProducerBatch
 from workloads.clients.partition_sender import PartitionSender, SendSettings
+from workloads.clients.producer_clock import ProducerClock
 
 
 class Producer:
@@ -36,14 +37,16 @@ class Producer:
         acks: int = -1,
         max_in_flight: int = 5,
         delivery_timeout_s: float = 8.0,
-        unix_ahead_ms: int = 0,
+        clock: ProducerClock | None = None,
         compression: Compression = Compression.NONE,
+        first_sequence: int = 0,
     ) -> None:
         client.track_topic(topic)
         self.client = client
         self.topic = topic
         self.delivery_timeout_s = delivery_timeout_s
-        self._settings = SendSettings(topic, acks, max_in_flight, unix_ahead_ms, compression)
+        clock = clock or ProducerClock(client.random, 0)
+        self._settings = SendSettings(topic, acks, max_in_flight, clock, compression, first_sequence)
         self._senders: dict[int, PartitionSender] = {}
         self._identity: tuple[int, int] | None = None
         self._identity_lock = asyncio.Lock()

@@ -106,6 +106,9 @@ class OffsetApis:
                 error, offset, timestamp = replica.offset_for_time(time_ms)
                 if offset >= 0:
                     epoch = replica.log.epochs.epoch_at(offset)
+            if part.timestamp != LATEST and error is ErrorCode.none:
+                told = {"asked": part.timestamp, "timestamp": timestamp, "epoch": epoch}
+                replica.traced("offset_told", offset, replica.log.end, told)
         return ListOffsetsPartitionResponse(
             partition_index=part.partition_index,
             error_code=error,
@@ -136,6 +139,8 @@ class OffsetApis:
                     error = replica.check_leader("offset_for_leader_epoch", part.current_leader_epoch)
                     if error is ErrorCode.none:
                         epoch, end = replica.state.epochs.end_offset_for(part.leader_epoch, replica.state.log_end)
+                        told = {"asked": part.leader_epoch, "epoch": epoch}
+                        replica.traced("epoch_end_told", end, replica.log.end, told)
                 answers.append(
                     EpochEndOffset(error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end)
                 )

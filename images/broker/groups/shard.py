@@ -156,7 +156,7 @@ class Shard:
         self.loaded = True
         for name, group in self.groups.items():
             self._trace_now("group_loaded", name, {"state": str(group.state), "at_ms": now_ms, **record_of(group)})
-        replica.coordinated(
+        replica.traced(
             "coordinator_loaded",
             replica.log.start,
             end,
@@ -223,7 +223,7 @@ class Shard:
     def _trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
         """Trace an event of a group that has no record of its own."""
         end = self._replica.state.log_end
-        self._replica.coordinated(kind, end, end, {"group": name, **detail})
+        self._replica.traced(kind, end, end, {"group": name, **detail})
 
     def judged(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
         """Trace how a request of a member is judged, before anything changes; without an error it waits."""
@@ -234,11 +234,11 @@ class Shard:
 
     def _trace_storing(self, record: Group, append_result: AppendResult) -> None:
         detail = {"group": record.id, **record_of(record), "error": append_result.error.name}
-        self._replica.coordinated("group_storing", append_result.base_offset, append_result.end, detail)
+        self._replica.traced("group_storing", append_result.base_offset, append_result.end, detail)
 
     def _trace_stored(self, name: str, generation: int, append_result: AppendResult, error: ErrorCode) -> None:
         detail = {"group": name, "generation": generation, "error": error.name}
-        self._replica.coordinated("group_stored", append_result.base_offset, append_result.end, detail)
+        self._replica.traced("group_stored", append_result.base_offset, append_result.end, detail)
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Apply the step of a join, and wait for its response."""
@@ -375,7 +375,7 @@ class Shard:
 
     def _trace_commit(self, kind: str, append_result: AppendResult, detail: dict[str, Any]) -> None:
         held = {"held": self._held(detail["group"])}
-        self._replica.coordinated(kind, append_result.base_offset, append_result.end, {**detail, **held})
+        self._replica.traced(kind, append_result.base_offset, append_result.end, {**detail, **held})
 
     def _held(self, name: str) -> dict[str, int]:
         """For the trace: the committed offsets of a group, as this coordinator has them now."""
@@ -475,7 +475,7 @@ class Shard:
         changes = offset_changes(content)
         if changes and append_result.error is ErrorCode.none:
             base, end = append_result.base_offset, append_result.end
-            self._replica.coordinated("offsets_storing", base, end, {"changes": changes})
+            self._replica.traced("offsets_storing", base, end, {"changes": changes})
         return append_result
 
     async def _wait_until_committed(self, append_result: AppendResult) -> ErrorCode:

@@ -465,7 +465,7 @@ class Replica:
             self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None, self.log)
         elif isinstance(decision, LogStartAdvanced):
             # Traced first: a crash in between may leave a new log start, which would have no event otherwise.
-            self._trace.log_start(state, decision, self.log)
+            self._trace.log_start(state, decision, self.log, self._record_ms())
             self.log.advance_start(decision.after)
             self.state = state._replace(epochs=self.log.epochs)
             self._trace.log_start_written(self.state, self.log)
@@ -494,7 +494,7 @@ class Replica:
         """Trace that an append, which was not refused, is answered."""
         self._trace.append_answered(self.state, appended, acks, error)
 
-    def coordinated(self, kind: str, offset: int, log_end: int, detail: Mapping[str, object]) -> None:
-        """Trace an event of the group coordinator whose log this is."""
+    def traced(self, kind: str, offset: int, log_end: int, detail: Mapping[str, object]) -> None:
+        """Trace an event of whoever answers from this log: of an API, or of the group coordinator."""
         watermark = self.state.high_watermark
         self._trace.event(self.state, kind, offset=offset, log_end=log_end, high_watermark=watermark, detail=detail)

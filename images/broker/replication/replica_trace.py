@@ -93,6 +93,7 @@ class ReplicaTrace:
                     "producer_id": header.producer_id,
                     "sequence": header.base_sequence,
                     "crc": header.crc,
+                    "timestamp": header.max_timestamp,
                     **_producer_epoch(header),
                     **another,
                 },
@@ -211,11 +212,13 @@ class ReplicaTrace:
         detail = {"read": read}
         self.event(state, "latest_told", high_watermark=state.high_watermark, members=confirmed, detail=detail)
 
-    def log_start(self, state: Partition, moved: LogStartAdvanced, log: Log) -> None:
-        """The log start is about to advance."""
+    def log_start(self, state: Partition, moved: LogStartAdvanced, log: Log, now_ms: int) -> None:
+        """The log start is about to advance, at `now_ms` on the clock of the records' timestamps."""
         detail: dict[str, object] = {"before": moved.before, "reason": str(moved.reason)}
         if moved.reason is LogStartReason.RETENTION_BYTES:
             detail["kept_bytes"] = sum(segment.size for segment in log.segments if segment.end > moved.after)
+        if moved.reason is LogStartReason.RETENTION_MS:
+            detail["now_ms"] = now_ms
         self.event(
             state,
             "log_start",
