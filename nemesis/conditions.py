@@ -20,6 +20,7 @@ while the run goes on.
 | `truncated` | a replica cuts its log (trace) |
 | `resigned` | a replica neither leads nor follows any more: no leader, or taken off the broker (trace) |
 | `replica_deleted` | a broker has deleted a replica that was taken off it (trace) |
+| `log_start_moved` | a replica has deleted the records at the start of its log, as the checkpoint says (trace) |
 | `controller_elected` | a node becomes the active controller |
 | `injected`, `healed` | a fault of the schedule takes hold, has healed; an operation has ended (`healed`) |
 
@@ -203,6 +204,14 @@ class ReplicaDeleted(PartitionOccurrence):
     name = Occurrence.REPLICA_DELETED.value
     in_trace_alone = True
     """Clients are not told."""
+
+
+class LogStartMoved(PartitionOccurrence):
+    """A replica has deleted the records at the start of its log."""
+
+    name = Occurrence.LOG_START_MOVED.value
+    in_trace_alone = True
+    """Clients are told of the leader's alone, and not when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,8 +447,8 @@ SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
         Elected, Restarted, Registered, Fenced, Unfenced, LeftIsr, JoinedIsr, Truncated, ReplicaResigned,
-        ReplicaDeleted, ControllerElected, Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark, LogEnd,
-        Acknowledged,
+        ReplicaDeleted, LogStartMoved, ControllerElected, Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark,
+        LogEnd, Acknowledged,
     )
 }  # fmt: skip
 """Every condition but the combinations, by its name."""

@@ -40,6 +40,8 @@ class Occurrence(StrEnum):
     """A replica neither leads nor follows any more: its partition has no leader, or is no longer on the broker."""
     REPLICA_DELETED = "replica_deleted"
     """A broker has deleted the log of a replica that it hosts no more."""
+    LOG_START_MOVED = "log_start_moved"
+    """A replica has deleted records at the start of its log."""
     CONTROLLER_ELECTED = "controller_elected"
     INJECTED = "injected"
     """A fault of the schedule has taken hold; its id stands in `subject`."""

@@ -12,6 +12,8 @@ that left".
 - While a fault of the schedule is still to take replicas off brokers, some of the others wait for the deletion of
   one, those that lose data more often: of a named broker, for a deletion there. A fault that takes a replica off may
   itself end, and so put it back, as soon as the replica is deleted, or as soon as a broker is fenced, maybe that one.
+- While a fault is still to delete records, those by which brokers lose data and that wait for nothing else wait, in
+  half of the draws, until a log has its new start: what is left of the log may then end below that.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from nemesis.conditions import (
     JoinedIsr,
     LedBy,
     LeftIsr,
+    LogStartMoved,
     NodeOccurrence,
     PartitionOccurrence,
     ProposedIsr,
@@ -66,6 +69,9 @@ _DELETION_SHARE: Final = 0.25
 """Of the triggers, where replicas may still be taken off brokers: a deletion instead of anything else."""
 _LOST_DELETION_SHARE: Final = 0.5
 """Of the faults by which brokers lose data, there and in runs with triggers: a deletion instead of all else."""
+_LOST_START_SHARE: Final = 0.5
+"""Of the faults by which brokers lose data, in runs with triggers where records are still to be deleted: a new log
+start instead of a time alone."""
 _LATER_PER_PATIENCE: Final = 10.0
 """How many mean delays after a condition are as long as the cluster's patience."""
 
@@ -89,7 +95,7 @@ def with_trigger(
         condition = _occurrence(kind, node, random, cluster)
     then_after_s = 0.0
     if random.random() < 0.5:
-        then_after_s = round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
+        then_after_s = _later_s(random, cluster)
     if deletions and random.random() < _DELETION_SHARE:
         condition = _deletion(fault, cluster)
     if not _is_seen(condition, cluster):
@@ -107,9 +113,29 @@ def with_deletion(scheduled: ScheduledFault, random: Random, cluster: ClusterSha
     return replace(scheduled, when=deletion, then_after_s=0.0)
 
 
+def with_log_start(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
+    """The fault, where brokers lose data by it, in a share of the draws with a new log start as its trigger, at once or
+    a moment later. As it is where the environment would not see that."""
+    at_risk = {*scheduled.fault.at_risk(cluster)} - {"controller", *cluster.controllers}
+    moved = LogStartMoved(_node_of(scheduled.fault, cluster))
+    is_drawn, at_once, later_s = random.random() < _LOST_START_SHARE, random.random() < 0.5, _later_s(random, cluster)
+    if not at_risk or not is_drawn or not _is_seen(moved, cluster):
+        return scheduled
+    return replace(scheduled, when=moved, then_after_s=0.0 if at_once else later_s)
+
+
+def _later_s(random: Random, cluster: ClusterShape) -> float:
+    return round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
+
+
 def _deletion(fault: Fault, cluster: ClusterShape) -> ReplicaDeleted:
+    return ReplicaDeleted(_node_of(fault, cluster))
+
+
+def _node_of(fault: Fault, cluster: ClusterShape) -> str:
+    """The broker that a fault names, if it names but one."""
     nodes = fault.nodes_named()
-    return ReplicaDeleted(nodes[0] if len(nodes) == 1 and nodes[0] in cluster.brokers else ANY_NODE)
+    return nodes[0] if len(nodes) == 1 and nodes[0] in cluster.brokers else ANY_NODE
 
 
 def with_end(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:

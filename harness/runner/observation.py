@@ -37,6 +37,7 @@ class TraceSource:
             "truncated": self._truncated,
             "resigned": self._replica(Occurrence.RESIGNED),
             "replica_deleted": self._replica(Occurrence.REPLICA_DELETED),
+            "log_start_written": self._replica(Occurrence.LOG_START_MOVED),
             "isr_proposed": self._isr_proposed,
             "isr_committed": self._isr_resolved,
             "isr_rejected": self._isr_resolved,

@@ -19,17 +19,13 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, KeepUnsynced, both_ways
-from nemesis.situation import Event, Occurrence
+from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, KeepUnsynced
 
 _RETRY_S = 0.5
 _RETRIES = 120
-_TO_HIGH_WATERMARK_SHARE = 0.1
 _ALL_ALIKE_SHARE = 0.25
 _CONTROLLER_SHARE = 0.2
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
-TO_HIGH_WATERMARK = -1
-"""The offset by which an administrator asks for everything below the high watermark to be deleted."""
 
 _FAMILY = Family(number=8, name="admin", colour="#5b5ea6")
 
@@ -251,105 +247,6 @@ class RollingRestart(Fault):
 
 def _then_power_loss(keep: KeepUnsynced | None) -> str:
     return "" if keep is None else f", then power loss (keeps {keep})"
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRecords(Fault):
-    """Delete the records of a partition below a random offset up to its high watermark, in one of ten below all of it.
-
-    Lower offsets are likelier, so that most records stay to be checked. With `stalled` the leader is cut off from the
-    other brokers first, for a part of the patience, and everything below the high watermark is deleted: what has been
-    appended meanwhile is not committed, and must stay. With `after_election` the request is sent as soon as another
-    leader is elected, for which it waits as long as the patience at most: that leader has not heard yet where the logs
-    of its followers start. With `moved` leadership moves to a replica that the leader before does not reach any more,
-    and the request is sent then: that member of the ISR has told the new leader nothing.
-
-    Deleted records stay deleted: nothing is undone. `asked_below` in the evidence is the offset requested, whether or
-    not a broker answered; for "below the high watermark" it is not known, and `to_high_watermark` is counted instead.
-    """
-
-    name: ClassVar[str] = "delete-records"
-    number: ClassVar[int] = 7
-    family: ClassVar[Family] = _FAMILY
-    ends_by_itself: ClassVar[bool] = True
-    proof: ClassVar[tuple[str, ...]] = ("deleted", "begun", "held")
-    """Messages are held where its leader is cut off first, also if the run ends before the request."""
-    in_steps: ClassVar[bool] = True
-
-    partition: int = 0
-    stalled: bool = False
-    after_election: bool = False
-    moved: bool = False
-    patience_ms: float = 2_000.0
-
-    def __post_init__(self) -> None:
-        if self.stalled + self.after_election + self.moved > 1:
-            raise ValueError("stalled, after_election and moved: a request is sent at one such moment only")
-
-    @classmethod
-    def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, of a stalled leader in one of four, of a new one in as many, of a moved one in a fifth."""
-        partition, when = draws.partition(), draws.random.random()
-        return cls(partition, when < 0.25, 0.25 <= when < 0.5, 0.5 <= when < 0.7, draws.patience_ms)
-
-    async def inject(self, handle: FaultHandle) -> None:
-        """Send the request once, as soon as a leader reports where the log starts and ends: for that a new one has to
-        hear of its followers, so it is asked before the election."""
-        if self.stalled:
-            await self._stall(handle)
-        offset = await self._draw(handle)
-        if self.after_election:
-            await self._await_election(handle)
-        if self.moved:
-            await self._move_leadership(handle)
-        if offset == TO_HIGH_WATERMARK:
-            handle.count_evidence("to_high_watermark")
-        else:
-            handle.note_evidence("asked_below", offset)
-        answer = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset)).outcome
-        outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
-        handle.count_evidence(outcome.get(answer, "refused"))
-
-    async def _stall(self, handle: FaultHandle) -> None:
-        leader = await handle.leader(self.partition)
-        if leader is None:
-            handle.notes.append("no leader to be cut off")
-            return
-        handle.add_targets([leader])
-        await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
-        await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
-
-    async def _move_leadership(self, handle: FaultHandle) -> None:
-        before, leader = await claimed(handle, self.partition), await handle.leader(self.partition)
-        others = [replica for replica in before if replica != leader]
-        if leader is None or len(others) in (0, len(before)):
-            handle.notes.append("leadership is not moved")
-            return
-        coming = handle.random.choice(others)
-        handle.add_targets((leader, coming))
-        await handle.cut(both_ways([leader], [coming]))
-        answers: list[AdminResult] = []
-        handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
-        await put_first(handle, self.partition, coming, before, answers)
-
-    async def _await_election(self, handle: FaultHandle) -> None:
-        def is_led(event: Event) -> bool:
-            return event.kind is Occurrence.ELECTED and event.partition == self.partition
-
-        events, since = handle.situation.events, len(handle.situation.events)
-        try:
-            async with asyncio.timeout(self.patience_ms / 1000):
-                await handle.situation.until(lambda: any(map(is_led, events[since:])))
-        except TimeoutError:
-            handle.notes.append("no leader was elected in time")
-
-    async def _draw(self, handle: FaultHandle) -> int:
-        if self.stalled or handle.random.random() < _TO_HIGH_WATERMARK_SHARE:
-            return TO_HIGH_WATERMARK
-        while (known := await handle.cluster.admin.offsets(handle.topic, self.partition)) is None:
-            await handle.sleep(_RETRY_S)
-        start, end = known
-        return start + int((end - start) * handle.random.random() ** 3)
 
 
 class MoveController(Fault):

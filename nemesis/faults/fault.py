@@ -81,6 +81,8 @@ class Fault:
 
     removes_replicas: ClassVar[bool] = False
     """Whether it takes a replica off a broker, which deletes it then."""
+    deletes_records: ClassVar[bool] = False
+    """Whether it deletes the records at the start of a log."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:

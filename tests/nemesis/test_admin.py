@@ -17,13 +17,13 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.admin import (
     CancelReassignment,
     ControlledRestart,
-    DeleteRecords,
     ElectPreferred,
     MoveController,
     RaiseMinIsr,
     Reassign,
     RollingRestart,
 )
+from nemesis.faults.delete_records import DeleteRecords
 from nemesis.faults.fault import Fault
 from nemesis.faults.process import Pause
 from nemesis.handle import ActiveEffects, FaultHandle
@@ -299,7 +299,42 @@ def test_a_deletion_after_an_election_is_sent_at_once_when_a_leader_of_its_parti
 
     run(scenario())
     assert len(cluster.calls) == 1
-    assert handle.notes == ([] if calls else ["no leader was elected in time"])
+    assert handle.notes == ([] if calls else ["not elected in time"])
+
+
+def test_a_deletion_past_a_follower_waits_until_that_has_left_the_isr() -> None:
+    cluster = FakeCluster()
+    cluster.offsets_told = (0, 10)
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
+    cuts: set[Link] = set()
+
+    async def scenario() -> None:
+        injecting = asyncio.ensure_future(DeleteRecords(0, behind=True).inject(handle))
+        await asyncio.sleep(1)
+        cuts.update(cluster.cuts)
+        cluster.offsets_told = (0, 40)
+        for follower in ("b2", "b3"):
+            handle.situation.occurred(Occurrence.LEFT_ISR, follower, 0)
+        await asyncio.sleep(1.5)
+        assert any(call.startswith("delete") for call in cluster.calls)
+        await injecting
+        await handle.heal()
+
+    run(scenario())
+    assert any(cuts == set(both_ways(["b1"], [follower])) for follower in ("b2", "b3"))
+    cut, deleted, healed = cluster.calls
+    assert (cut, healed) == ("cut", "heal_links")
+    assert 10 < int(deleted.removeprefix("delete t-0 ")) <= 40
+    assert cluster.pristine
+
+
+def test_a_broker_may_lose_its_power_once_records_are_deleted() -> None:
+    fault = DeleteRecords(0, nodes=("b2",))
+    assert fault.at_risk(ClusterShape(("b1", "b2", "b3"), (), partitions=1)) == ("b2",)
+    cluster = FakeCluster()
+    handle = carried_out(fault, cluster)
+    assert cluster.calls[0].startswith("delete t-0")
+    assert [call.split()[:2] for call in cluster.calls[1:]] == [["kill", "b2"], ["start", "b2"]]
 
 
 def test_until_a_leader_tells_offsets_nothing_is_deleted() -> None:

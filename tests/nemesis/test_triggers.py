@@ -15,7 +15,7 @@ from harness.runner.run import run
 from harness.spec import loads, parse
 from images.trace import TraceEvent
 from nemesis.cluster_shape import ClusterShape
-from nemesis.conditions import NodeOccurrence, ReplicaDeleted, parse_condition
+from nemesis.conditions import LogStartMoved, NodeOccurrence, ReplicaDeleted, parse_condition
 from nemesis.fields import FieldError
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import EnvironmentCapability
@@ -64,7 +64,7 @@ def test_a_triggered_schedule_names_what_exists_keeps_the_loss_budget_and_reads_
         kinds.update(part.name for each in schedule if each.when for part in each.when.parts())
         kinds.update(target for each in schedule for target in each.fault.targets() if target == TRIGGER)
     states = {"proposed_isr", "isr", "elr", "leader"}
-    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), *states, "replica_deleted", TRIGGER}
+    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), *states, "replica_deleted", "log_start_moved", TRIGGER}
     assert kinds["left_isr"] > kinds["fenced"]
 
 
@@ -90,6 +90,26 @@ def test_a_fault_waits_for_a_deletion_only_where_one_that_takes_replicas_off_is_
     assert 0.4 < waiting_losses / losses < 0.7
     without = (each for seed in range(100) for each in draw(Random(seed), CLUSTER, 60.0, ["power-loss"], triggers=1.0))
     assert not any(isinstance(each.when, ReplicaDeleted) for each in without)
+
+
+def test_a_loss_waits_for_a_log_start_only_where_records_are_still_to_be_deleted() -> None:
+    waiting = 0
+    for seed in range(200):
+        schedule = [*draw(Random(seed), CLUSTER, 60.0, ["power-loss", "admin"], triggers=0.3)]
+        for number, each in enumerate(schedule):
+            if isinstance(each.when, LogStartMoved):
+                waiting += 1
+                assert any(later.fault.deletes_records for later in schedule[number + 1 :])
+                assert {*each.fault.at_risk(CLUSTER)} & {*CLUSTER.brokers, "victim/0"}
+                assert each.when.node in (*each.fault.nodes_named(), "any")
+    assert waiting > 50
+
+
+def test_a_new_log_start_is_seen_in_the_trace() -> None:
+    situation = Situation()
+    moved = parse_condition({"log_start_moved": "b2"}, "when")
+    TraceSource(situation, {2: "b2"}, "t").take("b2", TraceEvent("log_start_written", "t", 1))
+    assert moved.happened_to(situation, 0) == ("b2",)
 
 
 def test_a_deletion_is_seen_in_the_trace_of_the_broker_that_deleted() -> None:
