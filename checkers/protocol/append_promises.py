@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler, names
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.state import PartitionState, TraceRowHandler, names
 from checkers.protocol.watermark_promises import check_positions
 from checkers.tables import TraceRow
 

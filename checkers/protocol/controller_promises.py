@@ -7,15 +7,8 @@ from dataclasses import replace
 
 from checkers.evidence import CheckSettings
 from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
-from checkers.protocol.state import (
-    UNKNOWN,
-    ClusterState,
-    PartitionState,
-    ProtocolViolation,
-    TraceRowHandler,
-    integers,
-    names,
-)
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler, integers, names
 from checkers.tables import TraceRow
 
 

@@ -37,7 +37,8 @@ from checkers.decided_metadata import (
 )
 from checkers.evidence import CheckSettings
 from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
-from checkers.protocol.state import UNKNOWN, ClusterState, names
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.state import ClusterState, names
 
 _LAST_KNOWN_LEADER = "last-known-leader"
 _OF_ISR_BEFORE = frozenset(

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
+from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of
-from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
+from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
+from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.read_promises import changes_in_flight
 from checkers.protocol.state import (
-    UNKNOWN,
     ClusterRowHandler,
     ClusterState,
     LeaderWait,

@@ -12,15 +12,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from checkers.evidence import SEQUENCE_MODULUS, CheckSettings, producers_may_expire
-from checkers.protocol.state import (
-    UNKNOWN,
-    ClusterRowHandler,
-    ClusterState,
-    PartitionState,
-    ReplicaBatch,
-    ReplicaBatches,
-    TraceRowHandler,
-)
+from checkers.protocol.batches import UNKNOWN, ReplicaBatch, ReplicaBatches
+from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
 BATCHES_KEPT = 5

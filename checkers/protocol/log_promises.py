@@ -8,14 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import (
-    UNKNOWN,
-    AppendedBatch,
-    ClusterState,
-    PartitionState,
-    TraceRowHandler,
-    integers,
-)
+from checkers.protocol.batches import UNKNOWN, AppendedBatch
+from checkers.protocol.state import ClusterState, PartitionState, TraceRowHandler, integers
 from checkers.tables import TraceRow
 
 _SETTLED = frozenset({"appended", "became_leader", "converged", "follower_high_watermark"})

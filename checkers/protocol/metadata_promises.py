@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
+from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import (
-    UNKNOWN,
     ClusterRowHandler,
     ClusterState,
     PartitionDecision,

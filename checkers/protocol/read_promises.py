@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from checkers.evidence import CheckSettings
+from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import (
-    UNKNOWN,
     ClusterState,
     PartitionDecision,
     PartitionState,

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from checkers.evidence import CheckSettings
+from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import (
-    UNKNOWN,
     BrokerStanding,
     ClusterRowHandler,
     ClusterState,

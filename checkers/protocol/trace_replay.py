@@ -15,11 +15,8 @@ from checkers.evidence import CheckSettings
 from checkers.protocol import (
     append_promises,
     controller_promises,
-    coordinator_promises,
     decision_promises,
     divergence_promises,
-    group_log_promises,
-    group_promises,
     isr_promises,
     log_knowledge_promises,
     log_promises,
@@ -29,7 +26,9 @@ from checkers.protocol import (
     retention_promises,
     watermark_promises,
 )
-from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.groups import coordinator_promises, group_log_promises, group_promises
+from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow, trace_rows
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, ClusterState, PartitionState, TraceRowHandler, differs, names
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.state import ClusterState, PartitionState, TraceRowHandler, differs, names
 from checkers.tables import TraceRow
 
 

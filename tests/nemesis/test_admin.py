@@ -332,7 +332,7 @@ def test_a_broker_may_lose_its_power_once_records_are_deleted() -> None:
     fault = DeleteRecords(0, nodes=("b2",))
     assert fault.at_risk(ClusterShape(("b1", "b2", "b3"), (), partitions=1)) == ("b2",)
     cluster = FakeCluster()
-    handle = carried_out(fault, cluster)
+    carried_out(fault, cluster)
     assert cluster.calls[0].startswith("delete t-0")
     assert [call.split()[:2] for call in cluster.calls[1:]] == [["kill", "b2"], ["start", "b2"]]
 

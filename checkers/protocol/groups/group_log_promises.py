@@ -1,5 +1,5 @@
 """Promises about what a coordinator has of its groups: what it loads, what it appends, and the committed offsets. See
-`checkers.protocol.checker`, and `checkers.protocol.group_promises` for what it does with that."""
+`checkers.protocol.checker`, and `checkers.protocol.groups.group_promises` for what it does with that."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
+from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.group_state import (
     EMPTY,
     PREPARING,
@@ -20,7 +21,7 @@ from checkers.protocol.group_state import (
     change_offsets,
     topic_of,
 )
-from checkers.protocol.state import UNKNOWN, ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
+from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
 _NONE: Final = "none"

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import UNKNOWN, PartitionState, TraceRowHandler
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.state import PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 from workloads.history import NO_GENERATION
 

@@ -1,5 +1,5 @@
 """Promises about a coordinator's groups: a reference of what a coordinator has of a group, which its trace is held to.
-See `checkers.protocol.checker`, and `checkers.protocol.group_log_promises` for what it loads and appends.
+See `checkers.protocol.checker`, and `checkers.protocol.groups.group_log_promises` for what it loads and appends.
 
 The reference knows of a group what the coordinator traced of it, and of the members what their requests said. Times are
 those of the coordinator's own clock, in which it counts its timeouts.

@@ -1,0 +1,1 @@
+"""What coordinators of consumer groups promise, about their logs and about each group."""
