@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from checkers.evidence import SEQUENCE_MODULUS
 from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_instead, epoch_cache_of
 from checkers.tables import TraceRow
 from results.explanation.event_facts import batch_of
@@ -76,7 +77,7 @@ def _producers(
     last: dict[int, tuple[int, int]] = {}
     for (producer, sequence, _), copy in replica.batches.items():
         if copy.offset in offsets and copy.end <= offsets.stop and copy.offset >= last.get(producer, (-1, 0))[0]:
-            last[producer] = copy.offset, sequence + copy.end - copy.offset - 1
+            last[producer] = copy.offset, (sequence + copy.end - copy.offset - 1) % SEQUENCE_MODULUS
     for producer, (offset, sequence) in sorted(last.items()):
         if known.get(str(producer)) == sequence or UNKNOWN in replica.log[offset : offsets.stop]:
             continue
@@ -254,7 +255,7 @@ def _sequence(replica: ReplicaView, event: TraceRow, step: Callable[[StepKind, s
     if of_producer:
         copy, sequence = max(of_producer, key=lambda one: one[0].offset)
         same_epoch = copy.producer_epoch == event.details().get("producer_epoch", 0)
-        expected = sequence + copy.end - copy.offset if same_epoch else 0
+        expected = (sequence + copy.end - copy.offset) % SEQUENCE_MODULUS if same_epoch else 0
         if batch[1] != expected:
             text = (
                 f" with sequence {batch[1]} of producer id {batch[0]}, whose last batch in its log asks for {expected}"
