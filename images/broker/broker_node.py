@@ -127,7 +127,12 @@ class BrokerNode:
         async with asyncio.TaskGroup() as tasks:
 
             def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-                task = tasks.create_task(work)
+                try:
+                    task = tasks.create_task(work)
+                except RuntimeError:
+                    # The node ends: closed unstarted, the work leaves no warning behind.
+                    work.close()
+                    raise
                 running[task] = None
                 task.add_done_callback(running.pop)
                 return task
