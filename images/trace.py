@@ -161,9 +161,11 @@ quorum_vote_refused       controller  leader_epoch, leader it knows then, broker
                                       epoch; detail: pre_vote, candidate and own=[last epoch, log end], voted=its vote
                                       in this epoch, role, leader_answered its fetches
 quorum_candidate          controller  leader_epoch it stands in
-quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected
+quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected; detail:
+                                      fetch_timeout_ms
 quorum_follower           controller  leader_epoch, leader
 quorum_resigned           controller  leader_epoch it led
+quorum_unattached         controller  leader_epoch it is in, and knows no leader of
 metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc; segment, where
                                       it is the first batch of a file of its own
 metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew; detail: answer, the
@@ -276,6 +278,7 @@ KINDS: Final = frozenset(
         "quorum_leader",
         "quorum_follower",
         "quorum_resigned",
+        "quorum_unattached",
         "metadata_appended",
         "metadata_truncated",
         "metadata_snapshot",

@@ -30,6 +30,7 @@ registered-in-session       a broker registers anew once the session of its earl
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
 elected-without-majority    a controller leads by the votes of a majority of the controllers, cast in its epoch
 follows-another-leader      a controller follows whom the votes of an epoch have made its leader
+led-without-quorum          a leader resigns once the majority that elected the next one fetches from it no more
 metadata-loaded-otherwise   a snapshot that a broker loads, and the metadata with which a controller takes charge, have
                             what the changes up to there add up to: partitions, brokers, producer ids,
                             the ids of topics and their configurations
@@ -39,6 +40,7 @@ trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed 
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
+registered-twice            a process that asks again to be registered keeps its broker epoch
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
 fenced-late                 a broker whose session is over is fenced before many other changes are made, and while the
@@ -74,6 +76,7 @@ from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import lied_since, nodes_of_family, stalls
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
+from checkers.raft.leaderships import leadership_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
@@ -458,12 +461,11 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.apply(event)
     if not decisions_alone:
         struck = frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist())
+        wrong_clocks, stalled = nodes_of_family(evidence.faults, "clock"), stalls(evidence.faults)
         raft.findings += cluster_metadata_findings(
-            evidence.trace,
-            whole=not evidence.settings.script_topics,
-            wrong_clocks=nodes_of_family(evidence.faults, "clock"),
-            stalls=stalls(evidence.faults),
+            evidence.trace, whole=not evidence.settings.script_topics, wrong_clocks=wrong_clocks, stalls=stalled
         )
+        raft.findings += leadership_findings(evidence.trace, wrong_clocks, stalled)
         raft.findings += administration_findings(
             evidence.trace, evidence.recovery, evidence.settings.side_topics, struck
         )
@@ -486,15 +488,13 @@ def check(evidence: RunEvidence) -> Verdict:
         "producer_ids": float(len(raft.assigned)),
         "invalid": float(len(raft.findings)),
     }
-    notes = (_DECISIONS_ALONE,) if decisions_alone else ()
     if not raft.findings:
-        return Verdict(NAME, Validity.VALID, notes, figures)
+        return Verdict(NAME, Validity.VALID, (_DECISIONS_ALONE,) if decisions_alone else (), figures)
     liars = {since_ns: node for node, since_ns in lied_since(evidence.faults).items() if node in raft.logs}
     first_ns = min(liars, default=NEVER)
     # Decisions have the times of the controllers' own clocks.
     excused = bool(liars) and (decisions_alone or all(finding.time_ns >= first_ns for finding in raft.findings))
     if excused:
-        shown.append(
-            Finding("fsync-lies", (f"the disk of {liars[min(liars)]} lied about fsync: no promise holds then",))
-        )
+        lied = f"the disk of {liars[min(liars)]} lied about fsync: no promise holds then"
+        shown.append(Finding("fsync-lies", (lied,)))
     return Verdict(NAME, Validity.UNKNOWN if excused else Validity.INVALID, tuple(shown), figures)

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -203,8 +203,8 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
 def _sessions(
     events: list[TraceRow], wrong_clocks: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[Finding]:
-    epochs: dict[int, tuple[int, int]] = {}
-    """Broker → the offset of its last registration, and the broker epoch."""
+    epochs: dict[int, _Registered] = {}
+    """By broker, the last one."""
     took_charge: dict[str, int] = {}
     applied: dict[str, int] = {}
     work: dict[str, _Work] = {}
@@ -232,8 +232,20 @@ def _sessions(
                 unfenced.add(event.broker)
             elif event.kind in ("broker_fenced", "broker_registered"):
                 unfenced.discard(event.broker)
-            if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, (-1, -1))[0]:
-                epochs[event.broker] = event.offset, event.broker_epoch
+            if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, _UNREGISTERED).offset:
+                epochs[event.broker] = _Registered(event.offset, event.broker_epoch, event.details().get("incarnation"))
+
+
+class _Registered(NamedTuple):
+    """A registration of a broker."""
+
+    offset: int
+    broker_epoch: int
+    incarnation: str | None
+    """The life of the broker's process; None where a later controller found the registration."""
+
+
+_UNREGISTERED: Final = _Registered(-1, -1, None)
 
 
 @dataclass(slots=True)
@@ -273,7 +285,7 @@ class _Work:
 def _wrong(
     event: TraceRow,
     detail: Mapping[str, Any],
-    registered: tuple[int, int] | None,
+    registered: _Registered | None,
     took_charge_ns: int | None,
     applied: Mapping[str, int],
 ) -> tuple[str, ...]:
@@ -329,11 +341,15 @@ def _late(
 
 
 def _registration(
-    event: TraceRow, detail: Mapping[str, Any], registered: tuple[int, int] | None, did: str
+    event: TraceRow, detail: Mapping[str, Any], registered: _Registered | None, did: str
 ) -> tuple[str, ...]:
     known, previous = detail["known"], detail.get("previous", -1)
-    if registered is not None and registered[0] < event.offset and known != registered[1]:
-        return "registration-misjudged", did, f"it had it for one of broker epoch {known}; that was {registered[1]}"
+    if registered is not None and registered.offset < event.offset and known != registered.broker_epoch:
+        line = f"it had it for one of broker epoch {known}; that was {registered.broker_epoch}"
+        return "registration-misjudged", did, line
+    if registered is not None and detail.get("incarnation") in {registered.incarnation} - {None}:
+        line = f"the same process has broker epoch {registered.broker_epoch}: it had asked before"
+        return "registered-twice", did, line
     if known >= 0 and detail.get("clean") is not (previous == known):
         says = "clean" if detail.get("clean") else "unclean"
         line = f"it took the shutdown before for {says}: it was registered in {known}, and presents {previous}"

@@ -50,7 +50,9 @@ from images.wire.connection import Connection, ConnectionLost
 
 _FETCH_MAX_BYTES = 1 << 20
 _FETCH_WAIT_MAX_S = 0.5
-_TRACED_ROLES = (RaftRole.CANDIDATE, RaftRole.FOLLOWER, RaftRole.LEADER, RaftRole.RESIGNED)
+_TRACED_ROLES = (
+    RaftRole.UNATTACHED, RaftRole.CANDIDATE, RaftRole.FOLLOWER, RaftRole.LEADER, RaftRole.RESIGNED
+)  # fmt: skip
 """Roles with trace events."""
 
 
@@ -486,8 +488,8 @@ class RaftNode:
             before.epoch,
             before.leader,
         ):
-            self._trace(
-                f"quorum_{state.role}", leader=state.leader, offset=state.epoch_start_offset, log_end=self.log.end
-            )
-            if state.role is not RaftRole.CANDIDATE:
+            timing = {"fetch_timeout_ms": state.timing.fetch_ms} if state.role is RaftRole.LEADER else {}
+            start, end = state.epoch_start_offset, self.log.end
+            self._trace(f"quorum_{state.role}", leader=state.leader, offset=start, log_end=end, detail=timing)
+            if state.role not in (RaftRole.UNATTACHED, RaftRole.CANDIDATE):
                 self._node_ports.log(f"{state.role} in controller epoch {state.epoch}, led by {state.leader}")

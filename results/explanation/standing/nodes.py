@@ -26,9 +26,11 @@ _KINDS: Final = (
     "node_started", "registered", "registration_refused", "broker_registered", "broker_fenced", "broker_unfenced",
     "broker_stays_fenced", "metadata_applied", "metadata_appended", "metadata_truncated", "metadata_committed",
     "metadata_restored", "quorum_recovered", "quorum_voted", "quorum_vote_refused", "quorum_candidate", "quorum_leader",
-    "quorum_follower", "quorum_resigned",
+    "quorum_follower", "quorum_resigned", "quorum_unattached",
 )  # fmt: skip
-_OF_ROLES: Final = ("quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_recovered")
+_OF_ROLES: Final = (
+    "quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_unattached", "quorum_recovered",
+)  # fmt: skip
 _OF_LOGS: Final = ("node_started", "log_recovered", "log_closed", "replica_deleted")
 _DAMAGED: Final = re.compile(r"\[Errno 5\] (?P<damage>.+): '(?P<path>[^']+)'$")
 """The last words of a process that could not use a file of its disk."""

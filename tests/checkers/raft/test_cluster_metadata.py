@@ -136,6 +136,15 @@ def test_a_registration_is_the_successor_of_the_last_one(known: int, previous: i
     assert kinds(*BORN[:2], again) == ([] if right else ["registration-misjudged"])
 
 
+@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("a", "b"), (None, "a")])
+def test_a_process_is_registered_once(first: str | None, second: str) -> None:
+    asked = [
+        broker(2, "registered", 1, 1, **({} if first is None else {"incarnation": first})),
+        broker(8, "registered", 1, 7, known=1, previous=-1, clean=False, incarnation=second),
+    ]
+    assert kinds(*asked) == (["registered-twice"] if first == second else [])
+
+
 def applied(end: int, before: int = 0, **facts: Any) -> Event:
     sums = {"partitions": 1, "partition_epochs": 0, "leader_epochs": 0, "broker_epochs": 1, "active": [1]}
     return small_evidence.event(9, "b3", "metadata_applied", sums | facts, offset=before, log_end=end)

@@ -1,0 +1,67 @@
+"""Promises about the end of a leadership of the controllers' quorum, for `checkers.raft`, whose table has them.
+
+A leader that a majority has left cannot commit. From the election of the next one on, that majority sends it no fetch
+any more; what was under way then arrives late at most once for each of the others. So it finds out by itself that its
+quorum is gone, and resigns, although nobody can tell it: else brokers stay with it, and no change of theirs takes
+effect.
+
+Blind spots: a leader that lost its majority when nobody else was elected; one that a fault of its own process, or of
+its clock, may have kept from finding out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.tables import TraceRow, trace_rows
+from checkers.verdict import Finding
+
+_ROLES: Final = (
+    "quorum_recovered", "quorum_voted", "quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned",
+    "quorum_unattached",
+)  # fmt: skip
+_FIRST_TIMEOUTS: Final = 2.0
+"""A leader waits for one and a half fetch timeouts, and looks every half of one."""
+_TIMEOUTS_OF_A_LATE_FETCH: Final = 1.5
+
+
+def leadership_findings(
+    trace: pa.Table, wrong_clocks: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
+) -> Iterator[Finding]:
+    """Every leadership in the trace (schema TRACE) that went on too long after the next one began. `stalls` has, by
+    node, from when to when (ns) its process may not have run."""
+    controllers: set[str] = set()
+    leading: dict[str, TraceRow] = {}
+    deposed: dict[str, TraceRow] = {}
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_ROLES)))):
+        controllers.add(event.node)
+        election, end = leading.pop(event.node, None), deposed.pop(event.node, None)
+        if election is not None and end is not None and event.node not in wrong_clocks:
+            others = len(controllers) - 1
+            timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
+            limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)
+            runs = not any(
+                began_ns <= event.time_ns and end.time_ns <= ended_ns
+                for began_ns, ended_ns in stalls.get(event.node, ())
+            )
+            if runs and event.time_ns - end.time_ns > limit_ns:
+                yield Finding(
+                    "led-without-quorum",
+                    (
+                        f"{event.node} led in controller epoch {election.leader_epoch} until {event.time_ns / 1e9:.6f} "
+                        f"s ({event.kind})",
+                        f"{end.node} was elected in controller epoch {end.leader_epoch} {end.at}: a majority had left "
+                        f"{event.node} for longer than {timeouts:g} fetch timeouts",
+                    ),
+                    time_ns=event.time_ns,
+                )
+        if event.kind == "quorum_leader":
+            for node, earlier in leading.items():
+                if earlier.leader_epoch < event.leader_epoch:
+                    deposed.setdefault(node, event)
+            if "fetch_timeout_ms" in event.details():
+                leading[event.node] = event

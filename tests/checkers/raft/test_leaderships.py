@@ -1,0 +1,49 @@
+"""When a leader of the quorum has to find out that its majority has left it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from checkers.raft.leaderships import leadership_findings
+from tests.checkers import small_evidence
+from tests.checkers.small_evidence import S
+
+Event = dict[str, Any]
+
+LIMIT_S = 5.0
+"""With a fetch timeout of 1 s and two other controllers: two timeouts, and one and a half for each of the others."""
+
+
+def role(time_s: float, node: str, kind: str, epoch: int) -> Event:
+    detail = {"fetch_timeout_ms": 1_000} if kind == "leader" else {}
+    return small_evidence.event(time_s, node, f"quorum_{kind}", detail, leader_epoch=epoch)
+
+
+ELECTED = [*(role(0, node, "recovered", 0) for node in ("c1", "c2", "c3")), role(1, "c1", "leader", 1)]
+DEPOSED = [*ELECTED, role(10, "c2", "leader", 2)]
+
+
+def kinds(*events: Event, **struck: Any) -> list[str]:
+    found = leadership_findings(small_evidence.trace(*events), struck.get("wrong_clocks", ()), struck.get("stalls", {}))
+    return [finding.kind for finding in found]
+
+
+@pytest.mark.parametrize("kind", ["resigned", "follower", "unattached", "voted", "candidate", "recovered"])
+@pytest.mark.parametrize("late_s", [-0.1, 0.1])
+def test_a_leader_finds_out_that_its_majority_has_left(kind: str, late_s: float) -> None:
+    found = kinds(*DEPOSED, role(10 + LIMIT_S + late_s, "c1", kind, 2))
+    assert found == (["led-without-quorum"] if late_s > 0 else [])
+
+
+def test_a_leader_that_nobody_follows_yet_may_be_left_as_long_as_no_other_is_elected() -> None:
+    assert kinds(*ELECTED, role(90, "c1", "resigned", 1)) == []
+    assert kinds(*ELECTED, role(90, "c1", "resigned", 1), role(100, "c2", "leader", 2)) == []
+
+
+def test_a_process_that_may_not_have_run_finds_out_later() -> None:
+    late = [*DEPOSED, role(30, "c1", "resigned", 1)]
+    assert kinds(*late, stalls={"c1": [(12 * S, 13 * S)]}) == []
+    assert kinds(*late, stalls={"c1": [(2 * S, 3 * S)], "c2": [(12 * S, 13 * S)]}) == ["led-without-quorum"]
+    assert kinds(*late, wrong_clocks={"c1"}) == []
