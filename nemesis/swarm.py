@@ -59,7 +59,7 @@ from nemesis.faults.fault import Family, Fault
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault
-from nemesis.triggers import with_deletion, with_end, with_log_start, with_trigger
+from nemesis.triggers import with_deletion, with_end, with_log_start, with_start, with_trigger
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,8 @@ class _Drawing:
             starts = any(each.fault.deletes_records for each in of_slots[number + 1 :])
             if number != kept and self.triggers and starts and scheduled.when is None:
                 scheduled = with_log_start(scheduled, streams.of("start", number), cluster)
+            if number != kept and self.triggers:
+                scheduled = with_start(scheduled, cluster)
             random = streams.of("end", number)
             may_end = scheduled.fault.removes_replicas and not scheduled.fault.ends_by_itself
             if number != kept and may_end and random.random() < self.triggers:

@@ -12,6 +12,8 @@ that left".
 - While a fault of the schedule is still to take replicas off brokers, some of the others wait for the deletion of
   one, those that lose data more often: of a named broker, for a deletion there. A fault that takes a replica off may
   itself end, and so put it back, as soon as the replica is deleted, or as soon as a broker is fenced, maybe that one.
+- A fault of what processes do only when they start waits, in runs with triggers, for the start of the broker that it
+  names, or of any one, which it strikes.
 - While a fault is still to delete records, those by which brokers lose data and that wait for nothing else wait, in
   half of the draws, until a log has its new start: what is left of the log may then end below that.
 """
@@ -122,6 +124,17 @@ def with_log_start(scheduled: ScheduledFault, random: Random, cluster: ClusterSh
     if not at_risk or not is_drawn or not _is_seen(moved, cluster):
         return scheduled
     return replace(scheduled, when=moved, then_after_s=0.0 if at_once else later_s)
+
+
+def with_start(scheduled: ScheduledFault, cluster: ClusterShape) -> ScheduledFault:
+    """The fault, where it strikes what processes do when they start, with the start of one as its trigger. As it is
+    where the environment would not see that."""
+    node = _node_of(scheduled.fault, cluster)
+    started = Restarted(node)
+    if not scheduled.fault.strikes_starts() or not _is_seen(started, cluster):
+        return scheduled
+    fault = scheduled.fault.aimed_at((TRIGGER,)) if node == ANY_NODE else scheduled.fault
+    return replace(scheduled, fault=fault, when=started, then_after_s=0.0)
 
 
 def _later_s(random: Random, cluster: ClusterShape) -> float:

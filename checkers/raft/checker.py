@@ -40,7 +40,7 @@ trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed 
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
-registered-twice            a process that asks again to be registered keeps its broker epoch
+registered-twice            a process that asks again to be registered gets its broker epoch again, and is not refused
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
 fenced-late                 a broker whose session is over is fenced before many other changes are made, and while the

@@ -33,6 +33,8 @@ from checkers.verdict import Finding
 
 _DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
 _LOADED: Final = ("metadata_loaded", "metadata_snapshot")
+_REFUSALS: Final = ("broker_stays_fenced", "registration_refused")
+_ASKED_BEFORE: Final = "the same process has broker epoch {}: it had asked before"
 _KINDS: Final = (
     *sorted(_DECISIONS),
     *_LOADED,
@@ -40,7 +42,7 @@ _KINDS: Final = (
     "metadata_appended",
     "metadata_committed",
     "metadata_applied",
-    "broker_stays_fenced",
+    *_REFUSALS,
 )
 _SESSION_SHARE: Final = 0.9
 """Of a session must have passed by the clock of the trace, which rounds otherwise than that of the controller."""
@@ -217,7 +219,7 @@ def _sessions(
         elif event.kind == "metadata_loaded":
             if event.node not in wrong_clocks:
                 took_charge[event.node] = event.time_ns
-        elif event.kind in OF_BROKERS or event.kind == "broker_stays_fenced":
+        elif event.kind in OF_BROKERS or event.kind in _REFUSALS:
             detail = event.details()
             if not detail.get("taken_over"):
                 lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
@@ -296,6 +298,11 @@ def _wrong(
     if event.kind == "broker_unfenced" and node in applied and applied[node] <= event.broker_epoch:
         line = f"it had applied the metadata up to {applied[node]}, and so not its own registration"
         return "unfenced-behind", f"{event.node} unfenced {node} {did}", line
+    if event.kind == "registration_refused":
+        if registered is not None and detail["incarnation"] == registered.incarnation:
+            refused = f"{event.node} refused to register {node} {event.at}"
+            return "registered-twice", refused, _ASKED_BEFORE.format(registered.broker_epoch)
+        return ()
     if event.kind == "broker_stays_fenced":
         if detail.get("metadata_offset", -1) >= event.broker_epoch and not detail.get("shutting_down", True):
             line = f"its heartbeat gave the metadata offset {detail['metadata_offset']}, so it has its registration"
@@ -348,8 +355,7 @@ def _registration(
         line = f"it had it for one of broker epoch {known}; that was {registered.broker_epoch}"
         return "registration-misjudged", did, line
     if registered is not None and detail.get("incarnation") in {registered.incarnation} - {None}:
-        line = f"the same process has broker epoch {registered.broker_epoch}: it had asked before"
-        return "registered-twice", did, line
+        return "registered-twice", did, _ASKED_BEFORE.format(registered.broker_epoch)
     if known >= 0 and detail.get("clean") is not (previous == known):
         says = "clean" if detail.get("clean") else "unclean"
         line = f"it took the shutdown before for {says}: it was registered in {known}, and presents {previous}"

@@ -130,6 +130,10 @@ class Fault:
         connections between the nodes that it concerns."""
         return self
 
+    def strikes_starts(self) -> bool:
+        """Whether it strikes what processes do only when they start."""
+        return False
+
     def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
         """The same fault, if it is about processes, with the power cut where no promise rests on what is lost then, or,
         of nodes that may lose data, in the middle of a clean stop."""

@@ -69,7 +69,7 @@ _TRAFFIC: Final = (
     Traffic(NodeRequest.ALTER_PARTITION, by_controller=False, against="controllers", weight=4, weight_late=8),
     Traffic(NodeRequest.FETCH, by_controller=False, against="controllers", weight=2, weight_late=1),
     Traffic(NodeRequest.BROKER_HEARTBEAT, by_controller=False, against="controllers", weight=1, weight_late=3),
-    Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=1, weight_late=1),
+    Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=3, weight_late=1),
     Traffic(NodeRequest.FETCH, by_controller=True, against="controllers", weight=2, weight_late=2),
     Traffic(NodeRequest.VOTE, by_controller=True, against="controllers", weight=1, weight_late=1),
     Traffic(NodeRequest.BEGIN_QUORUM_EPOCH, by_controller=True, against="controllers", weight=1, weight_late=1),
@@ -149,6 +149,10 @@ class MessageFault(Fault):
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """Only if such a message is sent at all."""
         return is_sent_anyway(self.api, self.nodes, self.against)
+
+    def strikes_starts(self) -> bool:
+        """A broker registers once, and asks again where it has no answer."""
+        return self.api is NodeRequest.BROKER_REGISTRATION
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Messages that can be told apart."""

@@ -15,7 +15,8 @@ from harness.runner.run import run
 from harness.spec import loads, parse
 from images.trace import TraceEvent
 from nemesis.cluster_shape import ClusterShape
-from nemesis.conditions import LogStartMoved, NodeOccurrence, ReplicaDeleted, parse_condition
+from nemesis.conditions import LogStartMoved, NodeOccurrence, ReplicaDeleted, Restarted, parse_condition
+from nemesis.faults.message import MessageFault, NodeRequest
 from nemesis.fields import FieldError
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import EnvironmentCapability
@@ -44,6 +45,19 @@ def test_triggers_move_neither_the_times_nor_the_kinds_of_faults() -> None:
         waiting += sum(each.when is not None for each in triggered)
         faults += len(triggered)
     assert 0.3 < waiting / faults < 0.55
+
+
+def test_what_processes_do_when_they_start_is_struck_then() -> None:
+    starts = [
+        each
+        for seed in range(600)
+        for each in draw(Random(seed), CLUSTER, 60.0, triggers=0.5)
+        if isinstance(each.fault, MessageFault) and each.fault.api is NodeRequest.BROKER_REGISTRATION
+    ]
+    struck = [each for each in starts if isinstance(each.when, Restarted)]
+    assert len(struck) > 20
+    assert len(struck) > 0.8 * len(starts)
+    assert all(each.fault.nodes in ((TRIGGER,), (each.when.node,)) for each in struck)
 
 
 def test_something_always_happens_by_the_clock() -> None:

@@ -143,6 +143,8 @@ def test_a_process_is_registered_once(first: str | None, second: str) -> None:
         broker(8, "registered", 1, 7, known=1, previous=-1, clean=False, incarnation=second),
     ]
     assert kinds(*asked) == (["registered-twice"] if first == second else [])
+    refused = small_evidence.event(9, "c1", "registration_refused", {"incarnation": second}, broker=1, broker_epoch=1)
+    assert kinds(asked[0], refused) == (["registered-twice"] if first == second else [])
 
 
 def applied(end: int, before: int = 0, **facts: Any) -> Event:
