@@ -12,6 +12,8 @@ reads-not-finished the cluster had recovered, and yet the final reads did not re
 change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
                    and neither an answer nor metadata nor the end of its leadership or its process settled it; this
                    needs a trace with comparable clocks
+log-start-unheard  a replica in the ISR has a log that starts below its leader's, which had moved more than 3 s before
+                   the last event of the trace: what is deleted comes back if that replica leads; needs such a trace
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
@@ -41,7 +43,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
-from checkers.liveness import out_of_sync
+from checkers.liveness import log_starts, out_of_sync
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 
@@ -102,6 +104,10 @@ def check(evidence: RunEvidence) -> Verdict:
     if unsettled:
         lines = (*unsettled[:4], *_more(unsettled, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("change-unsettled", lines),), figures)
+    unheard = [*log_starts.unheard(evidence.trace)] if evidence.settings.has_ordered_trace else []
+    if unheard:
+        lines = (*unheard[:4], *_more(unheard, 4))
+        return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)
     return Verdict(NAME, Validity.VALID, figures=figures)
 
 

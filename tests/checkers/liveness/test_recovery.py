@@ -160,3 +160,36 @@ def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
     assert of((2, "became_follower", {})) == []
     assert of((2, "node_started", {})) == []
     assert of((2, "isr_committed", {}), (8, "isr_proposed", {"reason": "shrink"})) == [], "it is on its way"
+
+
+@pytest.mark.parametrize(
+    ("follower_start", "moved_s", "members", "heard"),
+    [(7, 4, [1, 2], True), (9, 4, [1, 2], True), (3, 4, [1, 2], False), (3, 8, [1, 2], True), (3, 4, [1], True)],
+)
+def test_a_replica_in_the_isr_hears_where_its_leaders_log_starts(
+    follower_start: int, moved_s: float, members: list[int], heard: bool
+) -> None:
+    trace = small_evidence.trace(
+        small_evidence.event(1, "c1", "partition_changed", {"replicas": [1, 2]}, leader=1, members=members),
+        small_evidence.event(2, "b1", "became_leader"),
+        small_evidence.event(3, "b2", "log_start", offset=follower_start),
+        small_evidence.event(moved_s, "b1", "log_start", offset=7),
+        small_evidence.event(9, "b2", "high_watermark"),
+    )
+    verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=trace))
+    assert [finding.kind for finding in verdict.findings] == ([] if heard else ["log-start-unheard"])
+
+
+def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
+    def of(began_s: float) -> list[str]:
+        trace = small_evidence.trace(
+            small_evidence.event(1, "b1", "log_start", offset=7),
+            small_evidence.event(1, "b2", "log_recovered", {}, offset=0),
+            small_evidence.event(2, "c1", "partition_changed", {"replicas": [1, 2]}, leader=1, members=[1, 2]),
+            small_evidence.event(began_s, "b1", "became_leader"),
+            small_evidence.event(9, "b2", "high_watermark"),
+        )
+        return [finding.kind for finding in liveness.check(RunEvidence(recovery=WHOLE, trace=trace)).findings]
+
+    assert of(8) == []
+    assert of(4) == ["log-start-unheard"]

@@ -1,0 +1,49 @@
+"""Whether the replicas in the ISR have heard, at the end of a run, where their leader's log starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.tables import TraceRow, trace_rows
+from workloads.history import TopicPartition
+
+_HEARD_AFTER_NS = 3_000_000_000
+_KINDS = (
+    "partition_changed", "partition_deleted", "became_leader", "log_recovered", "log_start", "truncated",
+    "replica_deleted",
+)  # fmt: skip
+
+
+def unheard(trace: pa.Table) -> Iterator[str]:
+    """A line for each replica in the ISR whose log starts below its leader's, although that has not changed, nor has
+    the leader, in the last seconds of `trace` (schema TRACE)."""
+    changes: dict[TopicPartition, TraceRow] = {}
+    starts: dict[tuple[TopicPartition, str], int] = {}
+    changed_ns: dict[tuple[TopicPartition, str], int] = {}
+    last_ns = pc.max(trace.column("time_ns")).as_py() or 0
+    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
+        place = (event.topic, event.partition)
+        if event.kind == "partition_changed":
+            changes[place] = event
+        elif event.kind == "partition_deleted":
+            changes.pop(place, None)
+        elif event.kind == "replica_deleted":
+            starts.pop((place, event.node), None)
+        else:
+            start = event.details().get("log_start") if event.kind == "truncated" else event.offset
+            if event.kind != "became_leader" and start is not None:
+                starts[place, event.node] = max(start, 0)
+            changed_ns[place, event.node] = event.time_ns
+    for place, change in sorted(changes.items()):
+        leader = f"b{change.leader}"
+        start, since_ns = starts.get((place, leader), 0), changed_ns.get((place, leader), last_ns)
+        for member in sorted(change.members):
+            own = starts.get((place, f"b{member}"))
+            if own is not None and own < start and since_ns < last_ns - _HEARD_AFTER_NS:
+                yield (
+                    f"{leader}'s log of {place[0]}-{place[1]} starts at {start:,} since {since_ns / 1e9:.3f} s at the "
+                    f"latest, and b{member}, in its ISR, has it start at {own:,}"
+                )
