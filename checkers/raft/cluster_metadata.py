@@ -299,7 +299,9 @@ def _wrong(
         line = f"it had applied the metadata up to {applied[node]}, and so not its own registration"
         return "unfenced-behind", f"{event.node} unfenced {node} {did}", line
     if event.kind == "registration_refused":
-        if registered is not None and detail["incarnation"] == registered.incarnation:
+        # A controller that was deposed meanwhile may know of an earlier life alone.
+        asked = event.broker_epoch, detail["incarnation"]
+        if registered is not None and asked == (registered.broker_epoch, registered.incarnation):
             refused = f"{event.node} refused to register {node} {event.at}"
             return "registered-twice", refused, _ASKED_BEFORE.format(registered.broker_epoch)
         return ()

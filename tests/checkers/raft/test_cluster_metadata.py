@@ -145,6 +145,7 @@ def test_a_process_is_registered_once(first: str | None, second: str) -> None:
     assert kinds(*asked) == (["registered-twice"] if first == second else [])
     refused = small_evidence.event(9, "c1", "registration_refused", {"incarnation": second}, broker=1, broker_epoch=1)
     assert kinds(asked[0], refused) == (["registered-twice"] if first == second else [])
+    assert kinds(asked[0], refused | {"broker_epoch": 0}) == [], "a deposed controller knows an earlier life"
 
 
 def applied(end: int, before: int = 0, **facts: Any) -> Event:
