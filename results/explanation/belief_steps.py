@@ -28,12 +28,17 @@ _DID: Final[Mapping[str, str]] = {
     "request_fenced": "refused a request",
 }
 
+_ANSWERS: Final = ("acknowledged", "append_unacknowledged")
+
 
 def not_taken_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """Any event of a replica in a partition epoch below that of the newest decision that its broker has applied."""
     applied_ns, end = state.applied.get(event.node, (-1, -1))
     if event.partition_epoch < 0 or not 0 <= applied_ns < event.time_ns or event.kind == "alter_partition_answered":
         return  # an answer names the state in which the change was proposed
+    replica = state.replicas.get(event.node)
+    if event.kind in _ANSWERS and replica is not None and replica.removed:
+        return  # so does that to an append which waited when the replica was taken away: the last one that it had
     decision = _newest(state, end)
     if decision is None or event.partition_epoch >= decision.partition_epoch:
         return

@@ -119,6 +119,14 @@ STARTED = event(4, "b2", "log_start", {"before": 0, "reason": "leader"}, leader=
                 high_watermark=5)  # fmt: skip
 
 
+@pytest.mark.parametrize(("resigns", "steps"), [(True, []), (False, ["decision-not-taken-over"])])
+def test_a_replica_that_was_taken_away_answers_its_appends_in_its_last_state(resigns: bool, steps: list[str]) -> None:
+    place = {"leader_epoch": 0, "partition_epoch": 0}
+    resigned = [event(5, "b1", "resigned", log_end=5, **place)] if resigns else []
+    answered = event(5.2, "b1", "append_unacknowledged", {"acks": -1, "error": "x"}, offset=4, log_end=5, **place)
+    assert kinds([*BORN, changed(4, 1, 0, 7, (1, 2, 3)), applied(5, 1, 7), *resigned, answered]) == steps
+
+
 def opened(start: int, end: int = 5) -> list[Event]:
     later = event(4.5, "b2", "follower_high_watermark", offset=3, high_watermark=5, **WATERMARK_OF_FOLLOWER)
     recovered = event(5, "b2", "log_recovered", offset=start, log_end=end, high_watermark=5)
