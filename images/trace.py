@@ -165,7 +165,9 @@ quorum_leader             controller  leader_epoch it leads, offset=log end when
                                       fetch_timeout_ms
 quorum_follower           controller  leader_epoch, leader
 quorum_resigned           controller  leader_epoch it led
-quorum_unattached         controller  leader_epoch it is in, and knows no leader of
+quorum_unattached         controller  leader_epoch it is in, and knows no leader of; of what ends a leadership, detail:
+                                      check_overdue_ms by which the leader had missed the time to look for its quorum,
+                                      if by 200 ms or more
 metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc; segment, where
                                       it is the first batch of a file of its own
 metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew; detail: answer, the

@@ -157,6 +157,33 @@ def test_a_controller_that_resigns_is_succeeded_at_once() -> None:
     play(scenario)
 
 
+def test_a_leader_that_was_kept_from_looking_for_its_quorum_tells_how_long() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        former = await cluster.active()
+        await cluster.deployment.pause(former)
+        await cluster.until_decided()
+        await cluster.deployment.resume(former)
+        await asyncio.sleep(1)
+        kinds = ("quorum_resigned", "quorum_follower", "quorum_unattached")
+        ends = [event for kind in kinds for event in cluster.told(kind, former) if "check_overdue_ms" in event.detail]
+        assert [event.detail["check_overdue_ms"] >= 200 for event in ends] == [True]
+
+    play(scenario)
+
+
+def test_a_leader_that_looks_for_its_quorum_in_time_tells_nothing_of_it() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        former = await cluster.active()
+        cut = both_ways([former], cluster.others(former))
+        await cluster.deployment.cut(cut)
+        await cluster.until_decided()
+        await asyncio.sleep(5)
+        assert ["check_overdue_ms" in event.detail for event in cluster.told("quorum_resigned", former)] == [False]
+        await cluster.deployment.heal_links(cut)
+
+    play(scenario)
+
+
 def test_who_was_away_while_the_log_was_trimmed_begins_with_a_snapshot() -> None:
     """Controllers and brokers alike: their logs are gone, and the others' logs no longer begin at the beginning."""
 

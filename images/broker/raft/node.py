@@ -54,6 +54,8 @@ _TRACED_ROLES = (
     RaftRole.UNATTACHED, RaftRole.CANDIDATE, RaftRole.FOLLOWER, RaftRole.LEADER, RaftRole.RESIGNED
 )  # fmt: skip
 """Roles with trace events."""
+_NOTABLE_LATENESS_MS = 200
+"""Timers of a machine that is not busy are less late than this."""
 
 
 class Deposed(Exception):
@@ -483,13 +485,15 @@ class RaftNode:
         if state.voted_for != NO_NODE and (state.voted_for, state.epoch) != (before.voted_for, before.epoch):
             ends = {} if vote is None else self._log_ends(vote)
             self._trace("quorum_voted", broker=state.voted_for, detail=ends)
-        if state.role in _TRACED_ROLES and (state.role, state.epoch, state.leader) != (
-            before.role,
-            before.epoch,
-            before.leader,
-        ):
-            timing = {"fetch_timeout_ms": state.timing.fetch_ms} if state.role is RaftRole.LEADER else {}
-            start, end = state.epoch_start_offset, self.log.end
-            self._trace(f"quorum_{state.role}", leader=state.leader, offset=start, log_end=end, detail=timing)
+        was = (before.role, before.epoch, before.leader)
+        if state.role in _TRACED_ROLES and (state.role, state.epoch, state.leader) != was:
+            start, end, detail = state.epoch_start_offset, self.log.end, self._timing(before, state)
+            self._trace(f"quorum_{state.role}", leader=state.leader, offset=start, log_end=end, detail=detail)
             if state.role not in (RaftRole.UNATTACHED, RaftRole.CANDIDATE):
                 self._node_ports.log(f"{state.role} in controller epoch {state.epoch}, led by {state.leader}")
+
+    def _timing(self, before: QuorumState, state: QuorumState) -> dict[str, object]:
+        if state.role is RaftRole.LEADER:
+            return {"fetch_timeout_ms": state.timing.fetch_ms}
+        overdue_ms = self._now().ms - before.deadline_ms if before.role is RaftRole.LEADER else 0
+        return {"check_overdue_ms": overdue_ms} if overdue_ms >= _NOTABLE_LATENESS_MS else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -47,3 +48,10 @@ def test_a_process_that_may_not_have_run_finds_out_later() -> None:
     assert kinds(*late, stalls={"c1": [(12 * S, 13 * S)]}) == []
     assert kinds(*late, stalls={"c1": [(2 * S, 3 * S)], "c2": [(12 * S, 13 * S)]}) == ["led-without-quorum"]
     assert kinds(*late, wrong_clocks={"c1"}) == []
+
+
+@pytest.mark.parametrize("end", ["resigned", "follower", "unattached"])
+def test_a_leader_on_a_busy_machine_finds_out_later(end: str) -> None:
+    found_out = role(30, "c1", end, 2)
+    assert kinds(*DEPOSED, found_out) == ["led-without-quorum"]
+    assert kinds(*DEPOSED, found_out | {"detail": json.dumps({"check_overdue_ms": 250})}) == []
