@@ -191,14 +191,31 @@ def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str,
 def _offset_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader answers for the earliest offset where its log starts; for a time with the first record of a batch that
     is not older, if that is below its high watermark, and else with none."""
-    detail, start = event.details(), partition.log_starts.get(event.node, 0)
+    start = partition.log_starts.get(event.node, 0)
+    possible = dict.fromkeys((start, partition.unwritten_log_starts.get(event.node, start)))
+    contradictions = [_contradiction(partition, event, each) for each in possible]
+    if None in contradictions:
+        return
+    detail = event.details()
+    what = (
+        "its earliest offset"
+        if detail["asked"] == _EARLIEST
+        else f"the first offset not older than {detail['asked']} ms"
+    )
+    told = f"{event.node} answered that {what} is {event.offset}, of leader epoch {detail['epoch']}, {event.at}"
+    partition.report(event, "offset-misstated", event.offset, told, f"{contradictions[0]}; its log starts at {start}")
+
+
+def _contradiction(partition: PartitionState, event: TraceRow, start: int) -> str | None:
+    """What the answer of a leader whose log starts at `start` should have been, if it is not that."""
+    detail = event.details()
     asked, log = detail["asked"], partition.log(event.node)
     if asked == _EARLIEST:
         expected, rightly = f"its log starts at {start}", event.offset == start
     elif asked >= 0:
         batches = partition.batches_of(event.node).from_offset(start)
         if batches is None:
-            return
+            return None
         not_older = [batch for batch in batches if batch.timestamp_ms >= asked]
         # Of the batch in which a log starts the records below it may be the only ones that are not older.
         possible = not_older[: 1 + bool(not_older and not_older[0].base < start)]
@@ -211,14 +228,11 @@ def _offset_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -
         places = " or ".join(f"from {batch.base} to {batch.end - 1}" for batch in possible) or "in no batch"
         expected = f"its first record that is not older stands {places}, its high watermark is {event.high_watermark}"
     else:
-        return
+        return None
     where = detail["epoch"]
     if rightly and start <= event.offset < len(log) and UNKNOWN not in (log[event.offset], where):
         expected, rightly = f"the record there is of epoch {log[event.offset]}", where == log[event.offset]
-    if not rightly:
-        what = "its earliest offset" if asked == _EARLIEST else f"the first offset not older than {asked} ms"
-        told = f"{event.node} answered that {what} is {event.offset}, of leader epoch {where}, {event.at}"
-        partition.report(event, "offset-misstated", event.offset, told, f"{expected}; its log starts at {start}")
+    return None if rightly else expected
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {

@@ -115,7 +115,12 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
         partition.decided_log_start = max(partition.decided_log_start, event.offset)
         greatest = max(event.offset, partition.greatest_log_starts.get(event.node, 0))
         partition.greatest_log_starts[event.node] = greatest
+    partition.unwritten_log_starts.setdefault(event.node, partition.log_starts.get(event.node, 0))
     _set_log_start(partition, event, event.offset, f"moved its start ({reason})")
+
+
+def _log_start_written(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.unwritten_log_starts.pop(event.node, None)
 
 
 def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: str) -> None:
@@ -134,6 +139,7 @@ def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: 
 
 
 def _recovered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.unwritten_log_starts.pop(event.node, None)
     _set_log_start(partition, event, max(event.offset, 0), "was recovered so")
     log = partition.log(event.node)
     if event.log_end < len(log):
@@ -184,6 +190,7 @@ _LOGS: Mapping[str, TraceRowHandler] = {
     "truncated": _truncated,
     "log_recovered": _recovered,
     "log_start": _log_start,
+    "log_start_written": _log_start_written,
     "became_leader": _became_leader,
     "resigned": _resigned,
 }

@@ -38,7 +38,9 @@ HIGH = event(3, "b1", "high_watermark", offset=0, high_watermark=6, members=[1, 
 TIMES_MS = ((0, 3_000), (2, 9_000), (4, 5_000), (6, 8_000))
 BATCHES = [*BORN, *(stamped(*batch, node=node) for node in NODES for batch in TIMES_MS), HIGH]
 """The logs: four batches of two records, whose timestamps fall and rise; the last one is not committed."""
-FROM_THREE = [*BATCHES, log_start(4, "b1", 3, "retention_bytes")]
+UNWRITTEN = [*BATCHES, log_start(4, "b1", 3, "retention_bytes")]
+WRITTEN = event(4, "b1", "log_start_written", offset=3, log_end=8, leader=1, leader_epoch=1)
+FROM_THREE = [*UNWRITTEN, WRITTEN]
 
 RIGHT = {
     "the first record of the first batch that is not older": [*BATCHES, told(4_000, 2)],
@@ -49,6 +51,9 @@ RIGHT = {
     "none of that batch, if only those below are not older": [*FROM_THREE, told(9_000, -1, epoch=-1)],
     "the next batch in place of that one": [*FROM_THREE, told(5_000, 4)],
     "the start as the earliest offset": [*FROM_THREE, told(EARLIEST, 3)],
+    "the start before, if its disk is too full for the new one": [*UNWRITTEN, told(EARLIEST, 0)],
+    "a record below the new one then": [*UNWRITTEN, told(9_000, 2)],
+    "the new start even so": [*UNWRITTEN, told(EARLIEST, 3)],
     "where an epoch ends": [*BORN, stamped(0, 1, epoch=0), stamped(2, 2), epoch_end(0, 0, 2)],
     "where its own epoch ends": [*BATCHES, epoch_end(1, 1, 8)],
     "nothing of a later epoch": [*BATCHES, epoch_end(2, -1, -1)],
@@ -60,6 +65,8 @@ WRONG = {
     "an offset above the high watermark": ([*BATCHES, told(4_000, 2, high_watermark=2)], "offset-misstated"),
     "an offset below the start": ([*FROM_THREE, told(4_000, 2)], "offset-misstated"),
     "another leader epoch than that of the record": ([*BATCHES, told(4_000, 2, epoch=2)], "offset-misstated"),
+    "the start before, once the new one is written": ([*FROM_THREE, told(EARLIEST, 0)], "offset-misstated"),
+    "neither of two starts": ([*UNWRITTEN, told(EARLIEST, 2)], "offset-misstated"),
     "another earliest offset": ([*FROM_THREE, told(EARLIEST, 2)], "offset-misstated"),
     "where another epoch ends": (
         [*BORN, stamped(0, 1, epoch=0), stamped(2, 2), epoch_end(0, 1, 4)],
