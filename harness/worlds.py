@@ -212,6 +212,11 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
 own."""
 
 
+def fits(world: World) -> bool:
+    """Whether all values that the world has fit each other."""
+    return all(_fits(name, world) for name in world)
+
+
 def _fits(name: str, world: World) -> bool:
     """Whether the value of a dimension fits all others that the world has."""
     return all(

@@ -13,8 +13,7 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
   was read, a consumer goes back to the divergence, which is a `reset` operation; on OFFSET_OUT_OF_RANGE it moves to
-  the nearest offset that the log has, and goes on. After a poll with records it rests for `poll_pause_ms`, so that a
-  busy log is read in handfuls.
+  the nearest offset that the log has, and goes on. After a poll with records it rests for `poll_pause_ms`.
 - *Lifetimes*: with `producer_life_ms` and `consumer_life_ms` these clients begin and end in the middle of the run, each
   followed by another; every one is a process of its own, numbered from where the others end. A producer ends at once,
   its open appends with whatever outcome is known, or sees them through while the next one appends already. A consumer
@@ -56,6 +55,7 @@ from workloads.clients.native import (
     ClientTimeouts,
     CompletedFetch,
     Consumer,
+    LeadersUnknown,
     OffsetOutOfRangeError,
     Producer,
     Truncation,
@@ -66,7 +66,7 @@ from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s, sl
 from workloads.operations import ClientOperation
 from workloads.scripted import ScriptedClient
 from workloads.time_readers import TimeReader
-from workloads.workload import SetUpError, WorkloadSettings
+from workloads.workload import LeadersMissing, SetUpError, WorkloadSettings
 
 T = TypeVar("T", bound=ClosableClient)
 Appender = Callable[[int, int, Callable[[int], None]], Iterable[Coroutine[Any, Any, None]]]
@@ -121,7 +121,7 @@ class AppendWorkload:
             if self._library is not None:
                 await self._library.start()
         except (AdminError, LibraryError) as error:
-            raise SetUpError(str(error)) from error
+            raise (LeadersMissing if isinstance(error, LeadersUnknown) else SetUpError)(str(error)) from error
 
     async def run(self, until_s: float) -> None:
         settings = self._settings

@@ -32,6 +32,10 @@ class SetUpError(Exception):
     """The workload could not be set up; the message names the request and the last answer."""
 
 
+class LeadersMissing(SetUpError):
+    """The topic was made, and not all of its partitions got a leader."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSettings:
     """The clients of one run: load, timeouts and sizes. Raises ValueError naming a field that is wrong."""

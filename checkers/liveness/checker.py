@@ -1,4 +1,5 @@
-"""Liveness: after the last fault is healed the cluster recovers within its time limit, and everything can be read.
+"""Liveness: the cluster gets ready, and after the last fault is healed recovers within its time limit, and everything
+can be read.
 
 The limit counts from the end of healing, however long that took (`healing_seconds`).
 
@@ -6,6 +7,8 @@ The limit counts from the end of healing, however long that took (`healing_secon
 leader, its replicas and no others, and all of them in the ISR. Then the final reads must reach the end of every
 partition, and at the end no leader has an ISR change in flight.
 
+not-ready          before any fault something was missing when the ready limit had passed without progress, or a process
+                   had ended by itself; recorded where nothing but the system can be the cause, in the simulation
 not-recovered      something was still missing when the limit had passed; where there is a trace, with the reason why a
                    replica is out of the ISR (`checkers.liveness.out_of_sync`)
 reads-not-finished the cluster had recovered, and yet the final reads did not reach the end offsets
@@ -61,6 +64,8 @@ _OF_REGISTRATIONS = ("broker_registered", "registered")
 def check(evidence: RunEvidence) -> Verdict:
     """The whole run."""
     recovery = evidence.recovery
+    if recovery.get("ready") is False:
+        return _not_ready(evidence)
     if "recovered" not in recovery:
         return unknown_verdict(NAME, "the run ended before recovery began", kind="unfinished")
     limit_seconds, seconds = recovery.get("limit_seconds", 0), recovery.get("seconds", 0)
@@ -109,6 +114,18 @@ def check(evidence: RunEvidence) -> Verdict:
         lines = (*unheard[:4], *_more(unheard, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)
     return Verdict(NAME, Validity.VALID, figures=figures)
+
+
+def _not_ready(evidence: RunEvidence) -> Verdict:
+    recovery = evidence.recovery
+    waiting = [str(line) for line in recovery.get("waiting_for") or ()]
+    crashed = [f"{crash['node']} ended by itself" for crash in recovery.get("crashes") or ()]
+    limit = f"no nearer to it for {recovery.get('limit_seconds', 0):g} s"
+    head = f"the cluster has not become ready, and {' and '.join(crashed[:2]) or limit}: nothing had been broken yet"
+    causes = out_of_sync.reasons(evidence.trace) if evidence.settings.has_ordered_trace else []
+    missing = [f"still missing: {line}" for line in waiting[:1]] + waiting[1:]
+    lines = (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))
+    return Verdict(NAME, Validity.INVALID, (Finding("not-ready", lines),))
 
 
 def _unsettled(evidence: RunEvidence) -> list[str]:

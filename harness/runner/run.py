@@ -4,7 +4,8 @@
     seal → check → report                                                                  (afterwards, in this process)
 
 *Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
-cluster that does not become ready without any fault ends the run: it could not be carried out. This is known at once
+cluster that does not become ready without any fault ends the run: it could not be carried out, or, in the simulation,
+it ends with what was missing recorded for the liveness checker (`harness.runner.getting_ready`). This is known at once
 when a process has ended by itself, else when the cluster has come no nearer to it for the ready limit: a slow machine
 gets the time that it takes. The files of the nodes are collected all the same. *Recovery* begins when the last fault
 has been healed, however long that took, while clients may still wait for their last responses; if the cluster is not
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from harness.errors import EnvironmentUnavailable
 from harness.runner.checking import check_and_save, explain_and_save
 from harness.runner.client_processes import programs as client_programs
 from harness.runner.client_processes.driven_clients import DrivenLibrary
+from harness.runner.getting_ready import NotCarriedOut, get_ready
 from harness.runner.observation import MetadataSource, TraceSource, WholenessSource
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
@@ -56,13 +57,9 @@ from results.run.directory import RunDirectory
 from workloads.clients.native import Reset
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
-from workloads.workload import SetUpError, WorkloadSettings
+from workloads.workload import SetUpError, Workload, WorkloadSettings
 
 _TICK_S = 1.0
-
-
-class NotCarriedOut(Exception):
-    """The run could not be carried out; the message is one line for the user."""
 
 
 def run(
@@ -249,44 +246,16 @@ class RunSession:
             await deployment.deploy()
             nemesis = self._nemesis = self._make_nemesis(deployment)
             self.enter("getting ready")
-            await self._get_ready(deployment, workload.set_up, watch)
-
-            self.enter("running")
-            until_s = loop.time() + spec.time_limit_s
-            timeline = Timeline(self._situation, loop.time(), until_s)
-
-            async def break_and_recover() -> None:
-                await nemesis.run(until_s)
-                healed_s = loop.time()
-                self.enter("recovering")
-                missing = await watch.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
-                whole_s = watch.ready_since_s if watch.ready_since_s is not None else loop.time()
+            missing = await get_ready(spec, deployment, workload.set_up, watch)
+            if missing:
                 self._recovery = {
-                    "recovered": not missing,
-                    "seconds": round(whole_s - healed_s, 3),
-                    "limit_seconds": spec.recovery_limit_s,
-                    "healing_seconds": round(healed_s - until_s, 3),
-                    "unhealed": list(nemesis.unhealed),
+                    "ready": False,
+                    "limit_seconds": spec.ready_limit_s,
+                    "seconds": deployment.now_ns() / 1e9,
                     "waiting_for": list(missing),
                 }
-
-            async def perform() -> None:
-                self._scripted = await perform_script(spec.operations, workload, timeline, until_s)
-                self._directory.write_script(self._scripted)
-
-            together = [workload.run(until_s), break_and_recover()]
-            if spec.operations:
-                together.append(perform())
-            polling = loop.create_task(metadata_source.run()) if metadata_source is not None else None
-            try:
-                await asyncio.gather(*together)
-            finally:
-                if polling is not None:
-                    polling.cancel()
-
-            self.enter("final reads")
-            read = await workload.final_reads(loop.time() + spec.recovery_limit_s)
-            self._recovery["final_reads"] = read
+            else:
+                await self._run_and_recover(workload, nemesis, watch, metadata_source)
             self._recovery["recorded"] = {
                 "history": recorder.recorded,
                 "trace": self._directory.events_traced,
@@ -314,6 +283,47 @@ class RunSession:
                 await self._collect_after_failure(deployment)
             await deployment.close()
 
+    async def _run_and_recover(
+        self, workload: Workload, nemesis: Nemesis, watch: ReadinessProbe, metadata_source: MetadataSource | None
+    ) -> None:
+        """Drive clients and faults together, wait for the recovery, and read everything back."""
+        spec, loop = self._spec, asyncio.get_running_loop()
+        self.enter("running")
+        until_s = loop.time() + spec.time_limit_s
+        timeline = Timeline(self._situation, loop.time(), until_s)
+
+        async def break_and_recover() -> None:
+            await nemesis.run(until_s)
+            healed_s = loop.time()
+            self.enter("recovering")
+            missing = await watch.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
+            whole_s = watch.ready_since_s if watch.ready_since_s is not None else loop.time()
+            self._recovery = {
+                "recovered": not missing,
+                "seconds": round(whole_s - healed_s, 3),
+                "limit_seconds": spec.recovery_limit_s,
+                "healing_seconds": round(healed_s - until_s, 3),
+                "unhealed": list(nemesis.unhealed),
+                "waiting_for": list(missing),
+            }
+
+        async def perform() -> None:
+            self._scripted = await perform_script(spec.operations, workload, timeline, until_s)
+            self._directory.write_script(self._scripted)
+
+        together = [workload.run(until_s), break_and_recover()]
+        if spec.operations:
+            together.append(perform())
+        polling = loop.create_task(metadata_source.run()) if metadata_source is not None else None
+        try:
+            await asyncio.gather(*together)
+        finally:
+            if polling is not None:
+                polling.cancel()
+
+        self.enter("final reads")
+        self._recovery["final_reads"] = await workload.final_reads(loop.time() + spec.recovery_limit_s)
+
     async def _collect_after_failure(self, deployment: Deployment) -> None:
         """Collect the files of the nodes; an error here must not hide the failure before."""
         try:
@@ -321,20 +331,6 @@ class RunSession:
                 await deployment.collect(nodes)
         except Exception as error:
             (self._directory.path / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
-
-    async def _get_ready(self, deployment: Deployment, set_up: Any, watch: ReadinessProbe) -> None:
-        limit_s = self._spec.ready_limit_s
-        brokers = ReadinessProbe(_addresses(deployment))
-
-        def crashed() -> bool:
-            return bool(deployment.crashes)
-
-        try:
-            _none_missing(await brokers.until_whole(limit_s, crashed), deployment, limit_s)
-        finally:
-            brokers.close()
-        await set_up()
-        _none_missing(await watch.until_whole(limit_s, crashed), deployment, limit_s)
 
     def _make_nemesis(self, deployment: Deployment) -> Nemesis:
         spec = self._spec
@@ -420,15 +416,6 @@ class RunSession:
 
 def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:
     return {node.name: (node.host, node.port) for node in deployment.layout.brokers}
-
-
-def _none_missing(missing: Sequence[str], deployment: Deployment, limit_s: float) -> None:
-    if missing and deployment.crashes:
-        crash = deployment.crashes[0]
-        last = (crash.error.strip().splitlines() or ["without any output"])[-1]
-        raise NotCarriedOut(f"{crash.node} ended before the cluster was ready: {last}")
-    if missing:
-        raise NotCarriedOut(f"the cluster is not ready, and no nearer to it for {limit_s:g} s: {'; '.join(missing)}")
 
 
 def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:

@@ -208,6 +208,8 @@ def _end_ns(evidence: RunEvidence) -> int:
     times = (evidence.trace.column("time_ns"), evidence.history.column("completed_ns"))
     last_ns = max(pc.max(column).as_py() or 0 for column in times)
     recovery, began = evidence.recovery, None
+    if not recovery.get("ready", True):
+        return max(last_ns, int(recovery.get("seconds", 0) * 1e9))
     if not recovery.get("recovered", True):
         began = pc.max(evidence.faults.column("ended_ns")).as_py()
     elif not recovery.get("final_reads", True):

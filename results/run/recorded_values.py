@@ -60,6 +60,7 @@ _VALUES: Final = {
     "unclean_recovery": ("manual", "balanced", "proactive", "last-known-leader"),
 }
 _RECOVERY_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "ready": bool,
     "recovered": bool,
     "final_reads": bool,
     "seconds": (int, float),

@@ -24,6 +24,10 @@ class AdminError(Exception):
     """A change was not made in time; the message names it and the last answer. It may still happen."""
 
 
+class LeadersUnknown(AdminError):
+    """Metadata names no leader of some partitions."""
+
+
 class AdminClient:
     """Administers a cluster through any broker that answers."""
 
@@ -99,7 +103,7 @@ class AdminClient:
             await asyncio.sleep(backoff.next_s())
 
     async def wait_for_leaders(self, name: str, partitions: int, timeout_s: float) -> None:
-        """Return once metadata names a leader of every partition. Raises AdminError."""
+        """Return once metadata names a leader of every partition. Raises LeadersUnknown."""
         client = self.client
         client.track_topic(name)
         deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -110,7 +114,7 @@ class AdminClient:
             if not missing:
                 return
             if asyncio.get_running_loop().time() >= deadline_s:
-                raise AdminError(f"after {timeout_s} s metadata names no leader of {name}, partitions {missing}")
+                raise LeadersUnknown(f"after {timeout_s} s metadata names no leader of {name}, partitions {missing}")
             await asyncio.sleep(backoff.next_s())
 
     async def _change(

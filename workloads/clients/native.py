@@ -4,7 +4,7 @@ The public face of this package. A `Client` has connections and a metadata cache
 `Producer`, a `Consumer` or an `AdminClient`, each with a client of its own.
 """
 
-from workloads.clients.admin import AdminClient, AdminError
+from workloads.clients.admin import AdminClient, AdminError, LeadersUnknown
 from workloads.clients.completed_fetch import CompletedFetch, ConsumerRecord, LogTruncationError, OffsetOutOfRangeError
 from workloads.clients.connections import Backoff, Client, ClientTimeouts
 from workloads.clients.consumer import Consumer, Reset
@@ -27,6 +27,7 @@ __all__ = [
     "Delivery",
     "CompletedFetch",
     "Leader",
+    "LeadersUnknown",
     "LogTruncationError",
     "OffsetAndEpoch",
     "OffsetAnswer",

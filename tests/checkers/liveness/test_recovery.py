@@ -23,6 +23,32 @@ def test_not_recovering_in_time_is_invalid_and_says_what_was_missing() -> None:
     assert "still missing: no leader of t-0" in verdict.findings[0].lines
 
 
+UNREADY: dict[str, Any] = {
+    "ready": False,
+    "limit_seconds": 120.0,
+    "seconds": 121.0,
+    "waiting_for": ["b1 sees 2 of 3 brokers unfenced"],
+    "crashes": [],
+}
+
+
+def test_a_cluster_that_never_got_ready_is_invalid_and_says_what_was_missing() -> None:
+    verdict = liveness.check(RunEvidence(recovery=UNREADY))
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.INVALID, "not-ready")
+    assert verdict.findings[0].lines == (
+        "the cluster has not become ready, and no nearer to it for 120 s: nothing had been broken yet",
+        "still missing: b1 sees 2 of 3 brokers unfenced",
+    )
+
+
+def test_a_process_that_ended_before_the_cluster_was_ready_is_named() -> None:
+    crash = {"node": "c1", "time_ns": 5, "error": "KeyError: 1"}
+    verdict = liveness.check(RunEvidence(recovery=UNREADY | {"crashes": [crash]}))
+    assert verdict.findings[0].lines[0] == (
+        "the cluster has not become ready, and c1 ended by itself: nothing had been broken yet"
+    )
+
+
 def test_a_fault_that_could_not_be_healed_leaves_liveness_unknown_and_is_named() -> None:
     for recovery in (STUCK, WHOLE):
         verdict = liveness.check(RunEvidence(recovery=recovery | {"unhealed": ["b2: no such container"]}))
