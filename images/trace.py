@@ -19,6 +19,8 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       holes=[[end of a segment, base offset of the next one], …] where these differ;
                                       base, producers_before, as of log_start_written
 registered                broker      broker_epoch granted; detail: clean
+clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
+                                      next one
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, batches, bytes_behind, as above; high_watermark with which it takes
                                       over, before it counts; positions {replica: LEO} that it keeps of an earlier
@@ -160,6 +162,7 @@ quorum_voted              controller  leader_epoch, broker=candidate; itself inc
 quorum_vote_refused       controller  leader_epoch, leader it knows then, broker=candidate, refused though not for its
                                       epoch; detail: pre_vote, candidate and own=[last epoch, log end], voted=its vote
                                       in this epoch, role, leader_answered its fetches
+quorum_prevote_granted    controller  the same of a pre-vote that is granted
 quorum_candidate          controller  leader_epoch it stands in
 quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected; detail:
                                       fetch_timeout_ms
@@ -222,6 +225,7 @@ KINDS: Final = frozenset(
         "rule_read",
         "log_recovered",
         "registered",
+        "clean_shutdown",
         "became_leader",
         "became_follower",
         "log_closed",
@@ -276,6 +280,7 @@ KINDS: Final = frozenset(
         "quorum_recovered",
         "quorum_voted",
         "quorum_vote_refused",
+        "quorum_prevote_granted",
         "quorum_candidate",
         "quorum_leader",
         "quorum_follower",

@@ -10,6 +10,12 @@ vote-for-older-log          no controller votes for another one whose log, as it
 log-end-misjudged           a controller that is asked for its vote knows where its own log ends, and the epoch of the
                             last record, also where a snapshot has replaced that
 vote-forgotten              a controller that restarts knows its epoch and the candidate it voted for
+vote-unasked                a vote for another controller is the answer to its request, in the epoch of that
+vote-refused-wrongly        a vote, or pre-vote, is given to whoever may win: its log is up to date, and the voter has
+                            neither voted for another nor knows a leader; the leader of a pre-vote has answered it
+prevote-granted-wrongly     … and a pre-vote to nobody else
+leader-of-another-epoch     a controller that comes to an epoch by itself knows no leader of it
+appended-without-leader     a metadata log grows while its controller leads, or follows the leader of its epoch
 controller-incomplete       a new leader holds everything committed in earlier epochs (Leader Completeness)
 commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment, and the
                             last one is of the epoch of the leader that commits it
@@ -20,6 +26,8 @@ committed-metadata-cut      no controller truncates its log below the offset tha
 metadata-lost               a controller's log comes back from a restart with everything it had
 broker-epoch-fell           broker epochs only rise, over all brokers and all active controllers
 uncommitted-metadata-applied  a broker applies only metadata that a majority of the controllers holds at that moment
+snapshot-of-another-epoch   a snapshot is named by the epoch of the last record that it replaces, and what is loaded
+                            ends with a record of its epoch
 uncommitted-metadata-loaded  a snapshot that a controller writes, one that a broker loads, and the metadata with which a
                             controller takes charge end where a leader has committed by then
 producer-ids-allocated-twice  the blocks of producer ids that brokers get do not overlap
@@ -41,6 +49,8 @@ decision-uncommitted        what a controller decides is committed before it has
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
 registered-twice            a process that asks again to be registered gets its broker epoch again, and is not refused
+clean-claim-repeated        a clean shutdown is claimed by the next life of the broker alone
+unfenced-shutting-down      a broker that shuts down comes back by its next registration alone
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
 fenced-late                 a broker whose session is over is fenced before many other changes are made, and while the
@@ -69,6 +79,9 @@ everything, when the nodes' clocks are not comparable.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -77,7 +90,10 @@ from checkers.fault_model import lied_since, nodes_of_family, stalls
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.leaderships import leadership_findings
+from checkers.raft.lives import life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
+from checkers.raft.producer_ids import ProducerIds
+from checkers.raft.votes import vote_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
@@ -118,10 +134,7 @@ class _RaftState:
         self.followed: set[tuple[str, int]] = set()
         """Controller, and the epoch in which it has followed a leader."""
         self.broker_epoch = -1
-        self.allocated: list[tuple[int, int, int, int]] = []
-        """Blocks of producer ids: first, end, broker and time in ns."""
-        self.assigned: dict[int, TraceRow] = {}
-        """Producer id → the event in which a broker gave it to a producer."""
+        self.producer_ids = ProducerIds(self.report)
         self.applied = 0
         self.commits = self.cut = self.snapshots = 0
         self.findings: list[Finding] = []
@@ -290,13 +303,22 @@ class _RaftState:
         self.logs.setdefault(event.node, MetadataLog()).trim(event.offset)
 
     def takes_for_committed(self, event: TraceRow) -> None:
-        """A snapshot, and metadata that a node goes by, is of what a leader has committed by then."""
+        """A snapshot, and metadata that a node goes by, is of what a leader has committed by then, and of the epoch of
+        the last record of that."""
         if event.log_end > len(self.committed):
             self.report(
                 event,
                 "uncommitted-metadata-loaded",
                 f"{event.node} took the metadata up to {event.log_end} for committed {event.at} ({event.kind})",
                 f"nothing from {len(self.committed)} on had been committed",
+            )
+        elif event.log_end > 0 and differ(self.committed[event.log_end - 1], event.leader_epoch):
+            self.report(
+                event,
+                "snapshot-of-another-epoch",
+                f"{event.node} has the metadata up to {event.log_end} as of controller epoch {event.leader_epoch} "
+                f"{event.at} ({event.kind})",
+                f"its last record is of controller epoch {self.committed[event.log_end - 1]}",
             )
 
     def commits_up_to(self, event: TraceRow) -> None:
@@ -382,7 +404,7 @@ class _RaftState:
             )
         self.broker_epoch = max(self.broker_epoch, event.broker_epoch)
 
-    # ---- what brokers get from the controllers -----------------------------------------------------------------------
+    # ---- what brokers apply ------------------------------------------------------------------------------------------
 
     def applies(self, event: TraceRow) -> None:
         self.applied += 1
@@ -399,36 +421,11 @@ class _RaftState:
                 f"{', '.join(holders) or 'no controller'} held it, of {len(self.logs)} controllers",
             )
 
-    def allocates(self, event: TraceRow) -> None:
-        first = int(event.details().get("first") or 0)
-        end = first + int(event.details().get("count") or 0)
-        for other_first, other_end, broker, time_ns in self.allocated:
-            if first < other_end and other_first < end:
-                self.report(
-                    event,
-                    "producer-ids-allocated-twice",
-                    f"{event.node} gave broker {event.broker} the producer ids {first} to {end - 1} {event.at}",
-                    f"broker {broker} had got {other_first} to {other_end - 1} at {time_ns / 1e9:.6f} s",
-                )
-                break
-        self.allocated.append((first, end, event.broker, event.time_ns))
 
-    def assigns(self, event: TraceRow) -> None:
-        producer_id = int(event.details().get("producer_id") or 0)
-        line = f"{event.node} gave a producer the id {producer_id} {event.at}"
-        before = self.assigned.setdefault(producer_id, event)
-        if before is not event:
-            self.report(event, "producer-id-assigned-twice", line, f"{before.node} had given it away {before.at}")
-        own = [(first, end) for first, end, broker, _ in self.allocated if f"b{broker}" == event.node]
-        if not any(first <= producer_id < end for first, end in own):
-            blocks = ", ".join(f"{first} to {end - 1}" for first, end in own) or "none"
-            self.report(event, "producer-id-unallocated", line, f"the controllers had allocated to it: {blocks}")
-
-
-_HANDLERS = {
+_HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
     "metadata_applied": _RaftState.applies,
-    "producer_ids_allocated": _RaftState.allocates,
-    "producer_id_assigned": _RaftState.assigns,
+    "producer_ids_allocated": lambda raft, event: raft.producer_ids.allocates(event),
+    "producer_id_assigned": lambda raft, event: raft.producer_ids.assigns(event),
     "quorum_recovered": _RaftState.recovered,
     "quorum_voted": _RaftState.voted,
     "quorum_vote_refused": _RaftState.check_ends,
@@ -466,6 +463,8 @@ def check(evidence: RunEvidence) -> Verdict:
             evidence.trace, whole=not evidence.settings.script_topics, wrong_clocks=wrong_clocks, stalls=stalled
         )
         raft.findings += leadership_findings(evidence.trace, wrong_clocks, stalled)
+        raft.findings += vote_findings(evidence.trace)
+        raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
         raft.findings += administration_findings(
             evidence.trace, evidence.recovery, evidence.settings.side_topics, struck
         )
@@ -485,7 +484,7 @@ def check(evidence: RunEvidence) -> Verdict:
         "cuts": float(raft.cut),
         "snapshots": float(raft.snapshots),
         "applied": float(raft.applied),
-        "producer_ids": float(len(raft.assigned)),
+        "producer_ids": float(len(raft.producer_ids.assigned)),
         "invalid": float(len(raft.findings)),
     }
     if not raft.findings:

@@ -186,14 +186,19 @@ class BrokerNode:
         if failure is not None and self._config.rules.clean_claim_after_flush:
             message = f"stopped, but not every record is on disk: the next start counts as after a crash: {failure}"
             raise OSError(failure.errno or EIO, message)
-        leave_clean_shutdown(self._node_ports.files, self._epoch)
+        self._leave_mark(self._epoch)
         self._node_ports.log("shut down cleanly")
 
     def _leave_unregistered(self, previous_epoch: int) -> None:
         """Stop before registration: nothing was written, so the previous clean shutdown still counts."""
         if previous_epoch != NO_BROKER_EPOCH:
-            leave_clean_shutdown(self._node_ports.files, previous_epoch)
+            self._leave_mark(previous_epoch)
         self._node_ports.log("stopped before the controller had registered this broker")
+
+    def _leave_mark(self, broker_epoch: int) -> None:
+        # Traced first: a process that is killed in between may have left the mark.
+        self._node_ports.trace(TraceEvent("clean_shutdown", broker_epoch=broker_epoch))
+        leave_clean_shutdown(self._node_ports.files, broker_epoch)
 
     def _make_server(self, replica_manager: ReplicaManager, groups: GroupCoordinator, spawn: Spawn) -> Server:
         config, forwards = self._config, self._forwarding_channel

@@ -177,8 +177,8 @@ class RaftNode:
             return messages.vote_error(error)
         state, answer = self.state.on_vote_request(vote, self.log.last_entry, self._now())
         self._transition(state, vote=vote)
-        if answer.error is ErrorCode.none and not answer.granted:
-            self._trace_refusal(vote)
+        if answer.error is ErrorCode.none and (vote.pre_vote or not answer.granted):
+            self._trace_answer(vote, "quorum_prevote_granted" if answer.granted else "quorum_vote_refused")
         return messages.vote_response(answer)
 
     async def begin_epoch(self, request: Request[BeginQuorumEpochRequest]) -> Any:
@@ -467,7 +467,7 @@ class RaftNode:
         fields.setdefault("leader_epoch", self.state.epoch)
         self._node_ports.trace(TraceEvent(kind, **fields))
 
-    def _trace_refusal(self, vote: values.VoteRequest) -> None:
+    def _trace_answer(self, vote: values.VoteRequest, kind: str) -> None:
         state = self.state
         detail = {
             "pre_vote": vote.pre_vote,
@@ -476,7 +476,7 @@ class RaftNode:
             "role": str(state.role),
             "leader_answered": state.leader_answered,
         }
-        self._trace("quorum_vote_refused", leader=state.leader, broker=vote.candidate, detail=detail)
+        self._trace(kind, leader=state.leader, broker=vote.candidate, detail=detail)
 
     def _log_ends(self, vote: values.VoteRequest) -> dict[str, object]:
         return {"candidate": list(vote.end), "own": list(self.log.last_entry)}

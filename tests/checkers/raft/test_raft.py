@@ -230,6 +230,10 @@ BROKEN = {
     "metadata-lost": [*COMMITTED, started(2, "c2", epoch=1, voted=101, end=0)],
     "uncommitted-metadata-applied": [*UNCOMMITTED, applied(3, "b1", 3, 1)],
     "uncommitted-metadata-loaded": [*UNCOMMITTED, taken_for_committed(3, "c1", "metadata_snapshot", 3)],
+    "snapshot-of-another-epoch": [
+        *COMMITTED,
+        taken_for_committed(3, "c1", "metadata_snapshot", 1) | {"leader_epoch": 2},
+    ],
     "producer-ids-allocated-twice": [*COMMITTED, allocated(2, 1, 0), allocated(3, 2, 999)],
     "producer-id-assigned-twice": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b1", 4), assigned(3, "b1", 4)],
     "producer-id-unallocated": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b2", 4)],

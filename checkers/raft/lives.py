@@ -1,0 +1,62 @@
+"""Promises about the lives of a broker's process, one after the other, for `checkers.raft`, whose table has them.
+
+A clean shutdown is claimed by the next life alone: it deletes the mark durably before anything else, so that no life
+after it counts as the successor of that shutdown, whatever it has lost. And a broker that leaves stays out: whatever
+its last heartbeats say when they arrive, only the next registration lets it come back.
+
+Blind spots: a broker whose disk lied about fsync; runs of versions that did not trace `clean_shutdown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from checkers.decided_metadata import DecidedMetadata, decided_changes
+from checkers.tables import TraceRow, trace_rows
+from checkers.verdict import Finding
+
+_OF_CLAIMS: Final = ("clean_shutdown", "node_started")
+
+
+def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
+    """Every broken promise in a trace (schema TRACE). The disks of `liars` have kept less than they said."""
+    yield from _claims(trace, liars)
+    yield from _comebacks(trace)
+
+
+def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
+    left: dict[str, int] = {}
+    claimed: dict[str, TraceRow] = {}
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CLAIMS)))):
+        if event.kind == "clean_shutdown":
+            left[event.node] = event.broker_epoch
+            continue
+        before, epoch = claimed.get(event.node), event.broker_epoch
+        if left.pop(event.node, -1) == epoch and epoch >= 0:
+            claimed[event.node] = event
+        elif before is not None and before.broker_epoch == epoch and event.node not in liars:
+            lines = (
+                f"{event.node} started {event.at} as the successor of a clean shutdown in broker epoch {epoch}",
+                f"a life that started {before.at} was that, and has not shut down cleanly",
+            )
+            yield Finding("clean-claim-repeated", lines, time_ns=event.time_ns)
+
+
+def _comebacks(trace: pa.Table) -> Iterator[Finding]:
+    metadata = DecidedMetadata()
+    for change in decided_changes(trace):
+        for each in change.of_brokers:
+            event, known = each.event, metadata.brokers.get(each.event.broker)
+            if event.kind != "broker_unfenced" or known is None or known.epoch != event.broker_epoch:
+                continue
+            if known.shutting_down:
+                lines = (
+                    f"{event.node} unfenced b{event.broker} in broker epoch {event.broker_epoch} {event.at}",
+                    "it was shutting down in this broker epoch, so that its process ends",
+                )
+                yield Finding("unfenced-shutting-down", lines, time_ns=event.time_ns)
+        metadata.apply_to_brokers(change)

@@ -1,0 +1,65 @@
+"""One life of a broker's process after the other: clean shutdowns that are claimed, and brokers that leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from checkers.raft.lives import life_findings
+from tests.checkers import small_evidence
+
+Event = dict[str, Any]
+
+
+def kinds(*events: Event, liars: tuple[str, ...] = ()) -> list[str]:
+    return [finding.kind for finding in life_findings(small_evidence.trace(*events), liars)]
+
+
+def stopped(time_s: float, epoch: int) -> Event:
+    return small_evidence.event(time_s, "b1", "clean_shutdown", broker_epoch=epoch)
+
+
+def started(time_s: float, claim: int = -1) -> Event:
+    return small_evidence.event(time_s, "b1", "node_started", broker_epoch=claim)
+
+
+def decided(offset: int, kind: str, epoch: int = 1, **detail: Any) -> Event:
+    return small_evidence.event(
+        offset, "c1", f"broker_{kind}", detail, broker=1, broker_epoch=epoch, offset=offset
+    )  # fmt: skip
+
+
+def test_a_clean_shutdown_is_claimed_by_the_next_life_alone() -> None:
+    first = [stopped(1, 5), started(2, 5)]
+    assert kinds(*first, started(3)) == []
+    assert kinds(*first, started(3, 5)) == ["clean-claim-repeated"]
+    assert kinds(*first, started(3, 5), started(4, 5)) == ["clean-claim-repeated"] * 2
+
+
+def test_a_life_that_left_the_mark_as_it_was_lets_the_next_one_claim_it() -> None:
+    assert kinds(stopped(1, 5), started(2, 5), stopped(3, 5), started(4, 5)) == []
+
+
+def test_a_life_that_ended_before_it_was_traced_has_claimed_nothing() -> None:
+    assert kinds(stopped(1, 5), started(2), started(3, 5)) == []
+
+
+def test_a_disk_that_lied_may_bring_the_mark_back() -> None:
+    again = [stopped(1, 5), started(2, 5), started(3, 5)]
+    assert kinds(*again, liars=("b1",)) == []
+    assert kinds(*again, liars=("b2",)) == ["clean-claim-repeated"]
+
+
+BORN = [decided(2, "registered"), decided(3, "unfenced")]
+LEFT = [*BORN, decided(4, "shutting_down"), decided(5, "fenced", reason="controlled_shutdown")]
+
+
+def test_a_broker_that_shuts_down_comes_back_by_its_next_registration() -> None:
+    assert kinds(*LEFT, decided(6, "registered", 6), decided(7, "unfenced", 6)) == []
+    for before in (LEFT, LEFT[:3]):
+        assert kinds(*before, decided(7, "unfenced")) == ["unfenced-shutting-down"]
+
+
+def test_a_silent_broker_comes_back_by_its_heartbeat() -> None:
+    silent = decided(4, "fenced", reason="session_timeout")
+    assert kinds(*BORN, silent, decided(5, "unfenced")) == []
+    assert kinds(*BORN, silent | {"detail": '{"taken_over": true}'}, decided(5, "unfenced")) == []
