@@ -178,7 +178,8 @@ def _leads_no_more(_: ClusterState, partition: PartitionState, event: TraceRow) 
 def _counts(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     if (wait := partition.waits.get(event.node)) is not None:
         wait.isr, wait.in_flight = frozenset(event.members), "proposed" in event.details()
-        wait.seen_ns, wait.waited_ns = event.time_ns, 0
+        wait.works(event.time_ns, _AT_WORK_NS)
+        wait.waited_ns, wait.counted_at = 0, wait.worked_ns
 
 
 def _passes(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -186,7 +187,8 @@ def _passes(_: ClusterState, partition: PartitionState, event: TraceRow) -> None
     wait, positions = partition.waits.get(event.node), event.details().get("positions")
     if wait is None:
         return
-    wait.high_watermark, wait.seen_ns, wait.waited_ns = event.high_watermark, event.time_ns, 0
+    wait.works(event.time_ns, _AT_WORK_NS)
+    wait.high_watermark, wait.waited_ns = event.high_watermark, 0
     for member, position in positions.items() if isinstance(positions, dict) else ():
         if position >= len(partition.log(event.node)):
             wait.caught_up_ns[int(member)] = max(wait.caught_up_ns.get(int(member), UNKNOWN), wait.appended_ns)
@@ -197,16 +199,17 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
     wait = partition.waits.get(event.node)
     if wait is None or event.node != f"b{event.leader}":
         return
+    gap_ns = wait.works(event.time_ns, _AT_WORK_NS)
+    _check_ends(cluster, partition, event, wait)
     if event.kind == "appended":
         wait.appended_ns = event.time_ns
+        wait.ends.append((event.log_end, wait.worked_ns))
     if wait.high_watermark >= len(partition.log(event.node)):
-        wait.seen_ns, wait.waited_ns = event.time_ns, 0
+        wait.waited_ns = 0
         return
-    wait.waited_ns += min(event.time_ns - wait.seen_ns, _AT_WORK_NS)
-    wait.seen_ns = event.time_ns
+    wait.waited_ns += gap_ns
     may_count = len(wait.isr) >= max(2, min_isr_known_to(partition, event)) and not wait.in_flight
-    longest_ns = 2 * cluster.lag_max_ms * 1_000_000 + _OVERDUE_NS
-    if not may_count or wait.waited_ns <= longest_ns or cluster.lag_max_ms < 0 or event.node in cluster.wrong_clocks:
+    if not may_count or wait.waited_ns <= _longest_ns(cluster) or not _is_judged(cluster, event):
         return
     partition.report(
         event,
@@ -218,6 +221,51 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
         "proposed to go on without",
     )
     wait.waited_ns = 0
+
+
+def _check_ends(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
+    """A follower whose log has not ended where the leader's did then has not been caught up since, however often it
+    fetches."""
+    due_at = wait.worked_ns - _longest_ns(cluster)
+    if wait.in_flight or wait.counted_at >= due_at or not _is_judged(cluster, event):
+        return
+    for member in sorted(wait.isr - {event.leader}):
+        node = f"b{member}"
+        end = max(len(partition.log(node)), wait.told_ends.get(member, 0))
+        passed_at = wait.passed_at(end)
+        if passed_at is None or passed_at >= due_at or node not in partition.opened:
+            continue
+        partition.report(
+            event,
+            "isr-shrink-overdue",
+            end,
+            f"{event.node} still counted {node} in its ISR {names(wait.isr)} {event.at}",
+            f"the log of {node} ends at {len(partition.log(node))}, and its own ended above {end} for "
+            f"{(wait.worked_ns - passed_at) / 1e9:.1f} s: that has lagged for longer than replica.lag.time.max.ms, "
+            f"{cluster.lag_max_ms}",
+        )
+        wait.counted_at = wait.worked_ns
+
+
+def _longest_ns(cluster: ClusterState) -> int:
+    return 2 * cluster.lag_max_ms * 1_000_000 + _OVERDUE_NS
+
+
+def _is_judged(cluster: ClusterState, event: TraceRow) -> bool:
+    return cluster.lag_max_ms >= 0 and event.node not in cluster.wrong_clocks
+
+
+def _begins_anew(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A leader may have seen the follower where its log ended before; so it may not lag, as far as the leader knows,
+    before the leader has appended more."""
+    for leader, wait in partition.waits.items():
+        if leader != event.node and event.node[1:].isdigit():
+            wait.told_ends[int(event.node[1:])] = len(partition.log(leader))
+
+
+def _recovered(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    _leads_no_more(cluster, partition, event)
+    _begins_anew(cluster, partition, event)
 
 
 def _shrinks(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -243,7 +291,8 @@ CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "became_leader": _leads,
     "became_follower": _leads_no_more,
     "resigned": _leads_no_more,
-    "log_recovered": _leads_no_more,
+    "log_recovered": _recovered,
+    "truncated": _begins_anew,
     "isr_counted": _counts,
     "high_watermark": _passes,
     "appended": _is_at_work,

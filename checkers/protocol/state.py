@@ -134,6 +134,27 @@ class LeaderWait:
     """Whether an ISR change is in flight, so that no other one is proposed."""
     waited_ns: int = 0
     """Since the high watermark, or what it counts, has changed, as far as events show the leader at work."""
+    worked_ns: int = 0
+    """Since it leads, as far as events show it at work."""
+    counted_at: int = 0
+    """`worked_ns` when what it counts has changed."""
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    """Where its log ended after each batch that it has appended, and `worked_ns` then."""
+    told_ends: dict[int, int] = field(default_factory=dict)
+    """Follower → the end of the leader's log when the follower's was opened or cut last: up to there the leader may
+    have seen it before."""
+
+    def works(self, time_ns: int, longest_gap_ns: int) -> int:
+        """It has an event. Returns for how long it has been at work since the last one."""
+        gap_ns = min(time_ns - self.seen_ns, longest_gap_ns)
+        self.seen_ns = time_ns
+        self.worked_ns += gap_ns
+        return gap_ns
+
+    def passed_at(self, offset: int) -> int | None:
+        """`worked_ns` when its log first ended above `offset`; None if it does not yet."""
+        place = bisect_right(self.ends, offset, key=lambda each: each[0])
+        return self.ends[place][1] if place < len(self.ends) else None
 
 
 @dataclass(slots=True)

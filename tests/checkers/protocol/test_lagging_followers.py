@@ -61,13 +61,30 @@ def test_a_leader_goes_on_without_whom_it_waits_for_too_long() -> None:
     [
         [counted(4, 1, 2, 3, proposed=(1, 2))],
         [counted(4, 1)],
-        [moved(5, 2)],
+        [moved(5, 2), appended(5, "b2", 0, 13) | LED, appended(5, "b3", 0, 13) | LED],
         [event(4, "b1", "became_follower", leader=2, leader_epoch=2)],
     ],
     ids=["a change is in flight", "the ISR is too small", "the high watermark moves", "another one leads"],
 )
 def test_a_leader_waits_as_long_as_it_may(meanwhile: Sequence[Event]) -> None:
     assert kinds(WAITING, meanwhile) == set()
+
+
+def test_a_follower_that_fetches_too_little_lags_although_the_high_watermark_moves() -> None:
+    fetches = [appended(2 + 2 * number, "b3", number, number + 1) | LED for number in range(3)]
+    moves = [moved(2.1 + 2 * number, number + 1) for number in range(3)]
+    whole = [appended(2.1 + number / 4, "b2", number, number + 1) | LED for number in range(24)]
+    assert kinds(WAITING, whole, fetches, moves) == OVERDUE
+    assert kinds(WAITING, whole, fetches, moves, [appended(6.9, "b3", 3, 20) | LED]) == set()
+
+
+def test_what_a_leader_has_seen_of_a_log_before_it_was_cut_is_no_lag() -> None:
+    moves = [moved(2.05 + number / 4, number + 1) for number in range(12)]
+    b2 = [appended(2.02 + number / 4, "b2", number, number + 1) | LED for number in range(29)]
+    b3 = [appended(4.8, "b3", 0, 12) | LED]
+    cut = [event(4.85, "b3", "truncated", offset=2, log_end=12, high_watermark=2, **LED)]
+    assert kinds([*COUNTED, *written(2, 9)], moves, b2, b3, [moved(4.83, 12)], cut) == set()
+    assert kinds([*COUNTED, *written(2, 12)], moves, b2, b3, [moved(4.83, 12)], cut) == OVERDUE
 
 
 def test_nothing_is_overdue_while_a_leader_may_have_been_paused() -> None:
