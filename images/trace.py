@@ -66,7 +66,7 @@ alter_partition_sent      leader      a proposal leaves for the controllers, eac
                                       members of the proposal, broker_epoch
 alter_partition_answered  leader      … comes back: fields as there; detail: error, none if granted, and the
                                       partition_epoch in the answer; lost without one, and sent=whether the request may
-                                      have arrived
+                                      have arrived; again_ms=pause before it is sent again, where that is due
 isr_counted               leader      what it counts is not as it was: members=ISR, partition_epoch; detail: proposed=
                                       ISR of the change in flight, if there is one, unresolved=[members that a change
                                       given up may still add]

@@ -107,14 +107,16 @@ isr-change-of-an-earlier-life  the leader that asked, and each member that joins
 isr-change-refused-otherwise  a refused change gets the error of the first check that it fails (docs/protocol.md); one
                           that an earlier life of its sender sent is refused for that, whatever it proposes
 isr-change-given-up       a leader gives a refused change up if newer metadata is to settle it, so never because the
-                          controller does not know the partition: it may be older than that
+                          controller does not know the partition, is not the active one, or knows another life of it
+isr-change-not-sent-again … and sends it again after such an answer, and where there is none
 isr-change-kept           a change that a leader counts as in flight, or as one that may still be made, was proposed in
                           the partition epoch that it knows
 isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again
 isr-change-taken-back-early  a leader takes a change back once it is refused for its members, and no earlier request
                           with it may still arrive
 isr-shrink-early          a leader takes no follower out of the ISR that was caught up within replica.lag.time.max.ms
-isr-shrink-overdue        … and takes out whom its high watermark has waited for much longer
+isr-shrink-overdue        … and takes out whom its high watermark has waited for much longer, and whose log has not
+                          ended where its own did for as long
 leader-otherwise          a change of a partition has the leader that follows from the state before it: who leads, else
                           ISR, ELR and LastKnownELR in order of preference, of brokers that may lead
 isr-otherwise             … and the ISR: nobody leaves or joins it unasked, and no fenced broker begins in it

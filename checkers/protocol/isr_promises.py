@@ -32,6 +32,8 @@ _AT_WORK_NS = 300_000_000
 """So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
 _OVERDUE_NS = 1_000_000_000
 """A leader looks for lagging followers twice within the longest lag. It has until twice the lag, and this long."""
+_SENT_AGAIN_NS = 2_000_000_000
+"""A change that an answer has not ended is sent again after a pause that the trace tells, and this at the latest."""
 
 
 def _isr_counted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -93,6 +95,7 @@ def check_quorums(partition: PartitionState) -> None:
 
 
 def _proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.to_send_again.pop(event.node, None)
     partition.ended_proposals.pop(event.node, None)
     partition.lost_requests.pop(event.node, None)
 
@@ -103,6 +106,9 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
     granted = detail.get("partition_epoch")
     if detail.get("sent"):
         partition.lost_requests[event.node] = event
+    wait = partition.waits.get(event.node)
+    if wait is not None and "again_ms" in detail and detail["error"] not in {"none", *_FINAL}:
+        partition.to_send_again[event.node] = event, wait.worked_ns
     if detail["error"] in _FINAL:
         partition.ended_proposals[event.node] = event
     elif detail["error"] == "none" and isinstance(granted, int) and granted <= event.partition_epoch:
@@ -143,6 +149,7 @@ def _place(event: TraceRow) -> tuple[int, int]:
 
 def _sent(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A change that was refused for what it is, is not sent again before it is proposed again."""
+    partition.to_send_again.pop(event.node, None)
     ended = partition.ended_proposals.get(event.node)
     if ended is None or _change(ended) != _change(event):
         return
@@ -161,6 +168,32 @@ def _change(event: TraceRow) -> tuple[object, ...]:
     return *_place(event), frozenset(event.members)
 
 
+def _check_sent_again(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
+    """A change in flight is sent until its answer, or metadata, ends it: no other one is proposed before."""
+    answer, answered_at = partition.to_send_again.get(event.node, (None, 0))
+    if answer is None or not wait.in_flight or event.node in cluster.wrong_clocks:
+        return
+    silent_ns = wait.worked_ns - answered_at
+    due_ns = answer.details()["again_ms"] * 1_000_000 + _SENT_AGAIN_NS
+    if _place(answer) != _place(event) or silent_ns <= due_ns:
+        return
+    del partition.to_send_again[event.node]
+    partition.report(
+        event,
+        "isr-change-not-sent-again",
+        UNKNOWN,
+        f"{event.node} has the ISR {names(frozenset(answer.members))} of partition epoch {answer.partition_epoch} in "
+        f"flight {event.at}, and can propose no other one",
+        f"{answer.at} the request with it was {_outcome(answer)}, and it has sent none for {silent_ns / 1e9:.1f} s "
+        "since then",
+    )
+
+
+def _outcome(answer: TraceRow) -> str:
+    error = answer.details()["error"]
+    return "lost" if error == "lost" else f"answered with {error}"
+
+
 # ---- followers that lag ----------------------------------------------------------------------------------------------
 
 
@@ -173,6 +206,7 @@ def _leads(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
 
 def _leads_no_more(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     partition.waits.pop(event.node, None)
+    partition.to_send_again.pop(event.node, None)
 
 
 def _counts(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -201,6 +235,7 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
         return
     gap_ns = wait.works(event.time_ns, _AT_WORK_NS)
     _check_ends(cluster, partition, event, wait)
+    _check_sent_again(cluster, partition, event, wait)
     if event.kind == "appended":
         wait.appended_ns = event.time_ns
         wait.ends.append((event.log_end, wait.worked_ns))

@@ -27,7 +27,10 @@ from checkers.tables import TraceRow
 
 _NO_EPOCH = -1
 _STALE = "stale_broker_epoch"
-_OF_UNKNOWN_PARTITIONS = frozenset({"unknown_topic_id", "unknown_topic_or_partition"})
+_NOT_OF_THE_CHANGE = frozenset(
+    {"not_controller", "stale_broker_epoch", "unknown_server_error", "unknown_topic_id", "unknown_topic_or_partition"}
+)
+"""Errors that say nothing of the change itself: another controller, or the same one later, may answer otherwise."""
 
 
 def broker_stands(cluster: ClusterState, event: TraceRow) -> None:
@@ -234,9 +237,9 @@ def _refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> No
 
 def _given_up(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader gives a proposal up if newer metadata is to follow the refusal: a controller that does not know the
-    partition may be older than it."""
+    partition may be older than it, and one that is not active, or knows another life of the leader, proves nothing."""
     error = event.details().get("error")
-    if error in _OF_UNKNOWN_PARTITIONS:
+    if error in _NOT_OF_THE_CHANGE:
         partition.report(
             event,
             "isr-change-given-up",

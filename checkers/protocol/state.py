@@ -263,6 +263,9 @@ class PartitionState:
     """By leader."""
     ended_proposals: dict[str, TraceRow] = field(default_factory=dict)
     """Leader → the answer after which its last proposal is not to be sent again."""
+    to_send_again: dict[str, tuple[TraceRow, int]] = field(default_factory=dict)
+    """Leader → the answer, or the loss, after which it is to send its last proposal again, and how long it had been at
+    work then (`LeaderWait.worked_ns`)."""
     lost_requests: dict[str, TraceRow] = field(default_factory=dict)
     """Leader → a request with its last proposal that may have arrived and has no answer."""
     reads_begun: dict[str, object] = field(default_factory=dict)

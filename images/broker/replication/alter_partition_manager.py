@@ -77,12 +77,12 @@ class AlterPartitionManager:
                 response = await self._channel.call(self._request(replica, proposal))
             except ConnectionLost as lost:
                 certain = certain and not lost.sent
-                self._trace_request("alter_partition_answered", replica, proposal, {"error": "lost", "sent": lost.sent})
+                self._trace_answer(replica, proposal, "lost", {"sent": lost.sent})
                 await asyncio.sleep(self._backoff_s)
                 continue
             error, answer = _read(response)
             granted = {} if answer is None else {"partition_epoch": answer.partition_epoch}
-            self._trace_request("alter_partition_answered", replica, proposal, {"error": error.name, **granted})
+            self._trace_answer(replica, proposal, error.name, granted)
             if error is ErrorCode.none:
                 replica.isr_committed(IsrCommitted(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch))
                 return
@@ -90,6 +90,10 @@ class AlterPartitionManager:
                 replica.isr_refused(proposal, IsrRefused(error, certain))
                 return
             await asyncio.sleep(self._backoff_s)
+
+    def _trace_answer(self, replica: Replica, proposal: ProposeIsr, error: str, detail: Mapping[str, object]) -> None:
+        told = {"error": error, "again_ms": round(self._backoff_s * 1000), **detail}
+        self._trace_request("alter_partition_answered", replica, proposal, told)
 
     def _trace_request(
         self, kind: str, replica: Replica, proposal: ProposeIsr, detail: Mapping[str, object] = MappingProxyType({})

@@ -13,6 +13,7 @@ from tests.checkers.protocol.test_protocol_replicas import BORN, Event, appended
 from tests.checkers.small_evidence import event
 
 LAG_MS = 2_000
+JUDGED = {"isr-shrink-early", "isr-shrink-overdue", "isr-change-not-sent-again"}
 LED = {"leader": 1, "leader_epoch": 1, "partition_epoch": 0}
 
 
@@ -37,12 +38,21 @@ def shrunk(time_s: float) -> Event:
     return event(time_s, "b1", "isr_proposed", detail, offset=0, members=[1, 2], **LED)
 
 
+def answered(time_s: float, error: str, again_ms: int = 1_000) -> Event:
+    detail = {"error": error, "again_ms": again_ms}
+    return event(time_s, "b1", "alter_partition_answered", detail, members=[1, 2], **LED)
+
+
+def sent(time_s: float) -> Event:
+    return event(time_s, "b1", "alter_partition_sent", members=[1, 2], broker_epoch=11, **LED)
+
+
 def kinds(*parts: Iterable[Event], clock: Sequence[str] = (), lag_ms: int = LAG_MS) -> set[str]:
     events = sorted((event for part in parts for event in part), key=lambda event: float(event["time_ns"]))
     faults = small_evidence.faults(*(small_evidence.fault("clock", [node], 0, 1, {}) for node in clock))
     settings = CheckSettings(replica_lag_ms=lag_ms)
     evidence = RunEvidence(trace=small_evidence.trace(*events), settings=settings, faults=faults)
-    return {finding.kind for finding in check(evidence).findings} & {"isr-shrink-early", "isr-shrink-overdue"}
+    return {finding.kind for finding in check(evidence).findings} & JUDGED
 
 
 COUNTED = [*BORN, leads(1, "b1", 1, 0, 0) | {"members": [1, 2, 3]}, counted(1, 1, 2, 3)]
@@ -107,3 +117,25 @@ def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_it_had_the_whole_
     assert kinds(records, [moved(4.1, 4, b2=5, b3=5), shrunk(5)]) == EARLY
     assert kinds(records, [moved(4.1, 4, b2=5, b3=4), shrunk(5)]) == set()
     assert kinds(records, [moved(4.1, 4, b2=5, b3=5), shrunk(6.1)]) == set()
+
+
+IN_FLIGHT = [
+    *WAITING,
+    event(3, "b1", "isr_proposed", offset=0, members=[1, 2], **LED),
+    counted(3, 1, 2, 3, proposed=(1, 2)),
+]
+
+
+@pytest.mark.parametrize("error", ["lost", "not_controller", "stale_broker_epoch", "unknown_server_error"])
+def test_a_change_is_sent_again_that_an_answer_has_not_ended(error: str) -> None:
+    asked = [*IN_FLIGHT, sent(3), answered(4, error)]
+    assert kinds(asked) == {"isr-change-not-sent-again"}
+    assert kinds(asked, [sent(5)]) == set()
+    assert kinds(asked, [counted(5, 1, 2)], [moved(5, 12)]) == set()
+    assert kinds(IN_FLIGHT, [sent(3), answered(4, error, again_ms=2_500)]) == set()
+    assert kinds(asked, clock=["b1"]) == set()
+
+
+@pytest.mark.parametrize("error", ["none", "invalid_update_version", "fenced_leader_epoch"])
+def test_metadata_ends_a_change_that_is_made_or_refused_for_what_it_is(error: str) -> None:
+    assert kinds(IN_FLIGHT, [sent(3), answered(4, error)]) == set()

@@ -120,6 +120,8 @@ def test_no_administrator_has_records_of_a_side_topic_deleted() -> None:
     [
         ("unknown_topic_id", {"isr-change-given-up"}),
         ("unknown_topic_or_partition", {"isr-change-given-up"}),
+        ("not_controller", {"isr-change-given-up"}),
+        ("stale_broker_epoch", {"isr-change-given-up"}),
         ("fenced_leader_epoch", set()),
     ],
 )
