@@ -87,10 +87,7 @@ def check(evidence: RunEvidence) -> Verdict:
         lines = ("a fault could not be healed, so nothing is promised:", *unhealed[:4], *_more(unhealed, 4))
         return Verdict(NAME, Validity.UNKNOWN, (Finding("not-healed", (*lines, *waiting[:4])),), figures)
     if not recovery["recovered"]:
-        head = f"not whole {limit_seconds:g} s after the last fault was healed"
-        causes = out_of_sync.reasons(evidence.trace) if evidence.settings.has_ordered_trace else []
-        missing = [f"still missing: {line}" for line in waiting[:1]] + waiting[1:]
-        lines = (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))
+        lines = _still_missing(evidence, f"not whole {limit_seconds:g} s after the last fault was healed", waiting)
         excuse = _leaderless_by_design(evidence, waiting)
         if excuse:
             return Verdict(NAME, Validity.UNKNOWN, (Finding("leaderless-by-design", (*excuse, *lines)),), figures)
@@ -122,10 +119,14 @@ def _not_ready(evidence: RunEvidence) -> Verdict:
     crashed = [f"{crash['node']} ended by itself" for crash in recovery.get("crashes") or ()]
     limit = f"no nearer to it for {recovery.get('limit_seconds', 0):g} s"
     head = f"the cluster has not become ready, and {' and '.join(crashed[:2]) or limit}: nothing had been broken yet"
+    return Verdict(NAME, Validity.INVALID, (Finding("not-ready", _still_missing(evidence, head, waiting)),))
+
+
+def _still_missing(evidence: RunEvidence, head: str, waiting: list[str]) -> tuple[str, ...]:
+    """What a cluster waits for, below a first line, and why as far as the trace tells."""
     causes = out_of_sync.reasons(evidence.trace) if evidence.settings.has_ordered_trace else []
     missing = [f"still missing: {line}" for line in waiting[:1]] + waiting[1:]
-    lines = (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))
-    return Verdict(NAME, Validity.INVALID, (Finding("not-ready", lines),))
+    return (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))
 
 
 def _unsettled(evidence: RunEvidence) -> list[str]:
