@@ -44,6 +44,8 @@ metadata-loaded-otherwise   a snapshot that a broker loads, and the metadata wit
                             the ids of topics and their configurations
 metadata-applied-otherwise  what a broker applies has as many partitions, the sums of epochs and the active brokers that
                             these changes add up to; and no broker goes back to older metadata
+metadata-misstated          what a broker tells clients of topics, leaders, ISR, brokers and coordinators is what it has
+                            applied (`checkers.raft.told_metadata`)
 trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed to its end
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
@@ -97,7 +99,6 @@ from checkers.raft.votes import vote_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
-from workloads.columns import NEVER
 
 NAME = "raft"
 RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.RECOVERY, EvidencePart.SETTINGS})
@@ -490,9 +491,8 @@ def check(evidence: RunEvidence) -> Verdict:
     if not raft.findings:
         return Verdict(NAME, Validity.VALID, (_DECISIONS_ALONE,) if decisions_alone else (), figures)
     liars = {since_ns: node for node, since_ns in lied_since(evidence.faults).items() if node in raft.logs}
-    first_ns = min(liars, default=NEVER)
     # Decisions have the times of the controllers' own clocks.
-    excused = bool(liars) and (decisions_alone or all(finding.time_ns >= first_ns for finding in raft.findings))
+    excused = bool(liars) and (decisions_alone or all(finding.time_ns >= min(liars) for finding in raft.findings))
     if excused:
         lied = f"the disk of {liars[min(liars)]} lied about fsync: no promise holds then"
         shown.append(Finding("fsync-lies", (lied,)))

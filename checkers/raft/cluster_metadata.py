@@ -28,6 +28,7 @@ from checkers.decided_metadata import (
     MetadataReplay,
     changes_of,
 )
+from checkers.raft.told_metadata import TOLD, told_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 
@@ -42,6 +43,8 @@ _KINDS: Final = (
     "metadata_appended",
     "metadata_committed",
     "metadata_applied",
+    "node_started",
+    *TOLD,
     *_REFUSALS,
 )
 _SESSION_SHARE: Final = 0.9
@@ -67,6 +70,7 @@ def cluster_metadata_findings(
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     yield from _loaded_otherwise(events)
     yield from _applied_otherwise(events if whole else [])
+    yield from told_findings(events)
     yield from _decided_early(events)
     yield from _sessions(events, wrong_clocks, stalls)
 

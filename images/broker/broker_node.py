@@ -230,12 +230,14 @@ class BrokerNode:
             **LogDirApis(replica_manager, config.log_directory, self._node_ports.disk_space).handlers(),
             **TransactionApis().handlers(),
             **ReplicaLogInfoApis(replica_manager, image, broker_epoch).handlers(),
-            **TopicApis(image).handlers(),
-            **ClusterApis(config, image).handlers(),
+            **TopicApis(image, self._node_ports.trace).handlers(),
+            **ClusterApis(config, image, self._node_ports.trace).handlers(),
             **ConfigApis(config, image).handlers(),
             **ForwardedApis(forwards).handlers(),
             **ProducerIdApis(config.node_id, forwards, broker_epoch, self._node_ports.trace).handlers(),
-            **FindCoordinatorApis(config, image, forwards, spawn, self._node_ports.log).handlers(),
+            **FindCoordinatorApis(
+                config, image, forwards, spawn, self._node_ports.log, self._node_ports.trace
+            ).handlers(),
             **groups.handlers(),
         }
         return Server(

@@ -25,9 +25,11 @@ from kio.schema.metadata.v12.response import (
 from images.broker.apis.topics import leader_error, offline_replicas
 from images.broker.config import NodeConfig
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.broker.metadata.image_trace import metadata_told
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
+from images.trace import TraceEvent
 from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
@@ -42,9 +44,12 @@ _TOPICS_PER_TURN = 1_000
 class ClusterApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
-    def __init__(self, config: NodeConfig, image: Callable[[], ClusterImage]) -> None:
+    def __init__(
+        self, config: NodeConfig, image: Callable[[], ClusterImage], trace: Callable[[TraceEvent], None]
+    ) -> None:
         self._config = config
         self._image = image
+        self._trace = trace
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
@@ -65,7 +70,7 @@ class ClusterApis:
                 topics.append(_requested_topic(image, requested, request.version))
                 if len(topics) % _TOPICS_PER_TURN == 0:
                     await asyncio.sleep(0)
-        return MetadataResponse(
+        response = MetadataResponse(
             throttle_time=NO_THROTTLE,
             brokers=tuple(
                 MetadataResponseBroker(node_id=broker.id, host=broker.host, port=broker.port)
@@ -76,6 +81,8 @@ class ClusterApis:
             controller_id=self._config.node_id,
             topics=tuple(topics),
         )
+        self._trace(metadata_told(request.body, response, image.offset))
+        return response
 
     async def describe_cluster(self, request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
         """The unfenced brokers. Controllers are asked about at their own listeners, so their endpoints are an error."""

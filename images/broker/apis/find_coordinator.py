@@ -22,6 +22,7 @@ from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.runtime.server import Handler, Request
 from images.broker.runtime.spawn import Spawn
+from images.trace import TraceEvent
 from images.wire.connection import ConnectionLost
 from images.wire.messages import Api
 
@@ -39,12 +40,14 @@ class FindCoordinatorApis:
         channel: ControllerChannel,
         spawn: Spawn,
         log: Callable[[str], None],
+        trace: Callable[[TraceEvent], None],
     ) -> None:
         self._config = config
         self._image = image
         self._channel = channel
         self._spawn = spawn
         self._log = log
+        self._trace = trace
         self._creating = False
 
     def handlers(self) -> dict[Api, Handler]:
@@ -78,6 +81,9 @@ class FindCoordinatorApis:
                     error_message=None,
                 )
             )
+        if request.body.key_type == _GROUP:
+            groups = {each.key: [each.node_id, each.error_code.name] for each in coordinators}
+            self._trace(TraceEvent("coordinators_told", log_end=image.offset, detail={"groups": groups}))
         return FindCoordinatorResponse(throttle_time=timedelta(0), coordinators=tuple(coordinators))
 
     async def _create_topic(self) -> None:

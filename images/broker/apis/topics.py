@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
+from kio.schema.describe_topic_partitions.v0.request import Cursor as RequestCursor
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import (
     Cursor,
@@ -14,9 +15,11 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
+from images.broker.metadata.image_trace import topics_told
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
+from images.trace import TraceEvent
 from images.wire.field_values import NO_THROTTLE
 from images.wire.messages import Api
 
@@ -24,8 +27,9 @@ from images.wire.messages import Api
 class TopicApis:
     """The handlers of one broker. `image` returns the metadata that this broker has applied."""
 
-    def __init__(self, image: Callable[[], ClusterImage]) -> None:
+    def __init__(self, image: Callable[[], ClusterImage], trace: Callable[[TraceEvent], None]) -> None:
         self._image = image
+        self._trace = trace
 
     def handlers(self) -> dict[Api, Handler]:
         """The handler of each API."""
@@ -39,29 +43,37 @@ class TopicApis:
         or before the first partition."""
         image, cursor = self._image(), request.body.cursor
         requested = {topic.name for topic in request.body.topics}
-        names = sorted(requested or image.topics)
         if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
             return _page([_refused_topic(name, ErrorCode.invalid_request) for name in sorted(requested)], None)
-        remaining = max(1, request.body.response_partition_limit)
-        topics: list[DescribeTopicPartitionsResponseTopic] = []
-        for name in names:
-            first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
-            if cursor is not None and name < cursor.topic_name:
-                continue
-            topic = image.topics.get(name)
-            if topic is None:
-                legal = is_legal_name(name)
-                error = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
-                topics.append(_refused_topic(name, error))
-                continue
-            if remaining == 0:
-                return _page(topics, Cursor(topic_name=name, partition_index=0))
-            partitions = topic.partitions[first : first + remaining]
-            remaining -= len(partitions)
-            topics.append(_topic(image, topic, partitions))
-            if first + len(partitions) < len(topic.partitions):
-                return _page(topics, Cursor(topic_name=name, partition_index=first + len(partitions)))
-        return _page(topics, None)
+        response = _described(image, requested, cursor, max(1, request.body.response_partition_limit))
+        if cursor is None and response.next_cursor is None:
+            self._trace(topics_told(requested or None, response, image.offset))
+        return response
+
+
+def _described(
+    image: ClusterImage, requested: Set[str], cursor: RequestCursor | None, remaining: int
+) -> DescribeTopicPartitionsResponse:
+    """At most `remaining` partitions of the requested topics, or of all, from the cursor on."""
+    topics: list[DescribeTopicPartitionsResponseTopic] = []
+    for name in sorted(requested or image.topics):
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
+        if cursor is not None and name < cursor.topic_name:
+            continue
+        topic = image.topics.get(name)
+        if topic is None:
+            legal = is_legal_name(name)
+            error = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
+            topics.append(_refused_topic(name, error))
+            continue
+        if remaining == 0:
+            return _page(topics, Cursor(topic_name=name, partition_index=0))
+        partitions = topic.partitions[first : first + remaining]
+        remaining -= len(partitions)
+        topics.append(_topic(image, topic, partitions))
+        if first + len(partitions) < len(topic.partitions):
+            return _page(topics, Cursor(topic_name=name, partition_index=first + len(partitions)))
+    return _page(topics, None)
 
 
 def leader_error(partition: PartitionImage) -> ErrorCode:

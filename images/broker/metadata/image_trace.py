@@ -1,7 +1,17 @@
-"""Metadata in the trace: the fields of a partition, and the event for metadata that a node has not read record by
-record as it was decided."""
+"""Metadata in the trace: the fields of a partition, and the events for metadata that a node has not read record by
+record as it was decided, or tells a client."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from kio.schema.describe_topic_partitions.v0.response import (
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kio.schema.metadata.v12.request import MetadataRequest
+from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.trace import TraceEvent
@@ -75,3 +85,44 @@ def partition_detail(topic: TopicImage, partition: PartitionImage) -> dict[str, 
         "removing": list(partition.removing),
         "min_isr": topic.min_isr(partition),
     }
+
+
+def metadata_told(request: MetadataRequest, response: MetadataResponse, offset: int) -> TraceEvent:
+    """The event for a Metadata answer from an image that ends at `offset`."""
+    asked = None if request.topics is None else [topic.name for topic in request.topics if topic.name is not None]
+    brokers = sorted(broker.node_id for broker in response.brokers)
+    return TraceEvent(
+        "metadata_told", log_end=offset, detail={"asked": asked, "topics": _told(response.topics), "brokers": brokers}
+    )
+
+
+def topics_told(asked: Set[str] | None, response: DescribeTopicPartitionsResponse, offset: int) -> TraceEvent:
+    """… and for one to DescribeTopicPartitions, about these topics, or all of them."""
+    detail = {"asked": asked if asked is None else sorted(asked), "topics": _told(response.topics)}
+    return TraceEvent("metadata_told", log_end=offset, detail=detail)
+
+
+def _told(topics: Iterable[MetadataResponseTopic | DescribeTopicPartitionsResponseTopic]) -> list[object]:
+    return [
+        [topic.name, topic.error_code.name, str(topic.topic_id), [_told_partition(each) for each in topic.partitions]]
+        for topic in topics
+        if topic.name is not None
+    ]
+
+
+def _told_partition(
+    partition: MetadataResponsePartition | DescribeTopicPartitionsResponsePartition,
+) -> dict[str, object]:
+    told = {
+        "partition": partition.partition_index,
+        "error": partition.error_code.name,
+        "leader": partition.leader_id,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replica_nodes),
+        "isr": list(partition.isr_nodes),
+        "offline": list(partition.offline_replicas),
+    }
+    if isinstance(partition, DescribeTopicPartitionsResponsePartition):
+        told["elr"] = list(partition.eligible_leader_replicas or ())
+        told["last_known_elr"] = list(partition.last_known_elr or ())
+    return told

@@ -1,0 +1,157 @@
+"""Promises about what brokers tell clients of the cluster, for `checkers.raft`, whose table has them.
+
+A broker answers Metadata, DescribeTopicPartitions and FindCoordinator from the metadata that it has applied by then,
+the last that its process has traced so. What that has, the changes up to there add up to
+(`checkers.decided_metadata`):
+
+- the brokers that are not fenced;
+- of each topic its id and its partitions, each with leader, leader epoch, replicas in order of preference, ISR, the
+  replicas on fenced brokers, perhaps ELR and LastKnownELR, and an error where nobody leads; of a topic that does not
+  exist an error;
+- as a group's coordinator the leader of the partition of `__consumer_offsets` to which its name hashes.
+
+An answer may be older than others, as its broker may be behind: no other broker's metadata says anything about it.
+
+Blind spots: topics that a request names by their id; hosts and ports; topics of which the trace says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from checkers.decided_metadata import (
+    NO_LEADER,
+    OF_BROKERS,
+    OF_PARTITIONS,
+    DecidedMetadata,
+    DecidedPartition,
+    MetadataReplay,
+    changes_of,
+)
+from checkers.fault_model import OFFSETS_TOPIC
+from checkers.tables import TraceRow
+from checkers.verdict import Finding
+
+TOLD: Final = ("metadata_told", "coordinators_told")
+_SHOWN_OF_AN_ANSWER: Final = 3
+_NONE: Final = "none"
+
+
+def told_findings(events: Iterable[TraceRow]) -> Iterator[Finding]:
+    """Every answer among these events, in the order of the trace, that its broker's metadata contradicts."""
+    decided, ids, answers = [], [], []
+    applied: dict[str, int] = {}
+    for event in events:
+        event = event._replace(topic=event.topic.partition("#")[0])
+        if event.kind == "node_started":
+            applied.pop(event.node, None)
+        elif event.kind == "metadata_applied":
+            applied[event.node] = event.log_end
+        elif event.kind in TOLD:
+            answers.append((applied.get(event.node), event))
+        elif event.kind == "topic_configured":
+            ids.append(event)
+        elif event.kind in OF_BROKERS + OF_PARTITIONS and event.offset >= 0:
+            decided.append(event)
+    known = [(end, event) for end, event in answers if end is not None]
+    replay, topics = _KnownMetadata(decided, ids), {event.topic for event in decided} - {""}
+    for end, event in sorted(known, key=lambda each: each[0]):
+        replay.read_to(end)
+        lines = list(replay.contradictions(event, topics))
+        if lines:
+            did = f"{event.node} told a client of the cluster {event.at}, with the metadata up to {end} ({event.kind})"
+            yield Finding("metadata-misstated", (did, *lines[:_SHOWN_OF_AN_ANSWER]), time_ns=event.time_ns)
+
+
+class _KnownMetadata:
+    """The metadata, with the ids of topics, as far as it is read."""
+
+    def __init__(self, decided: Iterable[TraceRow], ids: Iterable[TraceRow]) -> None:
+        self._replay = MetadataReplay(changes_of(decided))
+        self._ids = sorted(ids, key=lambda each: each.offset, reverse=True)
+        self._id_of: dict[str, str] = {}
+
+    def read_to(self, end: int) -> None:
+        """Take in the changes that end at `end` or before."""
+        self._replay.read_to(end)
+        while self._ids and self._ids[-1].offset <= end:
+            detail = self._ids.pop().details()
+            self._id_of[detail["name"]] = detail["id"]
+
+    def contradictions(self, event: TraceRow, topics: set[str]) -> Iterator[str]:
+        """How an answer differs from this metadata, which says something of `topics`."""
+        metadata, detail = self._replay.metadata, event.details()
+        if event.kind == "coordinators_told":
+            for group, answer in detail["groups"].items():
+                yield from _of_coordinator(metadata, group, answer)
+            return
+        unfenced = sorted(broker for broker, state in metadata.brokers.items() if not state.fenced)
+        if detail.get("brokers", unfenced) != unfenced:
+            yield f"brokers {detail['brokers']}, and unfenced are {unfenced}"
+        partitions: dict[str, dict[int, DecidedPartition]] = {name: {} for name in topics}
+        partitions |= _by_topic(metadata)
+        told = {name: answer for name, *answer in detail["topics"]}
+        asked = [name for name, has in partitions.items() if has] if detail["asked"] is None else detail["asked"]
+        for name in sorted(partitions.keys() & {*asked, *told}):
+            if name not in told:
+                yield f"nothing of {name}"
+            else:
+                yield from (f"{name}: {line}" for line in self._of_topic(name, partitions[name], told[name]))
+
+    def _of_topic(self, name: str, decided: Mapping[int, DecidedPartition], answer: list[Any]) -> Iterator[str]:
+        error, topic_id, partitions = answer
+        exists = error == _NONE
+        if exists != bool(decided):
+            yield f"error {error}, and it {'exists' if decided else 'does not exist'}"
+            return
+        if exists and topic_id != self._id_of.get(name, topic_id):
+            yield f"id {topic_id}, and it has {self._id_of[name]}"
+        told = {each["partition"]: each for each in partitions}
+        if sorted(told) != sorted(decided):
+            yield f"partitions {sorted(told)}, and it has {sorted(decided)}"
+        for number in sorted(told.keys() & decided.keys()):
+            for what, value in _facts(self._replay.metadata, decided[number]).items():
+                has = told[number].get(what, value)
+                if (has if what == "replicas" or not isinstance(has, list) else sorted(has)) != value:
+                    yield f"partition {number}: {what} {has}, and decided is {value}"
+
+
+def _by_topic(metadata: DecidedMetadata) -> dict[str, dict[int, DecidedPartition]]:
+    topics: dict[str, dict[int, DecidedPartition]] = {}
+    for (topic, number), partition in metadata.partitions.items():
+        topics.setdefault(topic, {})[number] = partition
+    return topics
+
+
+def _facts(metadata: DecidedMetadata, partition: DecidedPartition) -> dict[str, object]:
+    offline = (each for each in partition.replicas if each not in metadata.brokers or metadata.brokers[each].fenced)
+    return {
+        "error": _NONE if partition.leader != NO_LEADER else "leader_not_available",
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replicas),
+        "isr": sorted(partition.isr),
+        "offline": sorted(offline),
+        "elr": sorted(partition.elr),
+        "last_known_elr": sorted(partition.last_known_elr),
+    }
+
+
+def _of_coordinator(metadata: DecidedMetadata, group: str, answer: list[Any]) -> Iterator[str]:
+    broker, error = answer
+    partitions = _by_topic(metadata).get(OFFSETS_TOPIC)
+    number = _hash(group) % len(partitions) if partitions else -1
+    leader = partitions[number].leader if partitions else NO_LEADER
+    expected = [leader, _NONE if leader != NO_LEADER else "coordinator_not_available"]
+    if [broker, error] != expected:
+        where = f"the leader of {OFFSETS_TOPIC}-{number}" if partitions else f"there is no {OFFSETS_TOPIC}"
+        yield f"b{broker}, error {error}, as coordinator of {group}, and it is b{leader}, error {expected[1]}: {where}"
+
+
+def _hash(group: str) -> int:
+    """Java's hash of a string without its sign, by which Kafka distributes groups."""
+    code, units = 0, group.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[at : at + 2])) & 0xFFFFFFFF
+    return code & 0x7FFFFFFF
