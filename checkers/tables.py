@@ -106,6 +106,7 @@ ADDED_COLUMNS: Mapping[str, object] = {
     "damage": "",
     "epoch_checkpoint": "",
     "instance": None,
+    "metadata": None,
 }
 """Columns that runs of earlier versions lack → the value that stands for what they did not record."""
 

@@ -162,6 +162,7 @@ INEXCUSABLE = frozenset(
         "commit-uncommitted",
         "offset-uncommitted",
         "uncommitted-start",
+        "committed-otherwise",
         "torn-log",
         "corrupt-log",
     }

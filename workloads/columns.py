@@ -175,6 +175,7 @@ class Columns:
             "values": lists(self.poll_value, FOREIGN),
             "error": pa.nulls(rows, pa.string()),
             "instance": pa.nulls(rows, pa.string()),
+            "metadata": pa.nulls(rows, pa.string()),
         }
         return pa.table(columns, schema=SCHEMA)
 

@@ -58,7 +58,7 @@ from workloads.clients.assignments import RANGE
 from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.library import ClientLibrary
 from workloads.clients.membership import Assignment, ChangeResult, FencedInstanceId, GroupMember, GroupSettings
-from workloads.clients.native import Client, Consumer, OffsetAndEpoch
+from workloads.clients.native import Client, CommittedPosition, Consumer, OffsetAndEpoch
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.lifetimes import end_of_life_s
 from workloads.standalone import StandaloneConsumer
@@ -275,7 +275,7 @@ class GroupsWorkload(AppendWorkload):
 
     async def _start(
         self, life: _MemberLifetime, assignment: Assignment
-    ) -> dict[TopicPartition, OffsetAndEpoch] | None:
+    ) -> dict[TopicPartition, CommittedPosition] | None:
         """The start offset of each partition; None when the next rebalance came before they were answered."""
         recorder = self._recorder
         open_operations = {
@@ -303,9 +303,11 @@ class GroupsWorkload(AppendWorkload):
             rebalancing.cancel()
         started = {}
         for key, index in open_operations.items():
-            position = committed[key] or OffsetAndEpoch(0)
+            position = committed[key] or CommittedPosition(0)
             life.committed[key] = position.offset
-            recorder.complete(index, "ok", offset=position.offset, leader_epoch=position.epoch)
+            recorder.complete(
+                index, "ok", offset=position.offset, leader_epoch=position.epoch, metadata=position.metadata
+            )
             started[key] = position
         return started
 
@@ -390,6 +392,7 @@ class GroupsWorkload(AppendWorkload):
         late: bool = False,
     ) -> ChangeResult:
         recorder = self._recorder
+        positions = {key: position.committed_by(life.process, generation) for key, position in offsets.items()}
         open_operations = {
             key: recorder.invoke(
                 life.process,
@@ -398,11 +401,13 @@ class GroupsWorkload(AppendWorkload):
                 phase=life.phase,
                 value=generation,
                 offset=position.offset,
+                leader_epoch=position.epoch,
                 instance=life.member.instance_id,
+                metadata=position.metadata,
             )
-            for key, position in offsets.items()
+            for key, position in positions.items()
         }
-        result = await life.member.commit(offsets, generation if late else None)
+        result = await life.member.commit(positions, generation if late else None)
         for index in open_operations.values():
             recorder.complete(index, result.outcome, error=result.error)
         return result

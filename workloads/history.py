@@ -25,12 +25,13 @@ offset        int64          append: offset assigned (null unless ok, or when th
                              group had committed (0 when nothing had been); commit: the offset committed;
                              reset: where the consumer reads on after it detected a truncation (null when its reset
                              policy decides)
-leader_epoch  int32          epoch of the answering leader where the answer has it; assign: the epoch committed with
-                             the offset; else null
+leader_epoch  int32          epoch of the answering leader where the answer has it; assign, commit: the epoch committed
+                             with the offset; else null
 offsets       list<int64>    poll: offsets returned, in the order delivered
 values        list<int64>    poll: values returned, same order; a null among them for a record that no workload wrote
 error         string         Kafka's error name, `timeout`, `connection` …; null when ok
 instance      string         assign, commit: `group.instance.id` of a static member of the group; else null
+metadata      string         assign, commit: the text committed with the offset; else null
 
 While a run goes on the history is a file of JSON lines, `history.jsonl`, appended as things happen. A line holds its
 number, from 1, so that a lost one is missed, and the columns above by name, null ones left out. What changes something,
@@ -88,6 +89,7 @@ SCHEMA = pa.schema(
         pa.field("values", pa.list_(pa.int64())),
         pa.field("error", pa.string()),
         pa.field("instance", pa.string()),
+        pa.field("metadata", pa.string()),
     ],
     metadata={"faultline.table": "history", "faultline.version": "1"},
 )
@@ -132,7 +134,9 @@ class Recorder:
         phase: Phase = "main",
         value: int | None = None,
         offset: int | None = None,
+        leader_epoch: int | None = None,
         instance: str | None = None,
+        metadata: str | None = None,
     ) -> int:
         """Record that an operation begins now. Returns its index, with which it is completed (or, for a read,
         discarded)."""
@@ -149,10 +153,8 @@ class Recorder:
         }
         if value is not None:
             row["value"] = value
-        if offset is not None:
-            row["offset"] = offset
-        if instance is not None:
-            row["instance"] = instance
+        facts = {"offset": offset, "leader_epoch": leader_epoch, "instance": instance, "metadata": metadata}
+        row |= {name: fact for name, fact in facts.items() if fact is not None}
         self._open[index] = row
         if kind in CHANGES:
             self._write(row)
@@ -169,6 +171,7 @@ class Recorder:
         offsets: Sequence[int] | None = None,
         values: Sequence[int | None] | None = None,
         error: str | None = None,
+        metadata: str | None = None,
     ) -> None:
         """Record that the operation `index` ends now. Raises KeyError when it is not open: nothing completes twice."""
         invocation = self._open.pop(index)
@@ -186,6 +189,8 @@ class Recorder:
             row["values"] = list(values)
         if error is not None:
             row["error"] = error
+        if metadata is not None:
+            row["metadata"] = metadata
         self._write(row)
         self.recorded += kind not in CHANGES
         self._counts[kind, outcome] = self._counts.get((kind, outcome), 0) + 1

@@ -15,9 +15,9 @@ from workloads.clients.native import (
     AdminClient,
     AdminError,
     Backoff,
+    CommittedPosition,
     CompletedFetch,
     Consumer,
-    OffsetAndEpoch,
     OffsetOutOfRangeError,
 )
 from workloads.history import NO_GENERATION, Recorder, TopicPartition
@@ -139,10 +139,18 @@ class ScriptedClient:
             await asyncio.sleep(backoff.next_s())
 
     async def _commit(self, consumer: Consumer, key: TopicPartition) -> None:
-        position = consumer.next_offsets()[key]
+        position = consumer.next_offsets()[key].committed_by(self._process, NO_GENERATION)
         backoff = Backoff(consumer.client.timeouts, consumer.client.random)
         while True:
-            index = self._recorder.invoke(self._process, "commit", *key, value=NO_GENERATION, offset=position.offset)
+            index = self._recorder.invoke(
+                self._process,
+                "commit",
+                *key,
+                value=NO_GENERATION,
+                offset=position.offset,
+                leader_epoch=position.epoch,
+                metadata=position.metadata,
+            )
             result = await _group(consumer, key).commit({key: position})
             self._recorder.complete(index, result.outcome, error=result.error)
             if result.outcome == "ok":
@@ -151,8 +159,10 @@ class ScriptedClient:
 
     async def _resume(self, consumer: Consumer, key: TopicPartition) -> None:
         index = self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION)
-        position = (await _group(consumer, key).committed((key,)))[key] or OffsetAndEpoch(0)
-        self._recorder.complete(index, "ok", offset=position.offset, leader_epoch=position.epoch)
+        position = (await _group(consumer, key).committed((key,)))[key] or CommittedPosition(0)
+        self._recorder.complete(
+            index, "ok", offset=position.offset, leader_epoch=position.epoch, metadata=position.metadata
+        )
         consumer.seek(*key, position.offset, position.epoch)
 
 

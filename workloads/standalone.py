@@ -25,7 +25,7 @@ from typing import Final
 
 from workloads.clients.completed_fetch import CompletedFetch
 from workloads.clients.membership import ChangeResult, GroupMember
-from workloads.clients.native import Consumer, OffsetAndEpoch
+from workloads.clients.native import CommittedPosition, Consumer, OffsetAndEpoch
 from workloads.history import NO_GENERATION, HistoryKind, Recorder, TopicPartition
 from workloads.lifetimes import end_of_life_s
 
@@ -82,8 +82,8 @@ class StandaloneConsumer:
         member = self._new_member()
         try:
             await member.join()
-            start = dict.fromkeys(self._partitions, OffsetAndEpoch(0))
-            await self._change("commit", dict.fromkeys(start, 0), lambda: self._member.commit(start))
+            start = OffsetAndEpoch(0).committed_by(self._process, NO_GENERATION)
+            await self._ask_to_commit(dict.fromkeys(self._partitions, start))
             await self._forget(member)
             await member.leave()
         finally:
@@ -103,7 +103,7 @@ class StandaloneConsumer:
             if self._random.random() < _COMMIT_SHARE:
                 await self._commit(consumer, committed)
 
-    async def _start(self) -> dict[TopicPartition, OffsetAndEpoch]:
+    async def _start(self) -> dict[TopicPartition, CommittedPosition]:
         open_operations = {
             key: self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION) for key in self._partitions
         }
@@ -115,35 +115,47 @@ class StandaloneConsumer:
             for index in open_operations.values():
                 self._recorder.discard(index)
             raise
-        committed = {key: answers[key] or OffsetAndEpoch(0) for key in self._partitions}
+        committed = {key: answers[key] or CommittedPosition(0) for key in self._partitions}
         for key, index in open_operations.items():
-            self._recorder.complete(index, "ok", offset=committed[key].offset, leader_epoch=committed[key].epoch)
+            position = committed[key]
+            self._recorder.complete(
+                index, "ok", offset=position.offset, leader_epoch=position.epoch, metadata=position.metadata
+            )
         return committed
 
-    async def _commit(self, consumer: Consumer, committed: dict[TopicPartition, OffsetAndEpoch]) -> None:
+    async def _commit(self, consumer: Consumer, committed: dict[TopicPartition, CommittedPosition]) -> None:
         offsets = {
-            key: position
+            key: position.committed_by(self._process, NO_GENERATION)
             for key, position in consumer.next_offsets().items()
             if position.offset != committed[key].offset
         }
         if not offsets:
             return
-        result = await self._change(
-            "commit", {key: position.offset for key, position in offsets.items()}, lambda: self._member.commit(offsets)
-        )
+        result = await self._ask_to_commit(offsets)
         if result.outcome == "ok":
             committed |= offsets
+
+    async def _ask_to_commit(self, positions: Mapping[TopicPartition, CommittedPosition]) -> ChangeResult:
+        return await self._change("commit", positions, lambda: self._member.commit(positions))
 
     async def _change(
         self,
         kind: HistoryKind,
-        offsets: Mapping[TopicPartition, int | None],
+        positions: Mapping[TopicPartition, CommittedPosition | None],
         ask: Callable[[], Awaitable[ChangeResult]],
     ) -> ChangeResult:
         """Record an operation for each partition, all of one request."""
         open_operations = [
-            self._recorder.invoke(self._process, kind, *key, value=NO_GENERATION, offset=offset)
-            for key, offset in offsets.items()
+            self._recorder.invoke(
+                self._process,
+                kind,
+                *key,
+                value=NO_GENERATION,
+                offset=position and position.offset,
+                leader_epoch=position and position.epoch,
+                metadata=position and position.metadata,
+            )
+            for key, position in positions.items()
         ]
         result = await ask()
         for index in open_operations:

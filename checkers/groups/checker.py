@@ -17,6 +17,7 @@ committed-offset-lost   a member starts at an offset that was committed once, bu
                         acknowledged, or another member had started at one
 deleted-offset-returned a client starts at an offset that its group had committed before it was deleted
 uncommitted-start       a member starts at an offset that was never committed
+committed-otherwise     … or is told a leader epoch or a text with it that no commit of that offset had
 not-delivered           at the end no member at all has read some acknowledged record
 
 *The committed offset is a register*, which commits write and starts read (`checkers.groups.committed_offset`).
@@ -47,6 +48,7 @@ before it had fetched its start offset; members that commit nothing and die.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +67,8 @@ from workloads.history import NO_GENERATION
 
 NAME = "groups"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
+_NEVER_COMMITTED: Final = frozenset({"uncommitted-start", "committed-otherwise"})
+"""Violations by answers that no coordinator may give, also one that was deposed."""
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -145,7 +149,7 @@ def _check_others(rows: pa.Table, topic: str, partition: int, confirmed: bool, o
         f"lone_{figure}": float(sum(row.kind == kind for row in acknowledged))
         for figure, kind in (("starts", "assign"), ("commits_acknowledged", "commit"), ("deletions", FORGET))
     }
-    found = [item for item in unfounded if confirmed or item.kind == "uncommitted-start"]
+    found = [item for item in unfounded if confirmed or item.kind in _NEVER_COMMITTED]
     return verdict_of(NAME, _violations(found, topic, partition), of_offsets, figures)
 
 

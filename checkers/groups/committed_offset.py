@@ -71,7 +71,8 @@ def commits_that_went_back(
 
 
 def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterator[GroupViolation]:
-    """Each start at an offset that no commit wrote, or that was certainly overwritten."""
+    """Each start at an offset that no commit wrote, or not with that leader epoch and that text, or that was certainly
+    overwritten."""
     instances = Instances(starts)
     possible = [_BEFORE_ALL, *(commit for commit in commits if commit.outcome != "fail")]
     for start in starts:
@@ -82,6 +83,10 @@ def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOp
             reason = "nobody had committed that offset"
             yield GroupViolation("uncommitted-start", start.offset, start.completed_ns, (start,), reason)
             continue
+        if not any(commit.may_have_told(start) for commit in written):
+            reason = f"it was told leader epoch {start.epoch} and {start.metadata!r}, which nobody had committed there"
+            operations = (written[-1], start)
+            yield GroupViolation("committed-otherwise", start.offset, start.completed_ns, operations, reason)
         replaced = [
             other
             for other in (*possible, *starts)

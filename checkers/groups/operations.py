@@ -33,10 +33,19 @@ class GroupOperation:
     """Poll: where the records returned end; -1 without any."""
     instance: str = ""
     """The instance id of its member; empty where that is not static."""
+    epoch: int | None = None
+    """Commit, start: the leader epoch with the offset; None where any may be."""
+    metadata: str | None = None
+    """… and the text."""
 
     @property
     def ok(self) -> bool:
         return self.outcome == "ok"
+
+    def may_have_told(self, start: GroupOperation) -> bool:
+        """Whether a start at the offset of this commit may have been told its leader epoch and its text."""
+        facts = ((self.epoch, start.epoch), (self.metadata, start.metadata))
+        return all(None in fact or fact[0] == fact[1] for fact in facts)
 
     @property
     def owner(self) -> int | str:
@@ -87,6 +96,8 @@ def operations_of(table: pa.Table) -> list[GroupOperation]:
             offset=NOTHING_COMMITTED if values["kind"] == FORGET else number("offset", -1),
             end=offsets[-1] + 1 if offsets else -1,
             instance=values["instance"] or "",
+            epoch=values["leader_epoch"],
+            metadata=values["metadata"],
         )
 
     return [row(values) for values in table.to_pylist()]

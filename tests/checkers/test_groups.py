@@ -240,6 +240,33 @@ def test_a_start_at_an_offset_never_committed_is_a_violation() -> None:
     assert kinds(begun().poll(7, 7, 5, 8).start(9, 8, 2, 4).verdict()) == ["uncommitted-start"]
 
 
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        ({"leader_epoch": 3, "metadata": "a"}, []),
+        ({"leader_epoch": 2, "metadata": "a"}, ["committed-otherwise"]),
+        ({"leader_epoch": -1, "metadata": "a"}, ["committed-otherwise"]),
+        ({"leader_epoch": 3, "metadata": ""}, ["committed-otherwise"]),
+        ({}, []),  # a run of an earlier version
+    ],
+)
+@pytest.mark.parametrize("lone", [False, True])
+def test_a_start_is_told_the_epoch_and_the_text_of_a_commit(told: dict[str, Any], found: list[str], lone: bool) -> None:
+    committed = {"leader_epoch": 3, "metadata": "a"}
+    story = GroupHistory().append(0, *range(8)).start(1, 7, 1, 0, leader_epoch=-1, metadata="").poll(2, 7, 0, 5)
+    if lone:
+        story = story.commit(6, 6, -1, 5, **committed).start(8, 6, -1, 5, **told)
+    else:
+        story = story.commit(6, 7, 1, 5, **committed).start(8, 8, 2, 5, **told)
+    assert kinds(story.poll(10, 8 - lone, 5, 8).verdict(confirmed_ends=False)) == found
+
+
+def test_an_epoch_that_any_commit_of_the_offset_had_may_be_told() -> None:
+    story = GroupHistory().append(0, *range(8)).start(1, 7, 1, 0).poll(2, 7, 0, 8)
+    story = story.commit(4, 7, 1, 8, "info", leader_epoch=1).commit(6, 7, 1, 8, leader_epoch=2)
+    assert kinds(story.start(8, 8, 2, 8, leader_epoch=1).verdict()) == []
+
+
 def test_a_commit_of_unknown_outcome_may_arrive_after_a_later_one_of_its_generation() -> None:
     story = GroupHistory().append(0, *range(8)).start(2, 7, 1, 0).poll(4, 7, 0, 8)
     story = story.commit(6, 7, 1, 5, "info").commit(8, 7, 1, 8).start(10, 8, 2, 5)

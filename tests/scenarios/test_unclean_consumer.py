@@ -24,6 +24,7 @@ from workloads.clients.membership import GroupMember, GroupSettings
 from workloads.clients.native import (
     AdminClient,
     Client,
+    CommittedPosition,
     Consumer,
     ConsumerRules,
     LogTruncationError,
@@ -115,9 +116,10 @@ def play(*, restarted: bool = False, **options: Any) -> Observations:
         observations.before += [value for _, value in await read_until(consumer, 10)]
 
         if member is not None:
-            commit = await member.commit(consumer.next_offsets())
+            positions = {key: CommittedPosition(*each) for key, each in consumer.next_offsets().items()}
+            commit = await member.commit(positions)
             while commit.outcome != "ok":  # not before the leader that is cut off has left this ISR, too
-                commit = await member.commit(consumer.next_offsets())
+                commit = await member.commit(positions)
             await member.leave()
             await consumer.close()
 
@@ -130,10 +132,10 @@ def play(*, restarted: bool = False, **options: Any) -> Observations:
         if member is not None:
             taking_over = GroupMember(client("second-member"), member.group, (TOPIC,), SESSION)
             committed = (await taking_over.committed((await taking_over.join()).partitions))[P0]
-            assert committed == OffsetAndEpoch(10, 0)
+            assert committed == CommittedPosition(10, 0)
             consumer = Consumer(client("second-consumer"), **options)
             consumer.assign([P0])
-            consumer.seek(*P0, *committed)
+            consumer.seek(*P0, committed.offset, committed.epoch)
             await taking_over.close()
         try:
             observations.after = await read_until(consumer, 15)

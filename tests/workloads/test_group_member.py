@@ -9,7 +9,7 @@ import pytest
 
 from tests.scenarios.one_partition import TOPIC, Scene, played
 from workloads.clients.membership import ChangeResult, FencedInstanceId, GroupMember, GroupSettings
-from workloads.clients.native import Client, OffsetAndEpoch
+from workloads.clients.native import Client, CommittedPosition
 
 SESSION = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
 P0 = (TOPIC, 0)
@@ -39,7 +39,7 @@ def with_members(scenario: Callable[[NewMember], Awaitable[None]]) -> None:
 
 
 async def commit(member: GroupMember, offset: int) -> ChangeResult:
-    return await member.commit({P0: OffsetAndEpoch(offset, 0)})
+    return await member.commit({P0: CommittedPosition(offset, 0)})
 
 
 def test_a_static_member_takes_the_place_of_the_one_before_it_and_fences_it() -> None:
@@ -50,14 +50,14 @@ def test_a_static_member_takes_the_place_of_the_one_before_it_and_fences_it() ->
         assert await commit(first, 3) == ChangeResult("ok")
         first.silent = True
         assert await second.join() == assigned, "the generation and the partitions are those of the first"
-        assert await second.committed((P0,)) == {P0: OffsetAndEpoch(3, 0)}
+        assert await second.committed((P0,)) == {P0: CommittedPosition(3, 0)}
         assert await commit(first, 5) == FENCED
         assert await commit(second, 4) == ChangeResult("ok")
         assert (first.fenced, second.fenced) == (True, False)
         with pytest.raises(FencedInstanceId):
             await first.join()
         assert await commit(first, 6) == FENCED
-        assert await second.committed((P0,)) == {P0: OffsetAndEpoch(4, 0)}
+        assert await second.committed((P0,)) == {P0: CommittedPosition(4, 0)}
 
     with_members(scenario)
 
@@ -90,7 +90,7 @@ def test_a_late_commit_is_refused_before_and_after_the_sync_and_its_member_stays
     async def scenario(member: NewMember) -> None:
         alone, other = member("alone", None), member("other", None)
         before = await alone.join()
-        offsets = {P0: OffsetAndEpoch(3, 0)}
+        offsets = {P0: CommittedPosition(3, 0)}
         refused: list[ChangeResult] = []
 
         async def commit_late(generation: int) -> None:
@@ -136,7 +136,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets() -> None:
         assert await alone.committed((P0,)) == {P0: None}
         assert await alone.delete_group() == ChangeResult("fail", "GROUP_ID_NOT_FOUND")
         assert await commit(alone, 3) == ChangeResult("ok")
-        assert await alone.committed((P0,)) == {P0: OffsetAndEpoch(3, 0)}
+        assert await alone.committed((P0,)) == {P0: CommittedPosition(3, 0)}
         assert await alone.delete_group() == ChangeResult("ok")
         assert await alone.committed((P0,)) == {P0: None}
 

@@ -45,7 +45,7 @@ from workloads.clients.assignments import (
     encode_subscription,
 )
 from workloads.clients.connections import Backoff, Client, cancel_all, connection_error_name, error_name
-from workloads.clients.positions import OffsetAndEpoch
+from workloads.clients.positions import CommittedPosition
 from workloads.history import TopicPartition
 
 _CONSUMER: Final = "consumer"
@@ -150,7 +150,7 @@ class GroupMember:
 
     async def committed(
         self, partitions: tuple[TopicPartition, ...], *, all_of_group: bool = False
-    ) -> dict[TopicPartition, OffsetAndEpoch | None]:
+    ) -> dict[TopicPartition, CommittedPosition | None]:
         """The committed offsets of the group, None where there is none; retried until they are answered. Best given up
         on `rebalancing`. With `all_of_group` the request names no partitions, which asks for all."""
         by_topic: dict[str, list[int]] = {}
@@ -172,7 +172,7 @@ class GroupMember:
             await asyncio.sleep(self._backoff.next_s())
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndEpoch], late_generation: int | None = None
+        self, offsets: Mapping[TopicPartition, CommittedPosition], late_generation: int | None = None
     ) -> ChangeResult:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
         member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one.
@@ -188,7 +188,7 @@ class GroupMember:
                     partition_index=partition,
                     committed_offset=position.offset,
                     committed_leader_epoch=position.epoch,
-                    committed_metadata="",
+                    committed_metadata=position.metadata,
                 )
             )
         request = OffsetCommitRequest(
@@ -417,7 +417,7 @@ class GroupMember:
         return str(coordinator.host), int(coordinator.port)
 
 
-def _committed(answer: Any) -> OffsetAndEpoch | None:
+def _committed(answer: Any) -> CommittedPosition | None:
     if answer is None or answer.committed_offset < 0:
         return None
-    return OffsetAndEpoch(int(answer.committed_offset), int(answer.committed_leader_epoch))
+    return CommittedPosition(int(answer.committed_offset), int(answer.committed_leader_epoch), answer.metadata or "")

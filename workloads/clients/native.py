@@ -12,7 +12,7 @@ from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.delivery import Delivery
 from workloads.clients.metadata_cache import Leader, MetadataCache
 from workloads.clients.offsets import EARLIEST, LATEST, OffsetAnswer
-from workloads.clients.positions import OffsetAndEpoch, Truncation
+from workloads.clients.positions import CommittedPosition, OffsetAndEpoch, Truncation
 from workloads.clients.producer import Producer
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Consumer",
     "ConsumerRules",
     "Delivery",
+    "CommittedPosition",
     "CompletedFetch",
     "Leader",
     "LeadersUnknown",
