@@ -90,6 +90,7 @@ high-watermark-unfounded  a log is opened, a leader begins, and a follower goes 
                           leader had reached since the topic was created
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
+synced-records-lost       … and with all that it had synced whatever fault hit it, but for one that takes the disk
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
 clean-claim-unsynced      a broker presents its last life as cleanly shut down only if that synced all of its logs when
                           it closed them
@@ -346,12 +347,14 @@ def _by_kind(name: tuple[str, int], found: Iterable[ProtocolViolation]) -> list[
 def _cluster(evidence: RunEvidence) -> ClusterState:
     """The cluster before the run, with what faults did to the disks of its nodes."""
     lossy: dict[str, list[tuple[int, int]]] = {}
+    wiped = {failure.node for failure in node_failures(evidence.faults) if failure.is_unknown}
     for failure in node_failures(evidence.faults):
         if failure.lost_bytes > 0:
             lossy.setdefault(failure.node, []).append((failure.started_ns, failure.ended_ns))
     return ClusterState(
         lossy_faults=lossy,
         lied_to=lied_to(evidence.faults),
+        wiped=nodes_of_family(evidence.faults, "wipe") | wiped,
         wrong_clocks=nodes_of_family(evidence.faults, "clock"),
         lag_max_ms=evidence.settings.replica_lag_ms,
     )

@@ -23,6 +23,8 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
     A record that any leader has deleted is not compared: its followers could not be compared with it any more.
     """
+    if '"synced"' in event.detail:
+        partition.synced_to[event.node] = event.log_end
     crc = event.details().get("crc")
     if not isinstance(crc, int):
         return
@@ -77,6 +79,9 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         elif _is_settled(partition, node, known) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
+        elif event.log_end < partition.synced_to.get(node, 0) and _keeps_synced(cluster, partition, node):
+            synced = f"it had synced all below {partition.synced_to[node]}, and no fault takes what is synced"
+            partition.report(event, "synced-records-lost", event.log_end, back, synced)
     settled = partition.settled_log_starts.get(node, 0)
     if whole and max(event.offset, 0) < min(settled, event.log_end) and node not in cluster.lied_to:
         back = f"{node} opened its log {event.at}: it starts at {event.offset} and ends at {event.log_end}"
@@ -102,9 +107,15 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         if node not in cluster.lied_to:
             opened = f"{node} opened a log {event.at}, one segment of which ends at {end}"
             partition.report(event, "log-with-hole", end, opened, f"the next one begins at {base}")
+    partition.synced_to[node] = min(event.log_end, partition.synced_to.get(node, 0)) if whole else 0
     partition.deleted.pop(node, None)
     partition.opened[node] = event.time_ns
     partition.removed.discard(node)
+
+
+def _keeps_synced(cluster: ClusterState, partition: PartitionState, node: str) -> bool:
+    """Whether the disk of a node has what was synced, and its process had not begun to cut that off."""
+    return node not in cluster.wiped and _is_settled(partition, node, len(partition.log(node)))
 
 
 def forget_undone(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -205,7 +216,12 @@ def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> No
     partition.deleted[event.node] = event.time_ns
 
 
+def _truncated(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.synced_to[event.node] = min(event.offset, partition.synced_to.get(event.node, 0))
+
+
 def _closed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.synced_to[event.node] = max(event.offset, partition.synced_to.get(event.node, 0))
     if event.details().get("synced") is False and event.offset < event.log_end:
         partition.unsynced[event.node] = event
 
@@ -225,6 +241,7 @@ def check_claim(cluster: ClusterState, event: TraceRow) -> None:
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,
+    "truncated": _truncated,
     "log_closed": _closed,
     "replica_deleted": _deleted,
 }

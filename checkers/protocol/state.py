@@ -213,6 +213,8 @@ class PartitionState:
     """Nodes that may have deleted their log since they opened it."""
     cut_to: dict[str, int] = field(default_factory=dict)
     """Node → the lowest offset to which it has cut its log since what it has on disk was known last."""
+    synced_to: dict[str, int] = field(default_factory=dict)
+    """Node → below it, all records of its log are on its disk, as it knows."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which it had deleted its log, which it has not opened anew since."""
     recoveries: list[tuple[TraceRow, PartitionDecision]] = field(default_factory=list)
@@ -356,6 +358,8 @@ class ClusterState:
     """Node → (begin, end) in ns of every fault that lost data on it."""
     lied_to: frozenset[str] = frozenset()
     """Nodes whose disk lied about fsync at some time."""
+    wiped: frozenset[str] = frozenset()
+    """Nodes that may have lost more at some time than what they had not synced."""
     wrong_clocks: frozenset[str] = frozenset()
     """Nodes whose clock a fault changed at some time."""
     lag_max_ms: int = UNKNOWN

@@ -179,7 +179,7 @@ class Replica:
                 return self._refuse_append(verdict.error)
         base, epoch = self.log.end, self.state.leader_epoch
         self.log.append(assign(batch, base, epoch), trusted=True)
-        self._trace.appended(self.state, base, epoch, header, self.log.end, epoch)
+        self._trace.appended(self.state, base, epoch, header, self.log, epoch)
         self._apply(leader.appended(self.state, self.log.epochs, self.log.end, self.limits))
         self._notify_all()
         return AppendResult(NO_ERROR, base, self.log.end, epoch, self.log.start)
@@ -424,7 +424,7 @@ class Replica:
                     break
                 self.log.append(batch)
                 base, epoch = header.base_offset, header.leader_epoch
-                self._trace.appended(self.state, base, epoch, header, self.log.end, sent_epoch)
+                self._trace.appended(self.state, base, epoch, header, self.log, sent_epoch)
         except CorruptBatch as error:
             problem = f"{self.name}: corrupt batch from the leader: {error}"
             self._trace.records_refused(self.state, None, self.log)

@@ -75,9 +75,10 @@ class ReplicaTrace:
         )
 
     def appended(
-        self, state: Partition, base: int, leader_epoch: int, header: Header, log_end: int, fetched_in: int
+        self, state: Partition, base: int, leader_epoch: int, header: Header, log: Log, fetched_in: int
     ) -> None:
         """A batch of `leader_epoch` was appended at `base`, by a follower that had asked for it in `fetched_in`."""
+        synced = {"synced": True} if log.recovery_point == log.end else {}
         another = {} if fetched_in == state.leader_epoch else {"fetched_in": fetched_in}
         self._trace(
             TraceEvent(
@@ -88,7 +89,7 @@ class ReplicaTrace:
                 leader_epoch,
                 state.partition_epoch,
                 offset=base,
-                log_end=log_end,
+                log_end=log.end,
                 detail={
                     "producer_id": header.producer_id,
                     "sequence": header.base_sequence,
@@ -96,6 +97,7 @@ class ReplicaTrace:
                     "timestamp": header.max_timestamp,
                     **_producer_epoch(header),
                     **another,
+                    **synced,
                 },
                 topic_id=self._topic_id,
             )

@@ -3,6 +3,7 @@ follow."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,10 @@ def opened(time_s: float, node: str, end: int = 0) -> Event:
 
 def appended(time_s: float, node: str, offset: int, end: int, epoch: int = 1, crc: int = 7) -> Event:
     return event(time_s, node, "appended", {"crc": crc}, offset=offset, log_end=end, leader_epoch=epoch)
+
+
+def synced(*events: Event) -> list[Event]:
+    return [event | {"detail": json.dumps(json.loads(str(event["detail"])) | {"synced": True})} for event in events]
 
 
 def leads(time_s: float, node: str, epoch: int, start: int, partition_epoch: int = -1) -> Event:
@@ -232,6 +237,27 @@ def test_a_batch_behind_a_record_that_a_leader_deleted_is_compared_without_it() 
 def test_a_follower_is_held_to_its_leader_epoch_start_as_well() -> None:
     assert kinds([*COPIED, proposed(3, "b1", {"3": 4}, 0, 5)]) == ["isr-proposal-behind"]
     assert kinds([*COPIED, proposed(3, "b1", {"3": -1}, 0, 0)]) == ["isr-proposal-behind"]
+
+
+SYNCED = [*RESTARTED, closed(4.2, "b2", 8, 5, on_disk=4), registered(5, 2, False), opened(6, "b2", 3)]
+
+
+def test_no_power_loss_takes_what_was_synced() -> None:
+    lost = small_evidence.faults(fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10, "unsynced_bytes": 10}))
+    lying = small_evidence.faults(fault("fsync-lies", ["b2"], 0.5, 3.5, {"lost_bytes": 10}))
+    wiped = small_evidence.faults(fault("wipe", ["b2"], 3, 3.5, {"lost_bytes": 10}))
+    cut = event(4.3, "b2", "truncated", offset=3, log_end=5, high_watermark=0)
+    again = appended(4.4, "b2", 3, 4)
+    assert kinds(SYNCED, faults=lost) == ["synced-records-lost"]
+    assert kinds([*SYNCED[:-1], opened(6, "b2", 4)], faults=lost) == []
+    assert kinds([*SYNCED[:-2], cut, again, *SYNCED[-2:]], faults=lost) == []
+    assert kinds([*SYNCED[:-2], cut, *synced(again), *SYNCED[-2:]], faults=lost) == ["synced-records-lost"]
+    assert kinds(SYNCED, faults=wiped) == kinds(SYNCED, faults=lying) == []
+
+
+def test_a_node_may_die_while_it_cuts_off_what_was_synced() -> None:
+    lost = small_evidence.faults(fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10, "unsynced_bytes": 10}))
+    assert kinds([*SYNCED[:-2], follows(4.5, "b2", 3, 2, 2), *SYNCED[-2:]], faults=lost) == []
 
 
 def test_a_fault_that_loses_data_explains_a_shorter_log_and_no_clean_shutdown() -> None:
