@@ -83,7 +83,7 @@ fetch_answered            leader      an answer is sent to a follower, the first
 reads_confirmed           leader      a follower's fetch confirms reads of the latest offset; detail: replica,
                                       connection, read=the number of the last of these
 fetch_session             leader      the partitions of a follower's fetch are others than in its last one; detail:
-                                      replica, session, partitions by name
+                                      replica, session, partitions by name; forgotten, those that it asks to leave out
 consumer_moved            leader      a consumer's fetch from offset is answered with records behind it, or as out of
                                       range; log_end, high_watermark; detail: first of these records, or -1,
                                       last_epoch=of the record before, as the consumer gives it

@@ -129,6 +129,7 @@ left-without-leader       … and no partition stays without a leader that has a
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
+forgotten-partition-fetched  … and is none for a partition that the follower asks to leave out of its session
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
 fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log

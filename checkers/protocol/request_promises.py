@@ -68,6 +68,23 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
         partition.meetings.append(Meeting(event, replica, life, cluster.applied.get(event.node, UNKNOWN)))
 
 
+def check_session(cluster: ClusterState, event: TraceRow) -> None:
+    """A leader leaves out of a session what the follower asks it to forget: else it takes the last fetch of such a
+    partition for another one with each fetch of the others, although the follower does not ask for it any more."""
+    detail = event.details()
+    kept = sorted({*detail.get("forgotten", ())} & {*detail["partitions"]})
+    for name in kept:
+        topic, _, index = name.rpartition("-")
+        if (partition := cluster.partitions.get((topic, int(index)))) is not None:
+            partition.report(
+                event,
+                "forgotten-partition-fetched",
+                UNKNOWN,
+                f"{event.node} took a fetch of b{detail['replica']} for one of {name}, too, {event.at}",
+                f"it had asked in this fetch for {name} to be left out of session {detail['session']}",
+            )
+
+
 def _check_fetch(
     cluster: ClusterState, partition: PartitionState, fetch: Meeting, lives: dict[tuple[str, int, int], int]
 ) -> None:

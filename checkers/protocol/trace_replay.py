@@ -258,5 +258,6 @@ _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = 
     "broker_fenced": (controller_promises.broker_changed, request_promises.broker_stands),
     "broker_unfenced": (controller_promises.broker_changed, request_promises.broker_stands),
     "broker_shutting_down": (request_promises.broker_stands,),
+    "fetch_session": (request_promises.check_session,),
 }
 """Kind of event of a broker → what follows from it, in order."""

@@ -7,7 +7,7 @@ allows it (for the high watermark, for data), and answers. The rules are in `rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -21,7 +21,7 @@ from kio.schema.produce.v11.response import PartitionProduceResponse, ProduceRes
 
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
-from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSession, FetchSessionCache
+from images.broker.replication.fetch_sessions import NO_SESSION, FetchContext, FetchSession, FetchSessionCache, Key
 from images.broker.replication.partition import ReplicaFetch
 from images.broker.replication.replica import ACKS_ALL, Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
@@ -179,14 +179,17 @@ class ProduceFetchApis:
         if self._followers_fetch.get(replica) == fetched and not body.forgotten_topics_data:
             return
         self._followers_fetch[replica] = fetched
-        topics = [self._image().topic_by_id(topic_id) for topic_id, _ in context.partitions]
-        names = [
-            f"{topic.name}-{part.partition}"
-            for topic, (_, part) in zip(topics, context.partitions, strict=True)
-            if topic is not None
-        ]
-        detail = {"replica": replica, "session": session, "partitions": sorted(names)}
+        served = ((topic_id, part.partition) for topic_id, part in context.partitions)
+        forgotten = ((topic.topic_id, index) for topic in body.forgotten_topics_data for index in topic.partitions)
+        detail: dict[str, object] = {"replica": replica, "session": session, "partitions": self._names(served)}
+        if body.forgotten_topics_data:
+            detail["forgotten"] = self._names(forgotten)
         self._trace(TraceEvent("fetch_session", detail=detail))
+
+    def _names(self, keys: Iterable[Key]) -> list[str]:
+        """The partitions with these topic ids and indices by name, without those of topics that are not known."""
+        topics = [(self._image().topic_by_id(topic_id), index) for topic_id, index in keys]
+        return sorted(f"{topic.name}-{index}" for topic, index in topics if topic is not None)
 
     def _trace_answers(self, fetches: list[_PartitionFetch], results: list[FetchResult]) -> None:
         """Trace the answers that move a consumer: records behind the offset that it asked for, or no such offset."""

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v16 import request as fetching
 
 from images.broker.runtime.condition import resolve
 from images.wire import batch as batches
-from tests.broker.apis.data_path import MAX_INT32, MAX_INT64, MIN_INT32, MIN_INT64, Broker, part, produced, run, settle
+from images.wire.messages import Api
+from tests.broker.apis.data_path import (
+    MAX_INT32,
+    MAX_INT64,
+    MIN_INT32,
+    MIN_INT64,
+    TOPIC,
+    Broker,
+    part,
+    produced,
+    run,
+    settle,
+)
 
 
 def test_of_a_partition_twice_in_a_fetch_the_last_entry_counts() -> None:
@@ -182,5 +197,28 @@ def test_the_partitions_of_a_follower_are_traced_whenever_they_are_others_with_a
             await broker.fetch(*partitions, replica=2)
         told = [event.detail["partitions"] for event in broker.trace if event.kind == "fetch_session"]
         assert told == [["t-0"], ["t-1"], ["t-0", "t-1"]]
+
+    run(scenario)
+
+
+def test_what_a_follower_asks_to_forget_is_traced_and_left_out() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        body = fetching.FetchRequest(
+            replica_state=fetching.ReplicaState(replica_id=2, replica_epoch=1),
+            max_wait=timedelta(0),
+            min_bytes=1,
+            session_id=0,
+            session_epoch=0,
+            topics=(fetching.FetchTopic(topic_id=TOPIC, partitions=(part(), part(1))),),
+            forgotten_topics_data=(),
+        )
+        number = (await broker.ask(Api.FETCH, body)).session_id
+        forgotten = (fetching.ForgottenTopic(topic_id=TOPIC, partitions=(1,)),)
+        follows = replace(body, session_id=number, session_epoch=1, topics=(), forgotten_topics_data=forgotten)
+        await broker.ask(Api.FETCH, follows)
+        first, second = (event.detail for event in broker.trace if event.kind == "fetch_session")
+        assert (first["partitions"], first.get("forgotten")) == (["t-0", "t-1"], None)
+        assert (second["partitions"], second["forgotten"]) == (["t-0"], ["t-1"])
 
     run(scenario)

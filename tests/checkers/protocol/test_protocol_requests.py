@@ -345,3 +345,12 @@ def test_a_log_end_of_another_leader_epoch_is_outdated_too_and_one_that_a_recove
     assert not outdated("proactive", b2=[11, 2], b3=[12, 1])
     assert outdated("proactive", b2=[11, 1], b3=[12, 2])
     assert not outdated("balanced", b1=[4, 1], b2=[11, 2], b3=[12, 2])
+
+
+def test_a_session_goes_on_without_the_partitions_that_its_follower_forgets() -> None:
+    def session(*partitions: str) -> Event:
+        detail = {"replica": 2, "session": 7, "partitions": list(partitions), "forgotten": ["t-0"]}
+        return event(5, "b1", "fetch_session", detail, topic="", partition=-1)
+
+    assert found([*COPIED, session("t-1")]) == set()
+    assert found([*COPIED, session("t-0", "t-1")]) == {"forgotten-partition-fetched"}
