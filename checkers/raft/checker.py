@@ -10,7 +10,8 @@ vote-for-older-log          no controller votes for another one whose log, as it
 log-end-misjudged           a controller that is asked for its vote knows where its own log ends, and the epoch of the
                             last record, also where a snapshot has replaced that
 vote-forgotten              a controller that restarts knows its epoch and the candidate it voted for
-vote-unasked                a vote for another controller is the answer to its request, in the epoch of that
+vote-unasked                a vote for another controller is the answer to its request, one for itself is that of a
+                            candidate, and both are of that epoch alone
 vote-refused-wrongly        a vote, or pre-vote, is given to whoever may win: its log is up to date, and the voter has
                             neither voted for another nor knows a leader; the leader of a pre-vote has answered it
 prevote-granted-wrongly     … and a pre-vote to nobody else

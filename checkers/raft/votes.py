@@ -38,18 +38,21 @@ class _Voter:
     """The epoch in which it started last."""
     leaders: dict[int, int] = field(default_factory=dict)
     """Epoch → whom it has followed there."""
+    stands_in: int = -1
+    """The epoch in which it has voted for itself, and has no role yet."""
 
     def take(self, event: TraceRow) -> None:
         if event.kind == "quorum_recovered":
-            self.role, self.started_in = "", event.leader_epoch
+            self.role, self.started_in, self.stands_in = "", event.leader_epoch, -1
         elif event.kind in _ROLES:
-            self.role = event.kind
+            self.role, self.stands_in = event.kind, -1
             if event.kind == "quorum_leader":
                 self.own_id = event.leader
             elif event.kind == "quorum_follower":
                 self.leaders[event.leader_epoch] = event.leader
-        elif event.kind == "quorum_voted" and "candidate" not in event.details() and self.own_id == _NOBODY:
-            self.own_id = event.broker
+        elif event.kind == "quorum_voted" and "candidate" not in event.details():
+            self.own_id = event.broker if self.own_id == _NOBODY else self.own_id
+            self.stands_in = event.leader_epoch
 
 
 def vote_findings(trace: pa.Table) -> Iterator[Finding]:
@@ -64,8 +67,8 @@ def vote_findings(trace: pa.Table) -> Iterator[Finding]:
             lines = _unasked(voter, event) if tells_of_requests else ()
         elif event.kind in _ANSWERS:
             lines = _answered_wrongly(event)
-        elif event.kind == "quorum_unattached":
-            lines = _leader_kept(voter, event)
+        elif event.kind in ("quorum_follower", "quorum_unattached"):
+            lines = (_vote_kept(voter, event) if tells_of_requests else ()) or _leader_kept(voter, event)
         elif event.kind == "metadata_appended":
             lines = _appended_alone(voter, event)
         if lines:
@@ -111,10 +114,18 @@ def _answered_wrongly(event: TraceRow) -> tuple[str, ...]:
     )
 
 
+def _vote_kept(voter: _Voter, event: TraceRow) -> tuple[str, ...]:
+    """A controller votes for itself as it stands for election, and not as it follows."""
+    if event.leader_epoch != voter.stands_in:
+        return ()
+    did = f"{event.node} has voted for itself in controller epoch {event.leader_epoch} {event.at} ({event.kind})"
+    return "vote-unasked", did, "it does not stand for election in this epoch: a vote is of one epoch"
+
+
 def _leader_kept(voter: _Voter, event: TraceRow) -> tuple[str, ...]:
     """An epoch has no leader for a controller that was told of none."""
     known = voter.leaders.get(event.leader_epoch, _NOBODY)
-    if event.leader in (_NOBODY, known) or event.leader_epoch == voter.started_in:
+    if event.kind != "quorum_unattached" or event.leader in (_NOBODY, known) or event.leader_epoch == voter.started_in:
         return ()
     did = f"{event.node} had {event.leader} for the leader of controller epoch {event.leader_epoch} {event.at}"
     return "leader-of-another-epoch", did, "it had not followed that one in this epoch"

@@ -21,6 +21,8 @@ from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced
 
 _STOPPING: Final = (0.005, 1.0)
 """The times drawn for which a node has been stopping, in multiples of the cluster's patience."""
+_LIVES: Final = (0.005, 0.5)
+"""How long a short life lasts, in the same."""
 
 
 def had_nothing_to_lose(evidence: Evidence) -> bool:
@@ -91,6 +93,57 @@ class PowerLoss(Fault):
         """Targets, what is kept, and whether it falls into a clean stop."""
         stopping = "" if self.stopping_ms is None else f", within {self.stopping_ms:g} ms of a clean stop"
         return f"power loss {' '.join(self.nodes)} (keeps {self.keep}){stopping}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShortLife(Fault):
+    """Stop some nodes cleanly, start them, and cut their power in the first moments of their next lives.
+
+    A new life first takes back what the clean stop before has left, since it may end uncleanly itself: what it has not
+    taken back durably by then lets the life after it pass for the successor of that stop.
+    """
+
+    name: ClassVar[str] = "short-life"
+    number: ClassVar[int] = 2
+    family: ClassVar[Family] = PowerLoss.family
+    proof: ClassVar[tuple[str, ...]] = ("killed",)
+    weight: ClassVar[float] = 0.3
+    in_steps: ClassVar[bool] = True
+
+    nodes: tuple[str, ...] = ("any",)
+    keep: KeepUnsynced = KeepUnsynced.NOTHING
+    life_ms: float = 200.0
+    """How long the life between the two ends lasts."""
+
+    def __post_init__(self) -> None:
+        if self.life_ms < 0:
+            raise ValueError(f"life_ms: {self.life_ms:g} is less than 0")
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Those of a power loss."""
+        cut = PowerLoss.draw(draws)
+        if cut is None:
+            return None
+        shortest, longest = _LIVES
+        life_ms = shortest * (longest / shortest) ** draws.random.random() * draws.patience_ms
+        return cls(nodes=cut.nodes, keep=cut.keep, life_ms=float(round(life_ms)))
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """As of a power loss."""
+        return PowerLoss(self.nodes, self.keep).at_risk(cluster)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """One node after the other."""
+        for node in await handle.resolve(self.nodes):
+            start = await handle.stop(node)
+            await start()
+            await handle.sleep(self.life_ms / 1000)
+            await handle.power_off(node, self.keep)
+
+    def describe(self) -> str:
+        """Targets, what is kept, and when the power is cut."""
+        return f"short life {' '.join(self.nodes)}, power loss after {self.life_ms:g} ms (keeps {self.keep})"
 
 
 def _disks_may_be_emptied(cluster: ClusterShape) -> bool:

@@ -49,6 +49,14 @@ def test_a_vote_for_another_answers_its_request() -> None:
     assert kinds(leads, voted(2, 2, 102), voted(3, 3, 102, asked=False)) == ["vote-unasked"]
 
 
+@pytest.mark.parametrize(("role", "right"), [("candidate", True), ("leader", True), ("follower", False)])
+def test_a_vote_for_itself_is_that_of_a_candidate(role: str, right: bool) -> None:
+    own = [voted(0, 0, 102), OWN_VOTE, of_quorum(1, "candidate", 1), voted(2, 2, 101, asked=False)]
+    assert kinds(*own, of_quorum(2, role, 2, 103)) == ([] if right else ["vote-unasked"])
+    assert kinds(*own, of_quorum(2, "recovered", 2), of_quorum(3, role, 2, 103)) == []
+    assert kinds(*own, of_quorum(2, "follower", 3, 103)) == []
+
+
 def test_votes_of_a_version_that_did_not_trace_requests_are_not_looked_at() -> None:
     assert kinds(OWN_VOTE, voted(2, 2, 102, asked=False)) == []
 
