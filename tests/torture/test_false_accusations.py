@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from checkers.verdict import Validity
 from checkers.violations import Tolerance
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
-from harness.spec import parse
+from harness.spec import TOPIC, parse
 from results.run import evidence_loader
 
 EVERY_BROKER = ["b1", "b2", "b3", "b4", "b5"]
@@ -83,3 +83,28 @@ def test_a_leader_whose_disk_is_too_full_for_a_new_log_start_answers_by_the_one_
     life = list(takewhile(lambda event: event.kind != "node_started", events[at:]))
     assert not [event for event in life if event.kind == "log_start_written"]
     assert [event for event in life if event.kind == "offset_told" and 0 <= event.offset < life[0].offset]
+
+
+def test_a_new_controller_finds_the_change_committed_that_completes_a_reassignment(tmp_path: Path) -> None:
+    """b3 has lost its data, and joins the ISR in the change that completes a reassignment. Its controller is cut off
+    after it has written the change and before it hears of the commit; its successor traced the change as one that no
+    leader had asked for, and `protocol` saw a broker in the ISR after an unclean shutdown. The varied seed 17000438 of
+    `groups`, 20 s, with 61 faults, told with three."""
+    script = [
+        {"at": 0.1, "for": 0, "fault": "wipe-disk", "nodes": ["b3"]},
+        {"at": 1, "for": 0.5, "fault": "reassign", "partition": 0},
+        {"at": 2.2874, "for": 3, "fault": "partition", "shape": "controllers-apart", "nodes": ["c1"]},
+    ]
+    clients = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 5}
+    world: dict[str, Any] = {"seed": 1, "time_limit": 6, "controllers": 3, "partitions": 1, "replication_factor": 2}
+    settings = {"controller.quorum.election.timeout.ms": 1000}
+    outcome = run_in_simulation(parse({**world, **clients, "settings": settings, "faults": script}), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.directory is not None
+    events = trace_rows(evidence_loader.load(outcome.directory).trace)
+    changes = [event for event in events if event.kind == "partition_changed" and event.topic == TOPIC]
+    before, completed = next(each for each in pairwise(changes) if each[1].details().get("taken_over"))
+    assert (before.details()["adding"], completed.details()["adding"]) == ([3], [])
+    assert completed.leader_epoch == before.leader_epoch + 1
+    assert (3 in before.members, 3 in completed.members) == (False, True)
+    assert completed.details()["reason"] == "alter_partition"

@@ -4,7 +4,8 @@ A change is traced by the controller that commits it. If a controller appends a 
 its successor commits the change, and knows the records but not the reasons. It traces them with `taken_over`, perhaps a
 second time; the reader of both traces keeps the events with a new `offset`. An election of a last known leader, and one
 of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Who
-registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected.
+registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected. A
+request of a leader for another ISR is recognised by who joins it.
 """
 
 from __future__ import annotations
@@ -99,8 +100,11 @@ def _reason(
 ) -> str:
     if before is None:
         return "created"
-    # Within a leader epoch only AlterPartition, a request of the leader, adds members to an ISR.
-    if before.leader_epoch == after.leader_epoch and set(after.isr) - set(before.isr):
+    # Only AlterPartition, a request of the leader, adds members to an ISR, but for a leader elected from outside it.
+    # It may complete a reassignment, so that one of those who join leads at once.
+    joined = set(after.isr) - set(before.isr)
+    completed = before.reassigning and not after.reassigning
+    if joined - {after.leader} or (joined and completed):
         return "alter_partition"
     if topic is None or after.leader in (NO_LEADER, *before.isr, *before.elr):
         return "taken_over"

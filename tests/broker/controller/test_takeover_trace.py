@@ -78,6 +78,28 @@ def test_an_election_out_of_the_elr_is_a_clean_one(strategy: str) -> None:
     assert taken_over.detail["reason"] == "taken_over"
 
 
+@pytest.mark.parametrize(
+    ("replicas", "target", "leader"),
+    [((1, 2, 3), (1, 2, 3), 1), ((1, 2), (1, 3), 1), ((1,), (3,), 3)],
+    ids=["no reassignment", "the leader stays", "who joins leads"],
+)
+def test_who_joins_the_isr_does_so_by_request_of_the_leader(
+    replicas: tuple[int, ...], target: tuple[int, ...], leader: int
+) -> None:
+    """Also in the change that completes a reassignment, and that may begin a leader epoch."""
+    driver = Driver()
+    driver.start(1, 2, 3)
+    driver.topic(*replicas)
+    if replicas == target:
+        driver.send(driver.proposal(1, 2))
+    else:
+        driver.commit(driver.controller.reassign([(TOPIC, 0, target)]))
+    own, taken_over = last(driver, lambda driver: driver.send(driver.proposal(*{*replicas, 3})))
+    assert own.leader == taken_over.leader == leader
+    assert own.detail["reason"] == taken_over.detail["reason"] == "alter_partition"
+    assert not driver.partition.reassigning
+
+
 @pytest.mark.parametrize(("strategy", "leader"), [("manual", 1), ("balanced", 3)])
 def test_a_leader_that_no_recovery_elects_is_not_taken_for_one_of_a_recovery(strategy: str, leader: int) -> None:
     """Under `manual` there is none, and 3 is in no LastKnownELR. A controller that elects them is wrong."""
