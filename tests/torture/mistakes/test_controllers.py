@@ -1,0 +1,133 @@
+"""Mistakes of controllers, and about what they give away, each played by a running cluster: `raft` finds the promise
+that it breaks.
+
+A clean shutdown that two lives claim is played where the fault is that brings it about (tests/nemesis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from images.broker.apis import producer_ids
+from images.broker.controller import metadata_change
+from images.broker.metadata.image import ProducerIdsBlock, Record
+from images.broker.raft import log
+from images.broker.raft.node import RaftNode
+from images.broker.raft.state import QuorumState
+from images.broker.raft.values import NO_NODE, EpochAndOffset, Moment, RaftRole, SnapshotId, VoteRequest
+from tests.torture.mistakes.mistake import Fault, Mistake, Patch
+
+# ---- votes -----------------------------------------------------------------------------------------------------------
+
+
+def _vote_kept(patch: Patch) -> None:
+    """A controller that follows in a later epoch keeps its vote."""
+    right = QuorumState._follower
+
+    def follower(self: QuorumState, epoch: int, leader: int, now: Moment) -> QuorumState:
+        return replace(right(self, epoch, leader, now), voted_for=self.voted_for)
+
+    patch.setattr(QuorumState, "_follower", follower)
+
+
+def _leader_kept(patch: Patch) -> None:
+    """A controller that is asked for its vote in a later epoch keeps its leader."""
+    right = QuorumState._unattached
+
+    def unattached(self: QuorumState, epoch: int, now: Moment) -> QuorumState:
+        return replace(right(self, epoch, now), leader=self.leader)
+
+    patch.setattr(QuorumState, "_unattached", unattached)
+
+
+def _grants(patch: Patch, pre_vote: Callable[[QuorumState, VoteRequest, EpochAndOffset, bool], bool]) -> None:
+    right = QuorumState._grants
+
+    def grants(self: QuorumState, request: VoteRequest, end: EpochAndOffset) -> bool:
+        granted = right(self, request, end)
+        return pre_vote(self, request, end, granted) if request.pre_vote else granted
+
+    patch.setattr(QuorumState, "_grants", grants)
+
+
+def _prevote_bound_by_vote(patch: Patch) -> None:
+    """A controller that has voted gives its pre-vote to nobody else."""
+    _grants(patch, lambda state, request, _, granted: granted and state.voted_for in (NO_NODE, request.candidate))
+
+
+def _prevote_against_leader(patch: Patch) -> None:
+    """A controller gives its pre-vote although the leader answers it."""
+    _grants(
+        patch,
+        lambda state, request, end, granted: granted or (state.role is RaftRole.FOLLOWER and request.end >= end),
+    )
+
+
+# ---- the metadata log ------------------------------------------------------------------------------------------------
+
+
+def _in_charge_after_resigning(patch: Patch) -> None:
+    """A controller that has resigned goes on to decide until another one leads."""
+    leads, append = (RaftRole.LEADER, RaftRole.RESIGNED, RaftRole.PROSPECTIVE), RaftNode.append
+
+    def active(self: QuorumState) -> bool:
+        return self.role in leads and self.high_watermark > self.epoch_start_offset >= 0
+
+    async def append_anyway(
+        self: RaftNode, epoch: int, records: Sequence[Record], timestamp_ms: int, committed: Callable[[], None]
+    ) -> None:
+        if self.state.role is not RaftRole.LEADER:
+            self._append(self.log.encode_batch(records, epoch, timestamp_ms))
+        await append(self, epoch, records, timestamp_ms, committed)
+
+    patch.setattr(QuorumState, "active", property(active))
+    patch.setattr(RaftNode, "append", append_anyway)
+
+
+def _snapshot_of_epoch_before(patch: Patch) -> None:
+    """A snapshot is named by the epoch before that of its last record."""
+    patch.setattr(log, "SnapshotId", lambda end, epoch: SnapshotId(end, max(1, epoch - 1)))
+
+
+# ---- producer ids ----------------------------------------------------------------------------------------------------
+
+
+def _block_kept(patch: Patch) -> None:
+    """A block of producer ids that a broker gets is not taken from those that are left."""
+    patch.setattr(metadata_change, "ProducerIdsBlock", lambda _: ProducerIdsBlock(0))
+
+
+def _one_id_more(patch: Patch) -> None:
+    """A broker gives one id more than its block has."""
+    patch.setattr(producer_ids, "range", lambda first, end: range(first, end + 1), raising=False)
+
+
+LEADER_DIES: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c1"]}
+ONE_WAY: Fault = {"at": "3s", "for": "6s", "fault": "partition", "shape": "one-way"}
+"""c1 is the active controller of these runs."""
+SNAPSHOTS = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "500"}}
+BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
+
+MISTAKES = {
+    "vote-unasked": Mistake(_vote_kept, [LEADER_DIES]),
+    "leader-of-another-epoch": Mistake(_leader_kept, [LEADER_DIES]),
+    "vote-refused-wrongly": Mistake(_prevote_bound_by_vote, [LEADER_DIES]),
+    "prevote-granted-wrongly": Mistake(
+        _prevote_against_leader, [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}]
+    ),
+    "appended-without-leader": Mistake(
+        _in_charge_after_resigning, [ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}]
+    ),
+    "snapshot-of-another-epoch": Mistake(_snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
+    "producer-ids-allocated-twice": Mistake(_block_kept),
+    "producer-id-assigned-twice": Mistake(_block_kept),
+    "producer-id-unallocated": Mistake(_one_id_more, world=BLOCKS_OF_ONE),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_a_mistake_of_controllers_is_found(kind: str, monkeypatch: Patch) -> None:
+    MISTAKES[kind].check_found(kind, monkeypatch)
