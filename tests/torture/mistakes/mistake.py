@@ -21,8 +21,9 @@ SMALL: Mapping[str, Any] = {"seed": 1, "time_limit": "10s", "recovery_limit": "5
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """What is made of the broker, and the run that plays it."""
+    """The kind of finding, what is made of the broker, and the run that plays it."""
 
+    kind: str
     make: Callable[[Patch], None]
     faults: Sequence[Fault] = ()
     """They break nothing by themselves."""
@@ -31,12 +32,17 @@ class Mistake:
     said: str = ""
     """Part of the finding, where checks of several rules have one kind."""
 
-    def check_found(self, kind: str, patch: Patch) -> None:
-        """Fails unless a finding of this kind is in the run with the mistake, and the run without it is valid."""
+    @property
+    def name(self) -> str:
+        """For the id of a test."""
+        return f"{self.kind}: {self.make.__name__.strip('_')}"
+
+    def check_found(self, patch: Patch) -> None:
+        """Fails unless the run with the mistake has a finding of the kind, and the run without it is valid."""
         sound = self._run()
         assert sound.validity is Validity.VALID, sound.verdicts
         self.make(patch)
-        told = [" ".join(each.lines) for each in _findings(self._run()) if each.kind == kind]
+        told = [" ".join(each.lines) for each in _findings(self._run()) if each.kind == self.kind]
         assert any(self.said in line for line in told), told
 
     def _run(self) -> Outcome:

@@ -13,7 +13,9 @@ import pytest
 
 from images.broker.apis import producer_ids
 from images.broker.controller import metadata_change
-from images.broker.metadata.image import ProducerIdsBlock, Record
+from images.broker.controller.metadata_change import MetadataChange
+from images.broker.controller.requests import Heartbeat
+from images.broker.metadata.image import BrokerImage, ProducerIdsBlock, Record
 from images.broker.raft import log
 from images.broker.raft.node import RaftNode
 from images.broker.raft.state import QuorumState
@@ -29,6 +31,16 @@ def _vote_kept(patch: Patch) -> None:
 
     def follower(self: QuorumState, epoch: int, leader: int, now: Moment) -> QuorumState:
         return replace(right(self, epoch, leader, now), voted_for=self.voted_for)
+
+    patch.setattr(QuorumState, "_follower", follower)
+
+
+def _vote_for_leader(patch: Patch) -> None:
+    """A controller that follows has voted for its leader."""
+    right = QuorumState._follower
+
+    def follower(self: QuorumState, epoch: int, leader: int, now: Moment) -> QuorumState:
+        return replace(right(self, epoch, leader, now), voted_for=leader)
 
     patch.setattr(QuorumState, "_follower", follower)
 
@@ -105,29 +117,62 @@ def _one_id_more(patch: Patch) -> None:
     patch.setattr(producer_ids, "range", lambda first, end: range(first, end + 1), raising=False)
 
 
+# ---- brokers ---------------------------------------------------------------------------------------------------------
+
+
+def _back_while_shutting_down(patch: Patch) -> None:
+    """A heartbeat that does not ask for it unfences a broker that shuts down."""
+    right = MetadataChange.keep_fenced
+
+    def keep_fenced(self: MetadataChange, broker: BrokerImage, heartbeat: Heartbeat) -> None:
+        if broker.shutting_down:
+            self.unfence(broker, heartbeat)
+        else:
+            right(self, broker, heartbeat)
+
+    patch.setattr(MetadataChange, "keep_fenced", keep_fenced)
+
+
 LEADER_DIES: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c1"]}
 ONE_WAY: Fault = {"at": "3s", "for": "6s", "fault": "partition", "shape": "one-way"}
 """c1 is the active controller of these runs."""
 SNAPSHOTS = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "500"}}
+LATE_HEARTBEAT: Fault = {
+    "at": "2s",
+    "for": "5s",
+    "fault": "message",
+    "api": "BrokerHeartbeat",
+    "effect": "delay",
+    "delay_ms": 2500,
+    "nodes": ["b1"],
+    "against": ["controllers"],
+}
+"""Later than its sender waits for an answer, and than the heartbeats with which it shuts down."""
+STOP: Fault = {"at": "2.2s", "for": "5s", "fault": "controlled-restart", "nodes": ["b1"]}
+LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
 
-MISTAKES = {
-    "vote-unasked": Mistake(_vote_kept, [LEADER_DIES]),
-    "leader-of-another-epoch": Mistake(_leader_kept, [LEADER_DIES]),
-    "vote-refused-wrongly": Mistake(_prevote_bound_by_vote, [LEADER_DIES]),
-    "prevote-granted-wrongly": Mistake(
-        _prevote_against_leader, [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}]
+MISTAKES = (
+    Mistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
+    Mistake("vote-unasked", _vote_for_leader, [LEADER_DIES], said="nobody had asked it"),
+    Mistake("leader-of-another-epoch", _leader_kept, [LEADER_DIES]),
+    Mistake("vote-refused-wrongly", _prevote_bound_by_vote, [LEADER_DIES]),
+    Mistake(
+        "prevote-granted-wrongly",
+        _prevote_against_leader,
+        [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}],
     ),
-    "appended-without-leader": Mistake(
-        _in_charge_after_resigning, [ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}]
+    Mistake(
+        "appended-without-leader", _in_charge_after_resigning, [ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}]
     ),
-    "snapshot-of-another-epoch": Mistake(_snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
-    "producer-ids-allocated-twice": Mistake(_block_kept),
-    "producer-id-assigned-twice": Mistake(_block_kept),
-    "producer-id-unallocated": Mistake(_one_id_more, world=BLOCKS_OF_ONE),
-}
+    Mistake("snapshot-of-another-epoch", _snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
+    Mistake("producer-ids-allocated-twice", _block_kept),
+    Mistake("producer-id-assigned-twice", _block_kept),
+    Mistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
+    Mistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
+)
 
 
-@pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_of_controllers_is_found(kind: str, monkeypatch: Patch) -> None:
-    MISTAKES[kind].check_found(kind, monkeypatch)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_of_controllers_is_found(mistake: Mistake, monkeypatch: Patch) -> None:
+    mistake.check_found(monkeypatch)

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from images.broker.log.log import Log
+from images.broker.replication import leader
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
+from images.broker.replication.partition import Partition, ProposeIsr, ReplicaFetch
+from images.broker.replication.replica import Replica
 from tests.torture.mistakes.mistake import Fault, Mistake, Patch
 
 
@@ -27,15 +30,60 @@ def _nothing_forgotten(patch: Patch) -> None:
     patch.setattr(FetchSessionCache, "open", opened)
 
 
+def _sent_once(patch: Patch) -> None:
+    """A leader gives a change of the ISR up when the request with it was lost, and keeps it in flight."""
+    right, sent = Replica.still_proposes, list[ProposeIsr]()
+
+    def still_proposes(self: Replica, proposal: ProposeIsr) -> bool:
+        again = any(each is proposal for each in sent)
+        sent.append(proposal)
+        return not again and right(self, proposal)
+
+    patch.setattr(Replica, "still_proposes", still_proposes)
+
+
+def _caught_up_by_any_fetch(patch: Patch) -> None:
+    """A leader takes a follower for caught up whenever that fetches, from whatever offset."""
+    right = leader._record_fetch
+
+    def record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:
+        recorded = right(partition, fetch, now_ms)
+        followers = (
+            each._replace(caught_up_ms=now_ms) if each.id == fetch.replica else each
+            for each in recorded.leader_state.followers
+        )
+        return recorded._replace(leadership=recorded.leader_state._replace(followers=tuple(followers)))
+
+    patch.setattr(leader, "_record_fetch", record_fetch)
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
-MISTAKES = {
-    "synced-records-lost": Mistake(_synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
-    "forgotten-partition-fetched": Mistake(_nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
+UNASKED: Fault = {
+    "at": "2s",
+    "for": "6s",
+    "fault": "message",
+    "api": "AlterPartition",
+    "effect": "drop",
+    "nodes": ["brokers"],
+    "against": ["controllers"],
 }
+CUT: Fault = {"at": "2s", "for": "7s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
+"""b1 leads in these runs."""
+SLOW: Fault = {"at": "2s", "for": "8s", "fault": "packets", "nodes": ["b3"], "against": ["b1"], "delay_ms": 150}
+IMPATIENT = {"replica.lag.time.max.ms": "1000"}
+LAGGING = {"settings": IMPATIENT | {"replica.fetch.max.bytes": "200"}, "rate": 40, "acks": 1}
+"""One batch a fetch, and more of them than the slow follower fetches; the high watermark moves on with it."""
+
+MISTAKES = (
+    Mistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
+    Mistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
+    Mistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
+    Mistake("isr-shrink-overdue", _caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
+)
 
 
-@pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_of_replicas_is_found(kind: str, monkeypatch: Patch) -> None:
-    MISTAKES[kind].check_found(kind, monkeypatch)
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_of_replicas_is_found(mistake: Mistake, monkeypatch: Patch) -> None:
+    mistake.check_found(monkeypatch)
