@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from images.broker.controller import controller, placement
 from images.broker.controller.metadata_change import MetadataChange
 from images.broker.metadata.image import PartitionImage
 from results.run.directory import RunDirectory
+from tests.harness.runs.command import check_again
 from workloads.append import AppendWorkload
 from workloads.workload import SetUpError
 
@@ -48,12 +47,7 @@ def test_a_simulated_cluster_that_never_gets_ready_is_invalid_and_leaves_everyth
     assert {"manifest.json", "verdict.json", "stories.json", "report.html", "trace.parquet", "nodes"} <= {
         path.name for path in directory.iterdir()
     }
-    checked = subprocess.run(
-        [sys.executable, "-m", "harness", "check", str(directory), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    checked = check_again(directory)
     assert checked.returncode == 1, checked.stderr
     assert "not-ready" in checked.stdout
 

@@ -26,6 +26,7 @@ from harness.spec import Spec, loads, parse
 from results.errors import StoreError
 from results.run import directory
 from results.run.directory import RunDirectory
+from tests.harness.runs.command import check_again
 
 SHORT = Spec(name="short", time_limit_s=8.0, seed=3, families=("partition", "kill", "pause"))
 
@@ -235,12 +236,7 @@ def test_a_killed_run_can_be_judged_as_far_as_it_goes(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     (directory,) = [path for path in tmp_path.iterdir() if not path.is_symlink()]
-    checked = subprocess.run(
-        [sys.executable, "-m", "harness", "check", str(directory), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    checked = check_again(directory)
     assert checked.returncode == 2, checked.stderr
     output = json.loads(checked.stdout)
     assert output["validity"] == "unknown"
