@@ -169,8 +169,9 @@ def rewound(faults: pa.Table) -> frozenset[str]:
 
 
 def _had_stopped(numbers: Mapping[str, float]) -> bool:
-    """Whether a fault took only the power of a node that had stopped cleanly."""
-    return bool(numbers.get("stopped")) and not (numbers.get("killed") or numbers.get("unknown_killed"))
+    """Whether a fault took only the power of a node that had stopped cleanly, and not run again since."""
+    ran_on = any(numbers.get(name) for name in ("killed", "unknown_killed", "started_again"))
+    return bool(numbers.get("stopped")) and not ran_on
 
 
 def vanished_nodes(recovery: Mapping[str, Any]) -> list[NodeFailure]:
@@ -237,10 +238,9 @@ def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> li
     losses, end, previous_ns = [], 0, -1
     for number, (time_ns, kind, offset, log_end) in enumerate(events):
         if kind == "log_recovered":
+            # A fault with several steps may cut the power more than once, or of a life that began after its first step.
             causes = [
-                failure
-                for failure in failures
-                if previous_ns < failure.started_ns <= time_ns or _spans(failure, time_ns)
+                failure for failure in failures if failure.started_ns <= time_ns and previous_ns < failure.ended_ns
             ]
             if causes and 0 <= log_end < end:
                 since_ns = max(min(cause.started_ns for cause in causes), previous_ns)
@@ -260,11 +260,6 @@ def _unmeasured(causes: Iterable[NodeFailure]) -> str:
     if any(cause.lost_bytes > 0 for cause in causes):
         return ""
     return f"the effect of {', '.join(sorted({cause.fault for cause in causes}))} on it is unknown"
-
-
-def _spans(failure: NodeFailure, time_ns: int) -> bool:
-    """Whether `failure` lasted at that time: a fault with several steps may cut the power more than once."""
-    return failure.started_ns <= time_ns <= failure.ended_ns
 
 
 def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -> ReplicaLoss:

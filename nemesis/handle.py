@@ -114,6 +114,8 @@ class FaultHandle:
         self._trigger = tuple(trigger)
         self.replication_factor = replication_factor
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._started_again: list[str] = []
+        """Nodes that this fault has ended and started."""
 
     # ---- targets -----------------------------------------------------------------------------------------------------
 
@@ -283,7 +285,10 @@ class FaultHandle:
         return start
 
     async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Heal:
-        """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop."""
+        """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop. A
+        clean stop before says nothing of what it loses if this fault has started it again."""
+        if node in self._started_again:
+            self._add_evidence({"started_again": 1.0}, node)
         start = await self._end(node, lambda: self.cluster.power_off(node, keep, stopping_s), _LOST)
         if stopping_s is not None:  # its logs may have grown since it was told to stop
             self.situation.wholeness.went_down(node)
@@ -308,6 +313,7 @@ class FaultHandle:
 
         async def start() -> None:
             if _release(self._effects.down, node):
+                self._started_again.append(node)
                 await self.cluster.start(node)
                 self.situation.occurred(Occurrence.RESTARTED, node)
             else:

@@ -189,6 +189,7 @@ def test_a_broker_that_had_stopped_cleanly_when_its_power_was_cut_lost_nothing_t
     assert charged({"stopped": 1, "unknown_lost_bytes": 1}) == [(0, False)]
     assert charged({"stopped": 0, "killed": 0, "lost_bytes": 8}) == [(8, False)]
     assert charged({"stopped": 1, "killed": 1, "lost_bytes": 8}) == [(8, False)]
+    assert charged({"stopped": 1, "killed": 0, "lost_bytes": 8, "started_again": 1}) == [(8, False)]
     lies = small_evidence.fault("fsync-lies", ["b1"], 1, 6, {"nodes": {"b1": {"lies": 3}}})
     cut = {"nodes": {"b1": {"down_ns": 5 * S, "stopped": 1, "lost_bytes": 8}}}
     both = small_evidence.faults(lies, small_evidence.fault("controlled-restart", ["b1"], 5, 6, cut))
@@ -201,6 +202,16 @@ def test_a_sum_over_several_nodes_leaves_unknown_what_each_of_them_lost() -> Non
         small_evidence.faults(small_evidence.fault("power-loss-all", ["b1", "b2"], 5, 6, {"lost_bytes": 8}))
     )
     assert [(failure.lost_bytes, failure.is_unknown) for failure in summed] == [(0, True), (0, True)]
+
+
+def test_a_fault_may_take_what_a_life_wrote_that_began_after_its_first_step() -> None:
+    numbers = {"down_ns": 3 * S, "stopped": 1, "killed": 1, "lost_bytes": 8}
+    short_life = small_evidence.fault("short-life", ["b1"], 3, 6, {"nodes": {"b1": numbers}})
+    events = [appended(1, "b1", 0, 10), recovered(4, "b1", 10), appended(4.5, "b1", 10, 14)]
+    (loss,) = replica_losses(evidence([*events, recovered(7, "b1", 10)], short_life))[T]
+    assert (loss.first, loss.end, loss.since_ns) == (10, 14, 4 * S)
+    later = [*events, recovered(5, "b1", 14), recovered(6.5, "b1", 14), recovered(8, "b1", 10)]
+    assert replica_losses(evidence(later, short_life)) == {T: []}, "it was whole when the fault had ended"
 
 
 def test_a_second_loss_on_two_replicas_is_an_excess_of_its_own() -> None:

@@ -41,6 +41,21 @@ def test_a_node_stops_starts_and_loses_its_power() -> None:
     assert [call.split()[0] for call in cluster.calls] == ["stop", "start", "kill", "start"], cluster.calls
 
 
+def test_a_power_cut_is_told_from_one_after_the_clean_stop_although_the_node_had_ended_by_itself() -> None:
+    cluster = FakeCluster()
+
+    async def inject() -> Evidence:
+        handle = FaultHandle(cluster, ActiveEffects(), Random(1), situation=Situation())
+        start = await handle.stop("b2")
+        assert "started_again" not in handle.evidence_of_node["b2"]
+        await start()
+        await handle.power_off("b2", KeepUnsynced.NOTHING)
+        await handle.heal()
+        return handle.evidence_of_node["b2"]
+
+    assert virtual_time.run(inject())["started_again"] == 1
+
+
 def test_a_life_of_less_than_no_time_is_refused() -> None:
     with pytest.raises(ValueError, match="life_ms"):
         ShortLife(life_ms=-1)
@@ -61,6 +76,14 @@ def test_the_life_after_a_short_one_claims_no_clean_shutdown(tmp_path: Path) -> 
     outcome, claims = _played(tmp_path)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert [claim >= 0 for claim in claims] == [False, True, False]
+
+
+def test_what_the_only_replica_loses_of_a_short_life_exceeds_the_fault_model() -> None:
+    script = [{"at": "2s", "for": "8s", "fault": "short-life", "nodes": ["b1"], "life_ms": 3000}]
+    settings = {"min.insync.replicas": "1"}
+    spec = {"seed": 1, "time_limit": "15s", "rate": 100, "replication_factor": 1, "settings": settings}
+    outcome = run_in_simulation(parse(spec | {"faults": script}))
+    assert outcome.validity is Validity.UNKNOWN, outcome.verdicts
 
 
 def test_a_mark_that_is_not_taken_back_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
