@@ -81,7 +81,9 @@ class ClusterApis:
             controller_id=self._config.node_id,
             topics=tuple(topics),
         )
-        self._trace(metadata_told(request.body, response, image.offset))
+        by_id = any(topic.topic_id is not None for topic in request.body.topics or ())
+        if not by_id and image is self._image():  # else newer metadata was applied meanwhile
+            self._trace(metadata_told(request.body, response, image.offset))
         return response
 
     async def describe_cluster(self, request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
