@@ -22,7 +22,7 @@ that it did not lose must still be there.
 Consequences:
 - A log that comes back shorter without a lossy fault is a bug, and excuses nothing.
 - So is one of a broker that had stopped cleanly when its power was cut: what counts must have been on its disk. One
-  that was in the middle of that stop has lost what any power loss takes.
+  that was in the middle of that stop, or has run again since, has lost what any power loss takes.
 - Two replicas that lose data one after the other, the first having caught up in between, exceed nothing.
 - A replica that loses a tail which no other replica lost exceeds nothing, at whatever offset others lost theirs.
 
