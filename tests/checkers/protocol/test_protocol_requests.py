@@ -234,6 +234,13 @@ def test_a_request_in_its_own_epoch_and_life_breaks_no_promise(events: list[Even
     assert found(events) == set()
 
 
+@pytest.mark.parametrize(("start", "expected"), [(4, ["records-out-of-place"]), (5, [])])
+def test_a_follower_may_refuse_the_batch_in_which_its_leaders_log_starts(start: int, expected: list[str]) -> None:
+    begins = log_start(4, "b1", start, "retention_bytes")
+    refuses = event(5, "b2", "records_refused", leader=1, offset=4, log_end=5)
+    assert kinds([*COPIED, MOVED, begins, refuses]) == expected
+
+
 @pytest.mark.parametrize("kind", BROKEN)
 def test_each_broken_promise_is_found(kind: str) -> None:
     assert found(BROKEN[kind]) == {kind}
