@@ -119,6 +119,7 @@ INEXCUSABLE = frozenset(
         "reassignment-shrinks-isr",
         "reassignment-drops-last-known",
         "isr-answer-outdated",
+        "isr-answer-undecided",
         "acted-on-undecided",
         "epoch-undecided",
         "acknowledged-uncommitted",

@@ -169,6 +169,7 @@ epoch-undecided           a record on disk is of a leader epoch in which the con
                           entry of a `leader-epoch-checkpoint`, where the system keeps these up to date
 isr-answer-outdated       a leader takes up an ISR that the controllers have committed once, and none older than what it
                           knows
+isr-answer-undecided      … and is told of one as granted once the controllers have decided it
 decision-not-taken-over   a broker acts in no partition epoch below that of a decision that it has applied
 acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
 

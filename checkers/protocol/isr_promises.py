@@ -31,7 +31,9 @@ _INEXACT_NS = 50_000_000
 _AT_WORK_NS = 300_000_000
 """So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
 _OVERDUE_NS = 1_000_000_000
-"""A leader looks for lagging followers twice within the longest lag. It has until twice the lag, and this long."""
+"""A leader looks for lagging followers twice within the longest lag. It has until twice the lag, and this long …"""
+_LATE_NS = 500_000_000
+"""… and where it is known since when one follower lags, until one and a half times the lag, and this long."""
 _SENT_AGAIN_NS = 2_000_000_000
 """A change that an answer has not ended is sent again after a pause that the trace tells, and this at the latest."""
 
@@ -111,7 +113,9 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
         partition.to_send_again[event.node] = event, wait.worked_ns
     if detail["error"] in _FINAL:
         partition.ended_proposals[event.node] = event
-    elif detail["error"] == "none" and isinstance(granted, int) and granted <= event.partition_epoch:
+    elif detail["error"] == "none" and isinstance(granted, int):
+        partition.granted.append((event, granted))
+    if detail["error"] == "none" and isinstance(granted, int) and granted <= event.partition_epoch:
         partition.report(
             event,
             "partition-epoch-stood",
@@ -120,6 +124,20 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
             f"it had proposed that in partition epoch {event.partition_epoch}, and the answer has {granted}: no leader "
             "can tell that from the state before, and the change stays in flight",
         )
+
+
+def check_granted(partition: PartitionState) -> None:
+    """After the last event, since a decision may be traced late: what a leader is told to be made has been decided."""
+    for event, granted in partition.granted:
+        if partition.decisions and granted not in partition.decisions and not partition.created_again:
+            partition.report(
+                event,
+                "isr-answer-undecided",
+                UNKNOWN,
+                f"{event.node} was told {event.at} that its proposal {names(frozenset(event.members))} is the ISR of "
+                f"partition epoch {granted}",
+                "no controller has decided anything in that partition epoch: the answer was given before the commit",
+            )
 
 
 def _rejected(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -261,7 +279,7 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
 def _check_ends(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
     """A follower whose log has not ended where the leader's did then has not been caught up since, however often it
     fetches."""
-    due_at = wait.worked_ns - _longest_ns(cluster)
+    due_at = wait.worked_ns - (cluster.lag_max_ms * 1_500_000 + _LATE_NS)
     if wait.in_flight or wait.counted_at >= due_at or not _is_judged(cluster, event):
         return
     for member in sorted(wait.isr - {event.leader}):

@@ -268,6 +268,8 @@ class PartitionState:
     to_send_again: dict[str, tuple[TraceRow, int]] = field(default_factory=dict)
     """Leader → the answer, or the loss, after which it is to send its last proposal again, and how long it had been at
     work then (`LeaderWait.worked_ns`)."""
+    granted: list[tuple[TraceRow, int]] = field(default_factory=list)
+    """Every answer by which a leader's ISR change is made, and its partition epoch."""
     lost_requests: dict[str, TraceRow] = field(default_factory=dict)
     """Leader → a request with its last proposal that may have arrived and has no answer."""
     reads_begun: dict[str, object] = field(default_factory=dict)

@@ -76,6 +76,7 @@ def replay_trace(
         request_promises.check_requests(cluster, partition)
         read_promises.check_reads(partition)
         isr_promises.check_quorums(partition)
+        isr_promises.check_granted(partition)
     return cluster
 
 

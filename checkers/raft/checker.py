@@ -29,8 +29,8 @@ broker-epoch-fell           broker epochs only rise, over all brokers and all ac
 uncommitted-metadata-applied  a broker applies only metadata that a majority of the controllers holds at that moment
 snapshot-of-another-epoch   a snapshot is named by the epoch of the last record that it replaces, and what is loaded
                             ends with a record of its epoch
-uncommitted-metadata-loaded  a snapshot that a controller writes, one that a broker loads, and the metadata with which a
-                            controller takes charge end where a leader has committed by then
+uncommitted-metadata-loaded  a snapshot that is written or loaded, and the metadata with which a controller takes
+                            charge, end where a leader has committed by then
 producer-ids-allocated-twice  the blocks of producer ids that brokers get do not overlap
 producer-id-assigned-twice  no producer id is given to two producers, by whichever brokers
 producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
@@ -52,12 +52,12 @@ decision-uncommitted        what a controller decides is committed before it has
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
 registered-twice            a process that asks again to be registered gets its broker epoch again, and is not refused
+registered-undecided        … and is told so once that is committed
 clean-claim-repeated        a clean shutdown is claimed by the next life of the broker alone
 unfenced-shutting-down      a broker that shuts down comes back by its next registration alone
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
-fenced-late                 a broker whose session is over is fenced before many other changes are made, and while the
-                            controller has nothing else to do
+fenced-late                 no broker stays unfenced after its session while many other changes are made, or none
 fenced-in-session           a broker is fenced as silent once a session has passed without a heartbeat, and since the
                             controller took charge
 change-unasked              a change that is made upon an administrator's request alone belongs to one that was answered

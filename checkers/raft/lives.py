@@ -2,7 +2,8 @@
 
 A clean shutdown is claimed by the next life alone: it deletes the mark durably before anything else, so that no life
 after it counts as the successor of that shutdown, whatever it has lost. And a broker that leaves stays out: whatever
-its last heartbeats say when they arrive, only the next registration lets it come back.
+its last heartbeats say when they arrive, only the next registration lets it come back. What it is told of that is
+committed.
 
 Blind spots: a broker whose disk lied about fsync; runs of versions that did not trace `clean_shutdown`.
 """
@@ -20,12 +21,14 @@ from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
+_OF_REGISTRATIONS: Final = ("broker_registered", "registered")
 
 
 def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE). The disks of `liars` have kept less than they said."""
     yield from _claims(trace, liars)
     yield from _comebacks(trace)
+    yield from _undecided(trace)
 
 
 def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
@@ -60,3 +63,21 @@ def _comebacks(trace: pa.Table) -> Iterator[Finding]:
                 )
                 yield Finding("unfenced-shutting-down", lines, time_ns=event.time_ns)
         metadata.apply_to_brokers(change)
+
+
+def _undecided(trace: pa.Table) -> Iterator[Finding]:
+    """A broker gets the broker epoch of a registration that is committed."""
+    decided: set[tuple[str, int]] = set()
+    granted: list[TraceRow] = []
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_REGISTRATIONS)))):
+        if event.kind == "registered":
+            granted.append(event)
+        else:
+            decided.add((f"b{event.broker}", event.broker_epoch))
+    for event in granted:
+        if decided and (event.node, event.broker_epoch) not in decided:
+            lines = (
+                f"{event.node} was told {event.at} that it is registered, in broker epoch {event.broker_epoch}",
+                "no controller has decided that: the answer was given before the commit",
+            )
+            yield Finding("registered-undecided", lines, time_ns=event.time_ns)

@@ -135,7 +135,12 @@ KEPT = {
         answered(7, "ineligible_replica"),
         rolled_back(7),
     ],
-    "a granted change has a new partition epoch": [*JOINING, sent(4), answered(5, "none", partition_epoch=2)],
+    "a granted change has a new partition epoch": [
+        *JOINING,
+        sent(4),
+        answered(5, "none", partition_epoch=2),
+        decided(6, 2, 1, 1, (1, 2, 3), reason="alter_partition"),
+    ],
     "a fetch confirms the reads before the answer that it follows": [
         *COPIED,
         asked(3, 1),
@@ -186,6 +191,10 @@ BROKEN = {
     "a refused change is sent again": (
         [*JOINING, sent(4), answered(5, "ineligible_replica"), sent(6)],
         "isr-change-sent-again",
+    ),
+    "a granted change is one that nobody has decided": (
+        [*JOINING, sent(4), answered(5, "none", partition_epoch=2)],
+        "isr-answer-undecided",
     ),
     "a granted change has the partition epoch of before": (
         [*JOINING, sent(4), answered(5, "none", partition_epoch=1)],

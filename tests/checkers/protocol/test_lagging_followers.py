@@ -63,7 +63,7 @@ OVERDUE, EARLY = {"isr-shrink-overdue"}, {"isr-shrink-early"}
 
 def test_a_leader_goes_on_without_whom_it_waits_for_too_long() -> None:
     assert kinds(WAITING) == OVERDUE
-    assert kinds([*COUNTED, *written(2, 6.5)]) == set()  # it has had less than twice the longest lag, and a second
+    assert kinds([*COUNTED, *written(2, 5.5)]) == set()  # one and a half times the longest lag, and half a second
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_follower_that_fetches_too_little_lags_although_the_high_watermark_mov
     moves = [moved(2.1 + 2 * number, number + 1) for number in range(3)]
     whole = [appended(2.1 + number / 4, "b2", number, number + 1) | LED for number in range(24)]
     assert kinds(WAITING, whole, fetches, moves) == OVERDUE
-    assert kinds(WAITING, whole, fetches, moves, [appended(6.9, "b3", 3, 20) | LED]) == set()
+    assert kinds(WAITING, whole, fetches, moves, [appended(6.1, "b3", 3, 17) | LED]) == set()
 
 
 def test_what_a_leader_has_seen_of_a_log_before_it_was_cut_is_no_lag() -> None:
@@ -93,8 +93,8 @@ def test_what_a_leader_has_seen_of_a_log_before_it_was_cut_is_no_lag() -> None:
     b2 = [appended(2.02 + number / 4, "b2", number, number + 1) | LED for number in range(29)]
     b3 = [appended(4.8, "b3", 0, 12) | LED]
     cut = [event(4.85, "b3", "truncated", offset=2, log_end=12, high_watermark=2, **LED)]
-    assert kinds([*COUNTED, *written(2, 9)], moves, b2, b3, [moved(4.83, 12)], cut) == set()
-    assert kinds([*COUNTED, *written(2, 12)], moves, b2, b3, [moved(4.83, 12)], cut) == OVERDUE
+    assert kinds([*COUNTED, *written(2, 8.5)], moves, b2, b3, [moved(4.83, 12)], cut) == set()
+    assert kinds([*COUNTED, *written(2, 9)], moves, b2, b3, [moved(4.83, 12)], cut) == OVERDUE
 
 
 def test_nothing_is_overdue_while_a_leader_may_have_been_paused() -> None:

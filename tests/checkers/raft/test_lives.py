@@ -63,3 +63,10 @@ def test_a_silent_broker_comes_back_by_its_heartbeat() -> None:
     silent = decided(4, "fenced", reason="session_timeout")
     assert kinds(*BORN, silent, decided(5, "unfenced")) == []
     assert kinds(*BORN, silent | {"detail": '{"taken_over": true}'}, decided(5, "unfenced")) == []
+
+
+def test_a_broker_is_told_of_its_registration_once_that_is_committed() -> None:
+    told = [small_evidence.event(2 + epoch, "b1", "registered", broker_epoch=epoch) for epoch in (1, 6)]
+    assert kinds(*BORN, *told) == ["registered-undecided"]
+    assert kinds(*BORN, *told, decided(9, "registered", 6)) == []  # a successor traces it late
+    assert kinds(*told) == []  # the trace has no controllers
