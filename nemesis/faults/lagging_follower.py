@@ -1,0 +1,101 @@
+"""A follower that lags although nothing is wrong with it, nor with its leader.
+
+A leader takes a follower out of the ISR that has not been caught up for `replica.lag.time.max.ms`, and goes on without.
+Partitions and pauses seldom show whether it does: who does not fetch at all is soon fenced, or back. So either
+
+1. a follower fetches all the time, and every answer to it is lost, or
+2. with `elected`, a member of the ISR is elected to which every fetch of a follower is lost, so that the new leader
+   never hears of it.
+
+In both cases it ends soon after the follower has left the ISR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Self
+
+from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws
+from nemesis.faults.admin import claimed, put_back, put_first
+from nemesis.faults.fault import Family, Fault
+from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
+from nemesis.faults.scripted.script import drawn_pause, until_event
+from nemesis.handle import FaultHandle
+from nemesis.ports import AdminResult, EnvironmentCapability, MessageEffect, MessagePart, MessageRule, one_way
+from nemesis.situation import Event, Occurrence
+
+_LIMIT: Final = 4.0
+"""Longest wait for the follower to leave, in multiples of the cluster's patience."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaggingFollower(Fault):
+    """Lose the answers to all fetches of a follower, or its fetches from a new leader, until it has left the ISR."""
+
+    name: ClassVar[str] = "lagging-follower"
+    number: ClassVar[int] = 5
+    family: ClassVar[Family] = MessageFault.family
+    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    ends_by_itself: ClassVar[bool] = True
+    in_steps: ClassVar[bool] = True
+
+    partition: int = 0
+    elected: bool = False
+    """The fetches are lost to a new leader, so that none of them arrives."""
+    patience_ms: float = 2_000.0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition; None where the ISR is too small without the follower."""
+        cluster = draws.cluster
+        if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
+            return None
+        return cls(draws.partition(), draws.random.random() < 0.5, draws.patience_ms)
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Lose the messages, and wait until the follower has left."""
+        (leader,) = await handle.resolve(self.targets())
+        followers = [each for each in handle.situation.partition(self.partition).isr if each != leader]
+        if len(followers) < 1 + self.elected:
+            handle.notes.append("the ISR has too few followers")
+            return
+        follower, *others = handle.random.sample(followers, len(followers))
+        fetched_from = others[0] if self.elected else leader
+        handle.add_targets((fetched_from, follower))
+        since = len(handle.situation.events)
+        part = MessagePart.REQUEST if self.elected else MessagePart.RESPONSE
+        rule = MessageRule(API_KEYS[NodeRequest.FETCH], part, MessageEffect.DROP, count=0)
+        await handle.intercept(one_way([follower], [fetched_from]), rule)
+        if self.elected:
+            await self._elect(handle, fetched_from)
+        await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, self._limit_s)
+        await drawn_pause(handle, self.patience_ms, 0.05, 0.5)
+
+    async def _elect(self, handle: FaultHandle, coming: str) -> None:
+        before, answers = await claimed(handle, self.partition), list[AdminResult]()
+        if coming not in before:
+            handle.notes.append("leadership is not moved")
+            return
+        handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
+        await put_first(handle, self.partition, coming, before, answers)
+
+    @property
+    def _limit_s(self) -> float:
+        return _LIMIT * self.patience_ms / 1000
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """A follower of nothing else may have left before."""
+        return False
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart."""
+        return frozenset({EnvironmentCapability.MESSAGES})
+
+    def targets(self) -> tuple[str, ...]:
+        """The leader of the partition."""
+        return (f"leader/{self.partition}",)
+
+    def describe(self) -> str:
+        """What is lost."""
+        return f"every {'fetch from a new leader' if self.elected else 'answer to a follower'} is lost until it lags"
