@@ -26,6 +26,7 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
   than any rebalance timeout;
 - when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
   and then dies;
+- it asks for its committed offsets without naming partitions, or for those of other groups in the same request;
 - it asks for a description of the group;
 - a static one that ends is removed by an administrator now and then, who names its instance.
 
@@ -65,6 +66,7 @@ from workloads.standalone import StandaloneConsumer
 from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline"
+_NO_GROUP: Final = f"{GROUP}-of-nobody"
 _LIFE_S: Final = 15.0
 _STALL_SESSIONS: Final = (1.1, 2.0)
 _STATIC_STALL_SESSIONS: Final = (0.3, 2.0)
@@ -82,6 +84,11 @@ _REJOIN_SHARE: Final = 0.5
 _ONE_PROTOCOL_SHARE: Final = 0.3
 _BUSY_SHARE: Final = 0.2
 _BUSY_SESSIONS_MAX: Final = 2.5
+
+
+def _group_alone(number: int) -> str:
+    """The group of a standalone consumer."""
+    return f"{GROUP}-standalone-{number}"
 
 
 class _HungError(Exception):
@@ -289,7 +296,7 @@ class GroupsWorkload(AppendWorkload):
             )
             for key in assignment.partitions
         }
-        asking = asyncio.ensure_future(life.member.committed(assignment.partitions))
+        asking = asyncio.ensure_future(self._committed(life, assignment))
         rebalancing = asyncio.ensure_future(life.member.rebalancing.wait())
         try:
             await asyncio.wait((asking, rebalancing), return_when=asyncio.FIRST_COMPLETED)
@@ -310,6 +317,21 @@ class GroupsWorkload(AppendWorkload):
             )
             started[key] = position
         return started
+
+    async def _committed(
+        self, life: _MemberLifetime, assignment: Assignment
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """The committed offsets of its partitions, which an awkward member asks for in one of four ways."""
+        if life.awkward is None:
+            return await life.member.committed(assignment.partitions)
+        all_of_group, several = life.awkward.random() < 1 / 2, life.awkward.random() < 1 / 2
+        beside = self._groups_beside(GROUP) if several else ()
+        return await life.member.committed(assignment.partitions, all_of_group=all_of_group, beside=beside)
+
+    def _groups_beside(self, group: str) -> tuple[str, ...]:
+        """The other groups of the run, and one that there is not."""
+        alone = (_group_alone(number) for number in range(self._settings.standalone_consumers))
+        return tuple(name for name in (GROUP, *alone, _NO_GROUP) if name != group)
 
     async def _read(self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer) -> None:
         """Poll and commit until the group rebalances or the life is over."""
@@ -414,15 +436,16 @@ class GroupsWorkload(AppendWorkload):
 
     def _standalone(self, number: int) -> StandaloneConsumer:
         process, name = self._later_process(), f"standalone-{number}"
-        client, topic = self._client(name), self._settings.topic
+        client, topic, group = self._client(name), self._settings.topic, _group_alone(number)
         return StandaloneConsumer(
             process,
-            partial(GroupMember, client, f"{GROUP}-{name}", (topic,), self._session),
+            partial(GroupMember, client, group, (topic,), self._session),
             tuple((topic, partition) for partition in self._partitions),
             self._recorder,
             self._stream(f"groups/{name}"),
             lambda: self._committing_consumer(client, process, "main"),
             self._polled,
+            self._groups_beside(group),
         )
 
     def _committing_consumer(self, client: Client, process: int, phase: Phase) -> Consumer:

@@ -3,8 +3,8 @@
 A consumer that assigns its partitions itself commits without a generation (`NO_GENERATION`). Here it lives again and
 again, each time for a few seconds, as a program that is started anew:
 
-- it asks where its group had committed, every other time without naming partitions: one `assign` operation for each
-  partition, as of a member;
+- it asks where its group had committed, every other time without naming partitions, and every other time for other
+  groups in the same request: one `assign` operation for each partition, as of a member;
 - it polls, and after some polls commits where it stands: one `commit` operation for each partition that has moved;
 - after some lives the group has a member for a moment, as where the program subscribes instead, and a commit without a
   generation and a request to delete the group, which are to be refused then;
@@ -40,7 +40,7 @@ class StandaloneConsumer:
     """The consumer that is `process` in the history, and the only one in the group of its members.
 
     `member` gives it a member of its group, `consumer` a new consumer for each life, and `polled` records an answer of
-    that.
+    that; `beside` are the other groups that it asks for.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class StandaloneConsumer:
         random: Random,
         consumer: Callable[[], Consumer],
         polled: Callable[[Consumer, CompletedFetch], Awaitable[None]],
+        beside: tuple[str, ...] = (),
     ) -> None:
         self._process = process
         self._new_member = member
@@ -61,6 +62,7 @@ class StandaloneConsumer:
         self._random = random
         self._consumer = consumer
         self._polled = polled
+        self._beside = beside
         self._starts = 0
 
     async def run(self) -> None:
@@ -110,7 +112,11 @@ class StandaloneConsumer:
         try:
             self._starts += 1
             self._member.rebalancing.clear()  # set by commits that were refused while the group had a member
-            answers = await self._member.committed(self._partitions, all_of_group=self._starts % 2 == 0)
+            answers = await self._member.committed(
+                self._partitions,
+                all_of_group=self._starts % 2 == 0,
+                beside=self._beside if self._starts % 4 < 2 else (),
+            )
         except BaseException:
             for index in open_operations.values():
                 self._recorder.discard(index)

@@ -42,6 +42,19 @@ async def commit(member: GroupMember, offset: int) -> ChangeResult:
     return await member.commit({P0: CommittedPosition(offset, 0)})
 
 
+def test_the_offsets_of_a_group_are_told_in_every_way_of_asking() -> None:
+    async def scenario(member: NewMember) -> None:
+        one = member("one", None)
+        assert (await one.join()).partitions == (P0,)
+        assert await commit(one, 3) == ChangeResult("ok")
+        for beside in ((), ("a", "z")):
+            for all_of_group in (False, True):
+                told = await one.committed((P0,), all_of_group=all_of_group, beside=beside)
+                assert told == {P0: CommittedPosition(3, 0)}
+
+    with_members(scenario)
+
+
 def test_a_static_member_takes_the_place_of_the_one_before_it_and_fences_it() -> None:
     async def scenario(member: NewMember) -> None:
         first, second = member("first", "i"), member("second", "i")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
+from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 
 from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from images.broker.apis.groups import GroupCoordinator
+from images.broker.runtime.server import Request
 from workloads.clients.assignments import (
     UnreadableAssignment,
     by_range,
@@ -178,6 +183,20 @@ def test_while_the_group_of_a_standalone_consumer_has_a_member_nobody_deletes_it
     assert outcome.validity is Validity.VALID, outcome.verdicts
     refused = {("delete", "non_empty_group", False), ("commit", "unknown_member_id", False)}
     assert refused | {("delete", "none", False)} <= _answers(outcome)
+
+
+def test_offsets_of_another_group_in_the_same_answer_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def mistaken(self: GroupCoordinator, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
+        answer, asked = await offset_fetch(self, request), reversed(request.body.groups)
+        mixed = [replace(one, group_id=other.group_id) for one, other in zip(answer.groups, asked, strict=True)]
+        return replace(answer, groups=tuple(mixed))
+
+    offset_fetch = GroupCoordinator.offset_fetch
+    monkeypatch.setattr(GroupCoordinator, "offset_fetch", mistaken)
+    settings = {"clients": {"standalone_consumers": 2}, "settings": {"offsets.topic.num.partitions": 1}}
+    outcome = run_in_simulation(parse({**SPEC, "time_limit": "10s", **settings}))
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert kinds & {"uncommitted-start", "committed-otherwise", "committed-offset-lost"}
 
 
 def test_a_member_that_the_group_forgot_commits_nothing_to_an_empty_group() -> None:

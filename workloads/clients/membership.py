@@ -15,7 +15,7 @@ that comes within the session. It joins under a member id of its own, and FENCED
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -149,26 +149,28 @@ class GroupMember:
         raise FencedInstanceId(self.instance_id)
 
     async def committed(
-        self, partitions: tuple[TopicPartition, ...], *, all_of_group: bool = False
+        self, partitions: tuple[TopicPartition, ...], *, all_of_group: bool = False, beside: Collection[str] = ()
     ) -> dict[TopicPartition, CommittedPosition | None]:
         """The committed offsets of the group, None where there is none; retried until they are answered. Best given up
-        on `rebalancing`. With `all_of_group` the request names no partitions, which asks for all."""
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            by_topic.setdefault(topic, []).append(partition)
-        topics = tuple(
-            OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
-        )
-        group = OffsetFetchRequestGroup(group_id=self.group, topics=None if all_of_group else topics)
+        on `rebalancing`. With `all_of_group` the request names no partitions, which asks for all. The first one asks
+        for the groups `beside`, too, in the other way, for all or for the first partition; nothing is learnt from
+        that."""
+        own = OffsetFetchRequestGroup(group_id=self.group, topics=None if all_of_group else _by_topic(partitions))
+        others = _by_topic(partitions[:1]) if all_of_group else None
+        groups = [own, *(OffsetFetchRequestGroup(group_id=name, topics=others) for name in beside)]
+        groups.sort(key=lambda group: group.group_id)
         while True:
-            response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=(group,), require_stable=True))
-            if response is not None and self._accepted(response.groups[0].error_code):
-                answers = {
+            response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=tuple(groups), require_stable=True))
+            groups = [own]
+            answers = [] if response is None else [one for one in response.groups if one.group_id == self.group]
+            if response is not None and all(self._accepted(one.error_code) for one in answers):
+                found = {
                     (topic.name, part.partition_index): part
-                    for topic in response.groups[0].topics
+                    for one in answers
+                    for topic in one.topics
                     for part in topic.partitions
                 }
-                return {key: _committed(answers.get(key)) for key in partitions}
+                return {key: _committed(found.get(key)) for key in partitions}
             await asyncio.sleep(self._backoff.next_s())
 
     async def commit(
@@ -415,6 +417,15 @@ class GroupMember:
         if coordinator.error_code is not ErrorCode.none:
             raise ConnectionLost(f"no coordinator of {self.group}: {error_name(coordinator.error_code)}", sent=False)
         return str(coordinator.host), int(coordinator.port)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> tuple[OffsetFetchRequestTopics, ...]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    return tuple(
+        OffsetFetchRequestTopics(name=name, partition_indexes=tuple(numbers)) for name, numbers in by_topic.items()
+    )
 
 
 def _committed(answer: Any) -> CommittedPosition | None:
