@@ -119,8 +119,13 @@ group_request             leader      … log_end, high_watermark, when it judge
                                       with at once, or waits, at_ms on its own clock, member, instance, said=generation
                                       that it gave; of a join as=member id that it has now, session_ms,
                                       rebalance_ms, protocols, told if answered at once; of a sync assigned
-                                      {id: assignment}; of a describe state, told [[id, instance id]] of the members;
+                                      {id: assignment}; of a describe state, told [[id, instance id]] of the members,
+                                      assignments {id: its assignment in hexadecimal digits};
                                       open [[id, join or sync]] of the group's requests that are not answered
+leave_answered            leader      … log_end, high_watermark, when LeaveGroup is answered; detail: group, asked
+                                      [[id, instance id]] of its members, told [[id, instance id, error]]
+groups_listed             leader      … log_end, high_watermark, when ListGroups is answered; detail: asked=states in
+                                      small letters, or none for all, told {group: state} of this partition
 generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
                                       members, told {id: [generation, leader, members] in the answer to its join}
 group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
@@ -270,6 +275,8 @@ KINDS: Final = frozenset(
         "coordinator_loaded",
         "group_loaded",
         "group_request",
+        "leave_answered",
+        "groups_listed",
         "generation_begun",
         "group_changed",
         "group_assigned",

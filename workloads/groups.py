@@ -27,8 +27,9 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
 - when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
   and then dies;
 - it asks for its committed offsets without naming partitions, or for those of other groups in the same request;
-- it asks for a description of the group;
-- a static one that ends is removed by an administrator now and then, who names its instance.
+- it asks for a description of the group, and of others in the same request, and for a list of the groups in one state;
+- a static one that ends is removed by an administrator now and then, who names its instance, and in some generations
+  one removes several members, and one that there is not, in one request.
 
 The members of the first slots are *static*, as many as `static_members` asks for: one after another has the same
 instance id, none says that it leaves, and each takes the place of the one before it if it joins within the session.
@@ -78,6 +79,10 @@ _FINAL_PAUSE_MS_MAX: Final = 100
 _ENDS: Final = ("leave", "die", "stall")
 _PROTOCOLS: Final = (RANGE, "range-again")
 _REBALANCE_SESSIONS: Final = (0.5, 1.0, 2.0)
+_STATES: Final = ("Stable", "Empty", "PreparingRebalance")
+_REMOVE_SHARE: Final = 0.1
+_REMOVED_MAX: Final = 2
+_NOBODY: Final = "nobody"
 _ABANDON_SHARE: Final = 0.3
 _HANG_SHARE: Final = 0.2
 _REJOIN_SHARE: Final = 0.5
@@ -258,7 +263,7 @@ class GroupsWorkload(AppendWorkload):
                 if late is not None and late.generation != assignment.generation:
                     await self._ask_to_commit(life, late.offsets, late.generation, late=True)
                 if life.awkward is not None:
-                    await life.member.describe()
+                    await self._administer(life.member, life.awkward)
                     if life.read is not None and life.read.generation < assignment.generation:
                         await life.member.ask_late(life.read.generation)
                 consumer = self._committing_consumer(life.client, life.process, life.phase)
@@ -279,6 +284,15 @@ class GroupsWorkload(AppendWorkload):
         if life.awkward is not None and life.read is not None and life.awkward.random() < _BUSY_SHARE:
             sessions = life.awkward.uniform(0, _BUSY_SESSIONS_MAX)
             await life.member.dawdle(self._session.session_timeout_s * sessions)
+
+    async def _administer(self, member: GroupMember, random: Random) -> None:
+        """Look at the groups, and now and then remove members, as an administrator does."""
+        members = await member.describe(self._groups_beside(GROUP) if random.random() < 1 / 2 else ())
+        await member.list_groups((random.choice(_STATES),) if random.random() < 1 / 2 else ())
+        if random.random() < _REMOVE_SHARE:
+            removed = [*random.sample(members, min(_REMOVED_MAX, len(members))), (_NOBODY, None)]
+            random.shuffle(removed)
+            await member.remove(removed)
 
     async def _start(
         self, life: _MemberLifetime, assignment: Assignment

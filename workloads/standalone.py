@@ -8,8 +8,8 @@ again, each time for a few seconds, as a program that is started anew:
 - it polls, and after some polls commits where it stands: one `commit` operation for each partition that has moved;
 - after some lives the group has a member for a moment, as where the program subscribes instead, and a commit without a
   generation and a request to delete the group, which are to be refused then;
-- at the end of some lives it deletes its group, once: one `forget` operation for each partition, in one request. The
-  next life must begin at 0 then.
+- at the end of some lives it deletes its group, once: one `forget` operation for each partition, in one request, which
+  sometimes names a group before that there is not. The next life must begin at 0 then.
 
 One consumer is one process of the history, and the only one that uses its group, so that its operations there follow
 each other. What is to be refused while the group has a member is recorded like the rest: the member's session may be
@@ -40,7 +40,7 @@ class StandaloneConsumer:
     """The consumer that is `process` in the history, and the only one in the group of its members.
 
     `member` gives it a member of its group, `consumer` a new consumer for each life, and `polled` records an answer of
-    that; `beside` are the other groups that it asks for.
+    that; `beside` are the other groups that it asks for, at last one that there is not.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class StandaloneConsumer:
             await member.close()
 
     async def _forget(self, member: GroupMember) -> None:
-        await self._change("forget", dict.fromkeys(self._partitions), member.delete_group)
+        beside = self._beside[-1:] if self._starts % 2 else ()
+        await self._change("forget", dict.fromkeys(self._partitions), lambda: member.delete_group(beside))
 
     async def _live(self, consumer: Consumer, until_s: float) -> None:
         committed = await self._start()

@@ -58,7 +58,10 @@ empty-group-unrecorded    that a group has no members any more is in its log
 member-id-repeated        a new member gets an id that nobody had before
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
                           the state of the group has for their sender: its member id, instance id and generation
-group-described-otherwise DescribeGroups tells the state of the group and its members
+group-described-otherwise DescribeGroups tells the state of the group, its members, and what these were given
+groups-listed-otherwise   ListGroups tells the groups in the states that it asks for, and no others
+leave-answered-otherwise  LeaveGroup is answered for each of its members as that was judged
+left-member-kept          … and who has left is no member any more
 answer-missing            a JoinGroup or a SyncGroup is answered once the group does not let its sender wait for that
 member-removed            a member goes when it has left, when another one of its instance takes its place, at the end
                           of its session, or when a rebalance has waited for it for the longest rebalance timeout

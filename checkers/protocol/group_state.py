@@ -61,7 +61,7 @@ class HeldGroup:
     pending: set[str] = field(default_factory=set)
     """Member ids that clients were given to join with."""
     left: set[str] = field(default_factory=set)
-    """Members whose LeaveGroup was accepted."""
+    """Members whose LeaveGroup was accepted; nobody joins with their ids again."""
     overdue_ms: int = 0
     """Time in which the coordinator could have ended a rebalance that has lasted too long."""
     recorded: int = 0
@@ -97,6 +97,8 @@ class Coordinator:
     """Below its high watermark; None where its log is not known."""
     uncommitted: list[tuple[int, list[list[Any]]]] = field(default_factory=list)
     """(end, changes) of the records above it."""
+    leaves: list[list[Any]] = field(default_factory=list)
+    """[Member id, instance id, error] of each member that it has judged for the LeaveGroup that it carries out."""
     metadata_end: int = 0
     """Of the metadata that it has applied: topics that were deleted before are forgotten."""
     owed: set[tuple[str, str]] = field(default_factory=set)

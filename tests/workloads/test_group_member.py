@@ -55,6 +55,21 @@ def test_the_offsets_of_a_group_are_told_in_every_way_of_asking() -> None:
     with_members(scenario)
 
 
+def test_an_administrator_sees_members_and_removes_several_at_once() -> None:
+    async def scenario(member: NewMember) -> None:
+        dynamic, static, administrator = member("dynamic", None), member("static", "i"), member("administrator", None)
+        await asyncio.gather(dynamic.join(), static.join())
+        members = await administrator.describe(beside=("a", "z"))
+        assert sorted(instance or "" for _, instance in members) == ["", "i"]
+        await administrator.list_groups(("Stable",))
+        await administrator.remove([("nobody", None), *members])
+        assert await administrator.describe() == []
+        assert (await commit(dynamic, 1)).error == (await commit(static, 1)).error == "UNKNOWN_MEMBER_ID"
+        assert await administrator.delete_group(beside=("nobody",)) == ChangeResult("ok")
+
+    with_members(scenario)
+
+
 def test_a_static_member_takes_the_place_of_the_one_before_it_and_fences_it() -> None:
     async def scenario(member: NewMember) -> None:
         first, second = member("first", "i"), member("second", "i")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 
@@ -18,6 +19,7 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker.apis.groups import GroupCoordinator
+from images.broker.groups.group import GroupStep
 from images.broker.runtime.server import Request
 from workloads.clients.assignments import (
     UnreadableAssignment,
@@ -174,7 +176,7 @@ def test_awkward_members_take_the_paths_that_others_leave_out(tmp_path: Path) ->
     assert outcome.validity is Validity.VALID, outcome.verdicts
     answers = _answers(outcome)
     assert {("heartbeat", "illegal_generation", False), ("sync", "illegal_generation", False)} <= answers
-    assert {("leave", "none", False), ("leave", "none", True)} <= answers
+    assert {("leave", "none", False), ("leave", "none", True), ("leave", "unknown_member_id", False)} <= answers
     assert run_in_simulation(parse(AWKWARD)).digest == outcome.digest
 
 
@@ -197,6 +199,12 @@ def test_offsets_of_another_group_in_the_same_answer_are_found(monkeypatch: pyte
     outcome = run_in_simulation(parse({**SPEC, "time_limit": "10s", **settings}))
     kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
     assert kinds & {"uncommitted-start", "committed-otherwise", "committed-offset-lost"}
+
+
+def test_a_member_that_stays_although_it_was_removed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("images.broker.apis.groups.leave", lambda group, *_: (GroupStep(group), ErrorCode.none))
+    outcome = run_in_simulation(parse({**AWKWARD, "time_limit": "10s"}))
+    assert "left-member-kept" in {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
 
 
 def test_a_member_that_the_group_forgot_commits_nothing_to_an_empty_group() -> None:

@@ -27,6 +27,7 @@ from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestProtocol
 from kio.schema.leave_group.v5.request import LeaveGroupRequest, MemberIdentity
+from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.offset_commit.v9.request import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -70,6 +71,9 @@ _NOT_DELETED: Final = frozenset(
     (ErrorCode.group_id_not_found, ErrorCode.non_empty_group, ErrorCode.coordinator_load_in_progress)
 )
 """Errors of a deletion that certainly was not carried out."""
+
+Leaving = tuple[str, str | None]
+"""The member id and the instance id of a member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,21 +213,23 @@ class GroupMember:
         errors = [part.error_code for topic in response.topics for part in topic.partitions]
         return self._changed(errors, _NOT_COMMITTED, _OF_ITS_GENERATION if late_generation is not None else ())
 
-    async def delete_group(self) -> ChangeResult:
-        """Delete the group, with its offsets, asked once. It must have no members."""
-        request = DeleteGroupsRequest(groups_names=(self.group,))
+    async def delete_group(self, beside: Sequence[str] = ()) -> ChangeResult:
+        """Delete the group, with its offsets, asked once. It must have no members. The request names the groups
+        `beside` before it; nothing is learnt of these."""
+        request = DeleteGroupsRequest(groups_names=(*beside, self.group))
         try:
             response = await self._call(_COORDINATOR, request, self.client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
             return self._unanswered(lost)
-        return self._changed([result.error_code for result in response.results], _NOT_DELETED)
+        own = [result.error_code for result in response.results if result.group_id == self.group]
+        return self._changed(own, _NOT_DELETED)
 
     async def leave(self, *, removed: bool = False) -> None:
         """Tell the group, once, that this member is gone. A static member may come back, and does not say so, unless it
         is `removed`: an administrator names its instance."""
         await self._stop_heartbeats()
         if self._id and (removed or self.instance_id is None):
-            await self._leave("" if removed else self._id, self.instance_id)
+            await self._leave(("" if removed else self._id, self.instance_id))
             self._id = ""
 
     async def abandon(self, *, leave: bool) -> None:
@@ -234,7 +240,7 @@ class GroupMember:
         answer = await self._ask(_COORDINATOR, self._join_request())
         if answer is not None and answer.error_code is ErrorCode.member_id_required and leave:
             for _ in range(2):  # as one whose first answer was lost
-                await self._leave(answer.member_id, None)
+                await self._leave((answer.member_id, None))
 
     async def ask_late(self, generation: int) -> None:
         """Send what was on its way when the group began another generation: a Heartbeat and a SyncGroup. Nothing is
@@ -263,14 +269,31 @@ class GroupMember:
         """Prefer the protocol from the next join on that came last until now."""
         self._protocols = self._protocols[::-1]
 
-    async def describe(self) -> None:
-        """Ask for the state of the group, as an administrator does who looks at it."""
-        request = DescribeGroupsRequest(groups=(self.group,), include_authorized_operations=False)
-        await self._ask(_COORDINATOR, request)
+    async def describe(self, beside: Sequence[str] = ()) -> list[Leaving]:
+        """The members of the group, as an administrator sees them who looks at it, and at the groups `beside`; none
+        when that was not answered."""
+        names = sorted((self.group, *beside))
+        request = DescribeGroupsRequest(groups=tuple(names), include_authorized_operations=False)
+        answer = await self._ask(_COORDINATOR, request)
+        groups = [] if answer is None else [group for group in answer.groups if group.group_id == self.group]
+        return [(member.member_id, member.group_instance_id) for group in groups for member in group.members]
 
-    async def _leave(self, member_id: str, instance_id: str | None) -> None:
-        identity = MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason=None)
-        await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self.group, members=(identity,)))
+    async def list_groups(self, states: tuple[str, ...]) -> None:
+        """Ask the coordinator for all its groups in these states, in any without one."""
+        await self._ask(_COORDINATOR, ListGroupsRequest(states_filter=states, types_filter=()))
+
+    async def remove(self, members: Iterable[Leaving]) -> None:
+        """Remove members of the group, as an administrator, in one request: static ones by their instance."""
+        await self._leave(
+            *(("" if instance_id is not None else member_id, instance_id) for member_id, instance_id in members)
+        )
+
+    async def _leave(self, *members: Leaving) -> None:
+        identities = tuple(
+            MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason=None)
+            for member_id, instance_id in members
+        )
+        await self._ask(_COORDINATOR, LeaveGroupRequest(group_id=self.group, members=identities))
 
     async def close(self) -> None:
         """Stop without a word. May be called twice."""

@@ -35,6 +35,7 @@ _FENCED, _ILLEGAL = "fenced_instance_id", "illegal_generation"
 _NON_EMPTY, _NOT_FOUND = "non_empty_group", "group_id_not_found"
 _OF_CONTENT: Final = frozenset({"inconsistent_group_protocol", "invalid_session_timeout"})
 """Errors of what a member wants, which the trace does not have."""
+_DEAD: Final = "Dead"
 _ANYTHING: Final = frozenset({_NONE, _WAITS})
 _NEW_MEMBER: Final = _ANYTHING | {"member_id_required"}
 
@@ -66,6 +67,8 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
             f"{event.at}",
             f"as the group was ({_described(group)}) it had to be {' or '.join(sorted(wanted))}",
         )
+    if api == "leave":
+        coordinator.leaves.append([detail["member"], detail["instance"], error])
     _check_new_id(partition, event, detail)
     _learn(partition, group, detail)
 
@@ -114,17 +117,88 @@ def _check_open(partition: PartitionState, event: TraceRow, group: HeldGroup, de
 
 
 def _check_description(partition: PartitionState, event: TraceRow, group: HeldGroup, detail: Mapping[str, Any]) -> None:
-    """DescribeGroups tells the state of the group, and all members; one that has none may not exist."""
-    told = dict(detail["told"])
+    """DescribeGroups tells the state of the group, and all members, with their partitions once these are given out; a
+    group that never had a member may not exist."""
+    told, state, error = dict(detail["told"]), detail["state"], detail["error"]
     wanted = {member_id: member.identity.instance for member_id, member in group.members.items()}
-    if told != wanted or (wanted and (detail["state"], detail["error"]) != (group.state, _NONE)):
+    exists = (state, error) == (group.state, _NONE)
+    unknown = state == _DEAD and error in (_NONE, _NOT_FOUND) and not wanted and group.generation == 0
+    if told != wanted or not (exists or unknown):
         partition.report(
             event,
             "group-described-otherwise",
             event.log_end,
-            f"{event.node} described the group {detail['group']} {event.at} as {detail['state']} with {told}: "
-            f"{detail['error']}",
+            f"{event.node} described the group {detail['group']} {event.at} as {state} with {told}: {error}",
             f"it was {_described(group)}",
+        )
+    for member, given in detail.get("assignments", {}).items():
+        assigned = _assigned_to(partition, str(detail["group"]), group.generation, member)
+        if group.state == STABLE and assigned is not None and given not in assigned:
+            partition.report(
+                event,
+                "group-described-otherwise",
+                event.log_end,
+                f"{event.node} described {member} of the group {detail['group']} {event.at} with the assignment "
+                f"{given or 'of nothing'}",
+                f"in generation {group.generation} it was given {' or '.join(sorted(assigned)) or 'nothing'}",
+            )
+
+
+def _leave_answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The answer to LeaveGroup has each member that it names, with the error that it was judged with, and who was let
+    go is no member any more."""
+    coordinator = partition.groups.serving(event.node)
+    if coordinator is None:
+        return
+    detail = event.details()
+    judged, coordinator.leaves = coordinator.leaves, []
+    if detail["told"] != judged or [one[:2] for one in judged] != detail["asked"]:
+        partition.report(
+            event,
+            "leave-answered-otherwise",
+            event.log_end,
+            f"{event.node} was asked to remove {detail['asked']} from the group {detail['group']}, and answered "
+            f"{detail['told']} {event.at}",
+            f"it had judged {judged}",
+        )
+    _check_left(partition, event, coordinator.groups.get(str(detail["group"]), HeldGroup()))
+
+
+def _check_left(partition: PartitionState, event: TraceRow, group: HeldGroup) -> None:
+    """Who has left is no member any more."""
+    stayed = sorted(group.left & group.members.keys())
+    if stayed:
+        group.left -= set(stayed)
+        partition.report(
+            event,
+            "left-member-kept",
+            event.log_end,
+            f"{event.node} has {', '.join(stayed)} in the group {event.details()['group']} {event.at}",
+            f"it had let them leave: {_described(group)}",
+        )
+
+
+def _groups_listed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """ListGroups tells every group in one of the states that it asks for, and no other; one that never had a member may
+    not exist."""
+    coordinator = partition.groups.serving(event.node)
+    if coordinator is None:
+        return
+    detail = event.details()
+    asked, told = detail["asked"], detail["told"]
+    held = {
+        name: group.state for name, group in coordinator.groups.items() if not asked or group.state.lower() in asked
+    }
+    known = {name for name in held if coordinator.groups[name].generation or coordinator.groups[name].members}
+    wanted = {name: state for name, state in held.items() if name in known or name in told}
+    if told != wanted:
+        partition.report(
+            event,
+            "groups-listed-otherwise",
+            event.log_end,
+            f"{event.node} listed its groups {'in ' + ', '.join(asked) if asked else 'in any state'} {event.at} as "
+            f"{dict(sorted(told.items()))}",
+            f"they were {dict(sorted(wanted.items()))}",
         )
 
 
@@ -256,7 +330,7 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
     _check_recorded(partition, event, name, coordinator.groups.get(name, HeldGroup()))
     before = coordinator.groups.get(name, HeldGroup())
     after = HeldGroup(str(detail["state"]), int(detail["generation"]), bool(detail["storing"]))
-    after.pending, after.recorded = before.pending, before.recorded
+    after.pending, after.left, after.recorded = before.pending, before.left, before.recorded
     for member_id, wait in detail["members"].items():
         known = before.members.get(member_id)
         identity = partition.groups.identities.get(member_id, Identity(None, 0, 0))
@@ -269,6 +343,7 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
         after.since_ms, after.longest_ms = at_ms, after.longest_timeout_ms()
     _check_removed(partition, event, before, after, at_ms)
     _check_joined(partition, event, before, after)
+    _check_left(partition, event, after)
     coordinator.groups[name] = after
 
 
@@ -361,16 +436,9 @@ def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettin
 def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A member gets what the leader of its generation gave to it, or to the member of its instance."""
     detail = event.details()
-    groups = partition.groups
-    assigned = groups.assigned.get((str(detail["group"]), int(detail["generation"])))
-    if assigned is None:
-        return
     for member, given in detail["members"].items():
-        instance = groups.identities[member].instance if member in groups.identities else None
-        known = {one: groups.identities[one].instance for one in assigned if one in groups.identities}
-        same = [one for one, other in known.items() if instance is not None and other == instance]
-        wanted = {assigned[one] for one in ([member] if member in assigned else same)} or {""}
-        if given not in wanted:
+        wanted = _assigned_to(partition, str(detail["group"]), int(detail["generation"]), member)
+        if wanted is not None and given not in wanted:
             partition.report(
                 event,
                 "assignment-told-otherwise",
@@ -381,8 +449,22 @@ def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSetting
             )
 
 
+def _assigned_to(partition: PartitionState, name: str, generation: int, member: str) -> set[str] | None:
+    """What the leader of the generation gave to a member, or to one of its instance; None where that is not known."""
+    groups = partition.groups
+    assigned = groups.assigned.get((name, generation))
+    if assigned is None:
+        return None
+    instance = groups.identities[member].instance if member in groups.identities else None
+    known = {one: groups.identities[one].instance for one in assigned if one in groups.identities}
+    same = [one for one, other in known.items() if instance is not None and other == instance]
+    return {assigned[one] for one in ([member] if member in assigned else same)} or {""}
+
+
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "group_request": _group_request,
+    "leave_answered": _leave_answered,
+    "groups_listed": _groups_listed,
     "group_changed": _group_changed,
     "generation_begun": _generation_begun,
     "assignment_told": _assignment_told,

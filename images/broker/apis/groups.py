@@ -49,7 +49,7 @@ from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, TopicPartition, partition_for, storable
 from images.broker.groups.shard import Shard
-from images.broker.groups.trace_details import join_told, said_by
+from images.broker.groups.trace_details import described, join_told, leave_told, said_by
 from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.ports import NodePorts
@@ -254,20 +254,19 @@ class GroupCoordinator:
         """Remove members from their group."""
         body = request.body
         shard, error = self._find(body.group_id)
+        if shard is None:
+            return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=())
         answers = []
-        for member in body.members if shard is not None else ():
-            group = shard.groups.get(body.group_id) if shard is not None else None
-            member_error = ErrorCode.unknown_member_id
-            if shard is not None and group is not None:
-                step, member_error = leave(group, member.member_id, member.group_instance_id, shard.now_ms())
-                leaving = {"member": member.member_id, "instance": member.group_instance_id}
-                shard.judged(body.group_id, "leave", member_error, leaving)
+        for member in body.members:
+            group, member_id, instance_id = shard.groups.get(body.group_id), member.member_id, member.group_instance_id
+            step, member_error = None, ErrorCode.unknown_member_id
+            if group is not None:
+                step, member_error = leave(group, member_id, instance_id, shard.now_ms())
+            shard.judged(body.group_id, "leave", member_error, {"member": member_id, "instance": instance_id})
+            if step is not None:
                 shard.apply(body.group_id, step)
-            answers.append(
-                MemberResponse(
-                    member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=member_error
-                )
-            )
+            answers.append(MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=member_error))
+        shard.trace_now("leave_answered", body.group_id, leave_told(body.members, answers))
         return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=tuple(answers))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -335,18 +334,22 @@ class GroupCoordinator:
         """The groups this broker coordinates."""
         states = tuple(state.lower() for state in request.body.states_filter)
         types = tuple(kind.lower() for kind in request.body.types_filter)
+        listed: list[ListedGroup] = []
+        for shard in (shard for shard in self._shards.values() if shard.loaded):
+            of_shard = [
+                ListedGroup(
+                    group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=_CLASSIC
+                )
+                for group in shard.groups.values()
+                if (not states or group.state.lower() in states) and (not types or _CLASSIC in types)
+            ]
+            if not types or _CLASSIC in types:
+                told = {group.group_id: str(group.group_state) for group in of_shard}
+                shard.trace_now("groups_listed", "", {"asked": list(states), "told": told})
+            listed += of_shard
         loading = any(not shard.loaded for shard in self._shards.values())
-        groups = tuple(
-            ListedGroup(
-                group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=_CLASSIC
-            )
-            for shard in self._shards.values()
-            if shard.loaded
-            for group in shard.groups.values()
-            if (not states or group.state.lower() in states) and (not types or _CLASSIC in types)
-        )
         error = ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
-        return ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=groups)
+        return ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=tuple(listed))
 
     async def describe_groups(self, request: Request[DescribeGroupsRequest]) -> DescribeGroupsResponse:
         """Members, state and protocol of groups."""
@@ -359,9 +362,7 @@ class GroupCoordinator:
                 error, message = ErrorCode.group_id_not_found, f"group {name} not found"
             description = described_group(name, group, error, message)
             if shard is not None:
-                told = [[member.member_id, member.group_instance_id] for member in description.members]
-                facts = {"member": "", "instance": None, "state": str(description.group_state), "told": told}
-                shard.judged(name, "describe", error, facts)
+                shard.judged(name, "describe", error, described(description))
             descriptions.append(description)
         return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
 

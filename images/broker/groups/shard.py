@@ -155,7 +155,7 @@ class Shard:
         self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
         self.loaded = True
         for name, group in self.groups.items():
-            self._trace_now("group_loaded", name, {"state": str(group.state), "at_ms": now_ms, **record_of(group)})
+            self.trace_now("group_loaded", name, {"state": str(group.state), "at_ms": now_ms, **record_of(group)})
         replica.traced(
             "coordinator_loaded",
             replica.log.start,
@@ -202,7 +202,7 @@ class Shard:
         self._trace_group(before, step.group)
         told = generation_told(step.group, step.decisions)
         if step.group.state is GroupState.COMPLETING and told:
-            self._trace_now("generation_begun", name, told)
+            self.trace_now("generation_begun", name, told)
         for decision in step.decisions:
             if isinstance(decision, StoreGroup | StoreReplacement):
                 self._store(name, decision)
@@ -218,9 +218,9 @@ class Shard:
         """Trace a group that waits for something else than before."""
         detail = waiting_for(group)
         if before is None or waiting_for(before) != detail:
-            self._trace_now("group_changed", group.id, {**detail, "held": self._held(group.id), "at_ms": self.now_ms()})
+            self.trace_now("group_changed", group.id, {**detail, "held": self._held(group.id), "at_ms": self.now_ms()})
 
-    def _trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
+    def trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
         """Trace an event of a group that has no record of its own."""
         end = self._replica.state.log_end
         self._replica.traced(kind, end, end, {"group": name, **detail})
@@ -230,7 +230,7 @@ class Shard:
         verdict = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
         waiting = [(key, "join") for key in self._joining] + [(key, "sync") for key in self._syncing]
         unanswered = [[member, what] for (group, member), what in waiting if group == name]
-        self._trace_now("group_request", name, {**verdict, **facts, "open": unanswered})
+        self.trace_now("group_request", name, {**verdict, **facts, "open": unanswered})
 
     def _trace_storing(self, record: Group, append_result: AppendResult) -> None:
         detail = {"group": record.id, **record_of(record), "error": append_result.error.name}
@@ -264,7 +264,7 @@ class Shard:
             answer = await waiting
         if answer.error is ErrorCode.none:
             told = {"generation": step.group.generation, "members": {answer.member_id: answer.assignment.hex()}}
-            self._trace_now("assignment_told", name, told)
+            self.trace_now("assignment_told", name, told)
         return answer
 
     def _register_waiter(
@@ -291,7 +291,7 @@ class Shard:
         """Append the group as it is now, and report the outcome to the state machine."""
         group = self.groups[name]
         assigned = {member.id: member.assignment.hex() for member in group.members}
-        self._trace_now(
+        self.trace_now(
             "group_assigned", name, {"generation": store.generation, "leader": group.leader, "members": assigned}
         )
         append_result = self._append((encode_group(group, self.record_ms()),))
@@ -395,7 +395,7 @@ class Shard:
         self._apply_committed_offsets()
         offsets = dict(self._offsets.get(name, {}))
         told = {"offsets": offsets_by_name(offsets), "read": read, "confirmed": list(confirmed)}
-        self._trace_now("offsets_told", name, told)
+        self.trace_now("offsets_told", name, told)
         return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:

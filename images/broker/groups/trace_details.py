@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -60,6 +61,25 @@ def generation_told(group: Group, decisions: Iterable[Decision]) -> dict[str, ob
 def join_told(answer: JoinAnswer) -> list[object]:
     """The generation, the leader and the members that the answer to a join gives."""
     return [answer.generation, answer.leader, [member_id for member_id, _, _ in answer.members]]
+
+
+def leave_told(asked: Iterable[Any], answers: Iterable[Any]) -> dict[str, object]:
+    """The members that are to leave, and those that the answer has, with the error of each."""
+    return {
+        "asked": [[member.member_id, member.group_instance_id] for member in asked],
+        "told": [[member.member_id, member.group_instance_id, member.error_code.name] for member in answers],
+    }
+
+
+def described(description: Any) -> dict[str, object]:
+    """What the answer to DescribeGroups tells of a group."""
+    return {
+        "member": "",
+        "instance": None,
+        "state": str(description.group_state),
+        "told": [[member.member_id, member.group_instance_id] for member in description.members],
+        "assignments": {member.member_id: member.member_assignment.hex() for member in description.members},
+    }
 
 
 def said_by(caller: Caller) -> dict[str, object]:
