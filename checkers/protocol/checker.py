@@ -33,7 +33,8 @@ latest-unconfirmed        a leader answers with the latest offset once every mem
 read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
                           connection and in its leader epoch
 offset-misstated          it answers from its own log: with its start for the earliest offset, for a time with the first
-                          record that is not older, below its high watermark, and with the leader epoch of that
+                          record that is not older, for the largest timestamp with the first record that has it, below
+                          its high watermark, and with the leader epoch and the timestamp of that
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of

@@ -5,9 +5,10 @@ while no later leader can have acknowledged more, and DeleteRecords, so that no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.batches import UNKNOWN, ReplicaBatch
 from checkers.protocol.state import (
     ClusterState,
     PartitionDecision,
@@ -19,7 +20,8 @@ from checkers.protocol.state import (
 )
 from checkers.tables import TraceRow
 
-_EARLIEST = -2
+_EARLIEST, _MAX_TIMESTAMP = -2, -3
+_SPECIAL: Final[Mapping[int, str]] = {_EARLIEST: "its earliest offset", _MAX_TIMESTAMP: "the newest record"}
 """The time by which ListOffsets asks for the earliest offset."""
 
 
@@ -190,19 +192,19 @@ def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str,
 
 def _offset_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader answers for the earliest offset where its log starts; for a time with the first record of a batch that
-    is not older, if that is below its high watermark, and else with none."""
+    is not older, and for the largest timestamp with the first one that has it, if that is below its high watermark, and
+    else with none."""
     start = partition.log_starts.get(event.node, 0)
     possible = dict.fromkeys((start, partition.unwritten_log_starts.get(event.node, start)))
     contradictions = [_contradiction(partition, event, each) for each in possible]
     if None in contradictions:
         return
     detail = event.details()
-    what = (
-        "its earliest offset"
-        if detail["asked"] == _EARLIEST
-        else f"the first offset not older than {detail['asked']} ms"
+    what = _SPECIAL.get(detail["asked"], f"the first offset not older than {detail['asked']} ms")
+    told = (
+        f"{event.node} answered that {what} is {event.offset}, of leader epoch {detail['epoch']} and "
+        f"{detail['timestamp']} ms, {event.at}"
     )
-    told = f"{event.node} answered that {what} is {event.offset}, of leader epoch {detail['epoch']}, {event.at}"
     partition.report(event, "offset-misstated", event.offset, told, f"{contradictions[0]}; its log starts at {start}")
 
 
@@ -212,27 +214,48 @@ def _contradiction(partition: PartitionState, event: TraceRow, start: int) -> st
     asked, log = detail["asked"], partition.log(event.node)
     if asked == _EARLIEST:
         expected, rightly = f"its log starts at {start}", event.offset == start
-    elif asked >= 0:
+    else:
         batches = partition.batches_of(event.node).from_offset(start)
         if batches is None:
             return None
-        not_older = [batch for batch in batches if batch.timestamp_ms >= asked]
-        # Of the batch in which a log starts the records below it may be the only ones that are not older.
-        possible = not_older[: 1 + bool(not_older and not_older[0].base < start)]
+        possible = _newest(batches, start) if asked == _MAX_TIMESTAMP else _not_older(batches, start, asked)
         readable = [batch for batch in possible if batch.base < event.high_watermark]
         rightly = (
-            any(max(start, batch.base) <= event.offset < batch.end for batch in readable)
+            any(_is_of(event, batch, start, asked) for batch in readable)
             if event.offset >= 0
             else possible != readable or not possible or possible[0].base < start
         )
         places = " or ".join(f"from {batch.base} to {batch.end - 1}" for batch in possible) or "in no batch"
-        expected = f"its first record that is not older stands {places}, its high watermark is {event.high_watermark}"
-    else:
-        return None
+        expected = f"that record stands {places}, its high watermark is {event.high_watermark}"
     where = detail["epoch"]
     if rightly and start <= event.offset < len(log) and UNKNOWN not in (log[event.offset], where):
         expected, rightly = f"the record there is of epoch {log[event.offset]}", where == log[event.offset]
     return None if rightly else expected
+
+
+def _not_older(batches: Sequence[ReplicaBatch], start: int, asked_ms: int) -> list[ReplicaBatch]:
+    """The batches with the first record from `start` on that is not older: of the batch in which a log starts the
+    records below it may be the only ones."""
+    not_older = [batch for batch in batches if batch.timestamp_ms >= asked_ms]
+    return not_older[: 1 + bool(not_older and not_older[0].base < start)]
+
+
+def _newest(batches: Sequence[ReplicaBatch], start: int) -> list[ReplicaBatch]:
+    """The batches with the first record from `start` on that has the largest timestamp: likewise."""
+    cut = [batch for batch in batches if batch.base < start]
+    whole = [batch for batch in batches if batch.base >= start]
+    newest = max(whole, key=lambda batch: batch.timestamp_ms, default=None)
+    if newest is None:
+        return cut
+    return [*(batch for batch in cut if batch.timestamp_ms >= newest.timestamp_ms), newest]
+
+
+def _is_of(event: TraceRow, batch: ReplicaBatch, start: int, asked: int) -> bool:
+    """Whether the answer is of a record of this batch; of the one with the largest timestamp, if it has that."""
+    told_ms, most_ms = event.details()["timestamp"], batch.timestamp_ms
+    newest = asked == _MAX_TIMESTAMP and batch.base >= start
+    timely = told_ms == most_ms if newest else asked <= told_ms <= most_ms
+    return timely and max(start, batch.base) <= event.offset < batch.end
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {

@@ -24,6 +24,7 @@ from workloads.clients.positions import UNKNOWN_OFFSET, FetchPosition, Truncatio
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+MAX_TIMESTAMP: Final = -3
 _CONSUMER: Final = -1
 _NO_LEADER: Final = "no leader"
 _SOMETHING_ELSE: Final = "an answer about something else"
@@ -62,7 +63,8 @@ class ValidationResult:
 
 
 async def list_offset(client: Client, topic: str, partition: int, timestamp: int) -> OffsetAnswer:
-    """The first offset at or after `timestamp` (ms), or EARLIEST or LATEST."""
+    """The first offset at or after `timestamp` (ms), or EARLIEST, LATEST, or with MAX_TIMESTAMP that of the newest
+    record."""
     leader = await _find_leader(client, topic, partition)
     return (
         OffsetAnswer(error=_NO_LEADER) if leader is None else await _list(client, topic, partition, leader, timestamp)

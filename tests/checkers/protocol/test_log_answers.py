@@ -9,7 +9,7 @@ from checkers.evidence import CheckSettings
 from tests.checkers.protocol.test_protocol_replicas import BORN, NODES, Event, kinds, log_start
 from tests.checkers.small_evidence import event
 
-EARLIEST = -2
+EARLIEST, NEWEST = -2, -3
 SETTINGS = CheckSettings(retention_bytes=100, retention_ms=1_000)
 
 
@@ -20,6 +20,16 @@ def stamped(at: int, timestamp_ms: int, epoch: int = 1, node: str = "b1") -> Eve
 
 def told(asked: int, offset: int, epoch: int = 1, high_watermark: int = 6) -> Event:
     detail = {"asked": asked, "timestamp": asked, "epoch": epoch}
+    place = {"offset": offset, "log_end": 8, "high_watermark": high_watermark}
+    return event(5, "b1", "offset_told", detail, leader=1, leader_epoch=1, **place)
+
+
+def earlier(asked: int, offset: int) -> Event:
+    return told(asked, offset) | {"detail": f'{{"asked": {asked}, "timestamp": {asked - 1}, "epoch": 1}}'}
+
+
+def newest(offset: int, timestamp_ms: int, high_watermark: int = 6, epoch: int = 1) -> Event:
+    detail = {"asked": NEWEST, "timestamp": timestamp_ms, "epoch": epoch}
     place = {"offset": offset, "log_end": 8, "high_watermark": high_watermark}
     return event(5, "b1", "offset_told", detail, leader=1, leader_epoch=1, **place)
 
@@ -50,6 +60,10 @@ RIGHT = {
     "of the batch in which the log starts a record from there on": [*FROM_THREE, told(9_000, 3)],
     "none of that batch, if only those below are not older": [*FROM_THREE, told(9_000, -1, epoch=-1)],
     "the next batch in place of that one": [*FROM_THREE, told(5_000, 4)],
+    "the newest record": [*BATCHES, newest(2, 9_000)],
+    "no newest record where it is not committed": [*BATCHES, newest(-1, -1, high_watermark=2, epoch=-1)],
+    "the newest of the batch in which the log starts": [*FROM_THREE, newest(3, 9_000)],
+    "the newest one behind that batch": [*FROM_THREE, newest(6, 8_000, high_watermark=8)],
     "the start as the earliest offset": [*FROM_THREE, told(EARLIEST, 3)],
     "the start before, if its disk is too full for the new one": [*UNWRITTEN, told(EARLIEST, 0)],
     "a record below the new one then": [*UNWRITTEN, told(9_000, 2)],
@@ -63,6 +77,12 @@ WRONG = {
     "a batch that is older": ([*BATCHES, told(4_000, 0)], "offset-misstated"),
     "none, although there is one": ([*BATCHES, told(4_000, -1, epoch=-1)], "offset-misstated"),
     "an offset above the high watermark": ([*BATCHES, told(4_000, 2, high_watermark=2)], "offset-misstated"),
+    "another record than the newest": ([*BATCHES, newest(4, 5_000)], "offset-misstated"),
+    "the last record in place of the newest": ([*BATCHES, newest(6, 8_000, high_watermark=8)], "offset-misstated"),
+    "no newest record, although there is one": ([*BATCHES, newest(-1, -1, epoch=-1)], "offset-misstated"),
+    "the newest one above the high watermark": ([*BATCHES, newest(2, 9_000, high_watermark=2)], "offset-misstated"),
+    "the newest one with another timestamp": ([*BATCHES, newest(2, 9_001)], "offset-misstated"),
+    "a timestamp before the time asked for": ([*BATCHES, earlier(4_000, 2)], "offset-misstated"),
     "an offset below the start": ([*FROM_THREE, told(4_000, 2)], "offset-misstated"),
     "another leader epoch than that of the record": ([*BATCHES, told(4_000, 2, epoch=2)], "offset-misstated"),
     "the start before, once the new one is written": ([*FROM_THREE, told(EARLIEST, 0)], "offset-misstated"),
