@@ -157,8 +157,9 @@ class GroupsState:
     """By member id."""
     stored: dict[tuple[int, int], StoredChange] = field(default_factory=dict)
     """(base offset, leader epoch) → what was appended there."""
-    assigned: dict[tuple[str, int], Mapping[str, str]] = field(default_factory=dict)
-    """(Group, generation) → the assignments in the SyncGroup of its leader."""
+    assigned: dict[tuple[str, int], dict[int, Mapping[str, str]]] = field(default_factory=dict)
+    """(Group, generation) → the assignments in the SyncGroup of its leader, by leader epoch: after an unclean election
+    a generation may begin once more."""
     member_ids: set[str] = field(default_factory=set)
     """Those that coordinators gave to clients without one."""
     begun: dict[str, list[tuple[int, int]]] = field(default_factory=dict)

@@ -70,7 +70,7 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
     if api == "leave":
         coordinator.leaves.append([detail["member"], detail["instance"], error])
     _check_new_id(partition, event, detail)
-    _learn(partition, group, detail)
+    _learn(partition, event, group, detail)
 
 
 def _check_new_id(partition: PartitionState, event: TraceRow, detail: Mapping[str, Any]) -> None:
@@ -258,7 +258,7 @@ def _standing(group: HeldGroup, member: str, generation: int, instance: str | No
     return _NONE if generation == group.generation else _ILLEGAL
 
 
-def _learn(partition: PartitionState, group: HeldGroup, detail: Mapping[str, Any]) -> None:
+def _learn(partition: PartitionState, event: TraceRow, group: HeldGroup, detail: Mapping[str, Any]) -> None:
     """What follows from a request that is judged, before the group changes."""
     api, error, member = detail["api"], detail["error"], str(detail["member"])
     at_ms = int(detail["at_ms"])
@@ -278,7 +278,8 @@ def _learn(partition: PartitionState, group: HeldGroup, detail: Mapping[str, Any
         holder = group.holder(detail["instance"])
         group.left.add(holder if holder is not None else member)
     elif api == SYNC and error == _WAITS and detail["assigned"]:
-        partition.groups.assigned.setdefault((str(detail["group"]), group.generation), detail["assigned"])
+        by_epoch = partition.groups.assigned.setdefault((str(detail["group"]), group.generation), {})
+        by_epoch.setdefault(event.leader_epoch, detail["assigned"])
     if member in group.members and (error in _ANYTHING or (api == "heartbeat" and error == _REBALANCE)):
         group.members[member].contact_ms = at_ms
         group.members[member].overdue_ms = 0
@@ -452,13 +453,16 @@ def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSetting
 def _assigned_to(partition: PartitionState, name: str, generation: int, member: str) -> set[str] | None:
     """What the leader of the generation gave to a member, or to one of its instance; None where that is not known."""
     groups = partition.groups
-    assigned = groups.assigned.get((name, generation))
-    if assigned is None:
+    of_generation = groups.assigned.get((name, generation))
+    if of_generation is None:
         return None
     instance = groups.identities[member].instance if member in groups.identities else None
-    known = {one: groups.identities[one].instance for one in assigned if one in groups.identities}
-    same = [one for one, other in known.items() if instance is not None and other == instance]
-    return {assigned[one] for one in ([member] if member in assigned else same)} or {""}
+    given: set[str] = set()
+    for assigned in of_generation.values():
+        known = {one: groups.identities[one].instance for one in assigned if one in groups.identities}
+        same = [one for one, other in known.items() if instance is not None and other == instance]
+        given |= {assigned[one] for one in ([member] if member in assigned else same)} or {""}
+    return given
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {

@@ -199,6 +199,22 @@ def test_a_member_gets_what_the_leader_has_assigned_to_it(member: str, assignmen
     assert broken([*STABLE, assigned, told]) == ([] if kept else ["assignment-told-otherwise"])
 
 
+def test_after_an_unclean_election_a_generation_may_be_assigned_once_more() -> None:
+    again = [
+        leads(3, 0, 2),
+        loaded(3.1, 0, epoch=2),
+        joins(4, M, known=False) | {"leader_epoch": 2},
+        becomes(4, "PreparingRebalance", 0, m="join") | {"leader_epoch": 2},
+        becomes(4.1, "CompletingRebalance", m="") | {"leader_epoch": 2},
+        asks(4.2, "sync", "waits", assigned={M: "ef"}) | {"leader_epoch": 2},
+        becomes(4.2, "CompletingRebalance", storing=True, m="sync") | {"leader_epoch": 2},
+        becomes(4.3, "Stable", m="") | {"leader_epoch": 2},
+    ]
+    told = [of_group(4.4, "assignment_told", 0, 2, generation=1, members={M: given}) for given in ("ef", "12")]
+    before, after = (broken([*STABLE, *again, one]) for one in told)
+    assert ("assignment-told-otherwise" in before, "assignment-told-otherwise" in after) == (False, True)
+
+
 def test_a_group_that_was_deleted_begins_with_new_assignments() -> None:
     deleted = [asks(2, "leave", "none"), asks(2, "leave", "none", N), becomes(2, "Empty", 2)]
     deleted += [appended(1), stored(1, {}, 2, leader=None), appended(2), changes(2, ["g", None, None])]
