@@ -19,7 +19,7 @@ from workloads.history import SCHEMA
 S: Final = 1_000_000_000
 
 RUN: Final = {
-    "seed": 5,
+    "seed": 7,
     "time_limit": 20,
     "clients": {"time_readers": 2},
     "settings": {"segment.bytes": "1024"},
@@ -64,6 +64,11 @@ def test_an_answer_that_passes_over_a_record_is_found(monkeypatch: pytest.Monkey
 def test_an_answer_above_the_high_watermark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UNCOMMITTED_TOLD.function(), "__code__", UNCOMMITTED_TOLD.code())
     assert ("visibility", "read-above-high-watermark") in kinds(run())
+
+
+def test_another_record_than_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("images.broker.log.log.largest", lambda *_: 0)
+    assert ("protocol", "offset-misstated") in kinds(run())
 
 
 def append(offset: int, invoked_s: float, completed_s: float, outcome: str = "ok") -> dict[str, Any]:
