@@ -168,17 +168,30 @@ class AdminResult(NamedTuple):
     """Another node was asked, too, and did not answer: the request may still take effect, even a second time."""
 
 
+class ConfigOperation(StrEnum):
+    """A change of one key of a configuration."""
+
+    SET = "set"
+    DELETE = "delete"
+    """It has its default again."""
+    APPEND = "append"
+    SUBTRACT = "subtract"
+    REPLACE = "replace"
+    """It is set, and every other key has its default again."""
+
+
 @dataclass(slots=True)
 class AdminRequest:
     """A change of the metadata that the administrator asked for, once, and what it was told."""
 
     change: str
-    """`create`, `delete`, `configure`, `reassign`, `cancel` or `elect`."""
+    """`create`, `grow`, `delete`, `configure`, `reassign`, `cancel` or `elect`."""
     topic: str
     partition: int
     """-1 for all partitions of the topic."""
     wanted: Any
-    """Of a reassignment the ids of the replicas, of a configuration [key, value]; else None."""
+    """Of a reassignment the ids of the replicas, of a configuration [key, value, operation], of added partitions how
+    many there are to be; else None."""
     began_ns: int
     ended_ns: int | None = None
     """None until there is a result, and for ever where nobody waited for that."""
@@ -230,8 +243,11 @@ class ClusterAdmin(Protocol):
     async def create_topic(self, topic: str, replicas: int) -> AdminResult:
         """Create a topic of one partition with so many replicas."""
 
-    async def delete_topic(self, topic: str) -> AdminResult:
-        """Delete a topic."""
+    async def create_partitions(self, topic: str, count: int) -> AdminResult:
+        """Add partitions to a topic, so that it has so many."""
+
+    async def delete_topic(self, topic: str, *, by_id: bool = False) -> AdminResult:
+        """Delete a topic, named by the id which some broker tells, if one does."""
 
     async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
         """Append a batch of records to a partition; with acks -1 all in-sync replicas are to have it, with 1 its
@@ -244,7 +260,9 @@ class ClusterAdmin(Protocol):
         """Commit the offset of a partition for a group without members. Sent once, and to no coordinator where nobody
         has asked for one yet."""
 
-    async def configure(self, topic: str, name: str, value: str) -> AdminResult:
+    async def configure(
+        self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+    ) -> AdminResult:
         """Change one key of a topic's configuration."""
 
     async def move_controller(self) -> AdminResult:

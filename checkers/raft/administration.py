@@ -2,21 +2,25 @@
 
 The administrator of the faults records each change of the metadata that it asks for, with the times and the answer
 (`requests` of the run's recovery). Some changes in the trace are made upon such a request alone: a topic that faults
-create is created or deleted, `configured`, `reassignment`, `reassignment_cancelled`, `preferred_election`. Each of them
-belongs to a request:
+create is created, deleted or gets more partitions, `configured`, `reassignment`, `reassignment_cancelled`,
+`preferred_election`. Each of them belongs to a request:
 
 - one that was answered as done, and the change came between request and answer; such a request is carried out once;
 - or one in doubt: a broker that was asked did not answer, or could not pass it on for certain. It may be carried out at
   any time from its beginning on, and more than once.
 
 So a change without such a request was made by one that was refused, or was made twice. The reverse: a topic is created
-or deleted between a request and its answer `done`; the partition has the replicas or the leader that were asked for at
-some moment between them, the topic the configuration. Where a fault has struck any controller, one that does not know
-yet that it is deposed may answer by old metadata that nothing is to be changed; there they may have had it before.
+or deleted, or gets the partitions that were asked for, between a request and its answer `done`; the partition has the
+replicas or the leader that were asked for at some moment between them, the topic the configuration. Where a fault has
+struck any controller, one that does not know yet that it is deposed may answer by old metadata that nothing is to be
+changed; there they may have had it before.
 
 Example: a broker passes the creation of a topic on, the controller creates it, and its answer is lost. The broker may
 say that the request timed out. If it asks once more, it is told TOPIC_ALREADY_EXISTS, and the administrator with it,
 although nobody else has created the topic.
+
+Added partitions follow those that the topic has, and have as many replicas as its first. What becomes of a whole
+configuration is for `checkers.raft.configurations`.
 
 Blind spot: changes that a successor has found committed, of which nothing says why they were made.
 """
@@ -30,13 +34,14 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.raft.configurations import Configurations, altered, configuration_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 from workloads.columns import NEVER
 
 _DONE: Final = ""
 _UNANSWERED: Final = "UNANSWERED"
-_OF_TOPICS: Final = ("create", "delete")
+_OF_TOPICS: Final = ("create", "grow", "delete")
 _CHANGE_OF: Final = {
     "configured": "configure",
     "reassignment": "reassign",
@@ -78,6 +83,8 @@ class _MadeChange(NamedTuple):
     time_ns: int
     taken_over: bool
     described: str
+    then: int | None = None
+    """Of added partitions: how many the topic has then."""
 
 
 def administration_findings(
@@ -91,6 +98,8 @@ def administration_findings(
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     changes = list(_changes(events, side_topics))
     yield from _unasked(changes, requests)
+    yield from _added_otherwise(events, side_topics)
+    yield from configuration_findings(events, recovery["requests"], side_topics)
     up_to_date = not any(event.node in struck for event in events)
     yield from _undone(changes, requests, events, up_to_date)
 
@@ -107,17 +116,18 @@ def _request(recorded: Mapping[str, Any]) -> _AskedChange:
     )
 
 
-def _changes(events: Iterable[TraceRow], side_topics: Sequence[str]) -> Iterator[_MadeChange]:
+def _changes(events: Sequence[TraceRow], side_topics: Sequence[str]) -> Iterator[_MadeChange]:
     """The changes that are made upon requests alone, in the order in which they were traced; of two traces of one the
     first."""
     seen: set[tuple[_Place, int]] = set()
+    counts = _counts(events)
     for event in events:
         detail, topic = event.details(), event.topic.partition("#")[0]
         reason, side = detail.get("reason"), topic in side_topics
         if event.kind == "partition_deleted":
             place = _Place("delete", topic, -1) if side else None
         elif reason == "created":
-            place = _Place("create", topic, -1) if side else None
+            place = _Place("grow" if event.partition else "create", topic, -1) if side else None
         elif reason in _CHANGE_OF:
             change = _CHANGE_OF[reason]
             place = _Place(change, topic, -1 if change == "configure" else event.partition)
@@ -127,7 +137,18 @@ def _changes(events: Iterable[TraceRow], side_topics: Sequence[str]) -> Iterator
             continue
         seen.add((place, event.offset))
         described = f"{event.node} decided {event.at} on {_named(place)}, up to {event.offset} of the metadata"
-        yield _MadeChange(place, event.time_ns, bool(detail.get("taken_over")), described)
+        count = counts.get((event.topic, event.offset)) if place.change == "grow" else None
+        yield _MadeChange(place, event.time_ns, bool(detail.get("taken_over")), described, count)
+
+
+def _counts(events: Iterable[TraceRow]) -> dict[tuple[str, int], int]:
+    """How many partitions a topic has once those are there that are created up to an offset of the metadata."""
+    counts: dict[tuple[str, int], int] = {}
+    for event in events:
+        if event.kind == "partition_changed" and event.details().get("reason") == "created":
+            place = event.topic, event.offset
+            counts[place] = max(counts.get(place, 0), event.partition + 1)
+    return counts
 
 
 def _unasked(changes: Iterable[_MadeChange], requests: Sequence[_AskedChange]) -> Iterator[Finding]:
@@ -146,9 +167,32 @@ def _unasked(changes: Iterable[_MadeChange], requests: Sequence[_AskedChange]) -
             yield Finding("change-unasked", (change.described, *(told or [none])), time_ns=change.time_ns)
 
 
+def _added_otherwise(events: Iterable[TraceRow], side_topics: Sequence[str]) -> Iterator[Finding]:
+    created: dict[str, dict[int, TraceRow]] = {}
+    for event in events:
+        reason = event.details().get("reason") if event.kind == "partition_changed" else None
+        if reason == "created" and event.topic.partition("#")[0] in side_topics:
+            created.setdefault(event.topic, {}).setdefault(event.partition, event)
+    for topic, partitions in created.items():
+        first = partitions.get(0)
+        for number, event in sorted(partitions.items()):
+            did = f"{event.node} decided {event.at} to create {topic}-{number}, up to {event.offset} of the metadata"
+            if not all(below in partitions for below in range(1, number)):
+                line = f"of the topic there are {sorted(partitions)}"
+                yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
+            elif first is not None and _replicas(event) != _replicas(first):
+                line = f"it has {_replicas(event)} replicas, and the topic's first has {_replicas(first)}"
+                yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
+
+
+def _replicas(event: TraceRow) -> int:
+    return len(event.details().get("replicas") or ())
+
+
 def _undone(
     changes: Sequence[_MadeChange], requests: Iterable[_AskedChange], events: Sequence[TraceRow], up_to_date: bool
 ) -> Iterator[Finding]:
+    born = Configurations(events).born
     for request in requests:
         if request.outcome != _DONE:
             continue
@@ -157,6 +201,7 @@ def _undone(
                 change.place == request.place
                 and request.began_ns <= change.time_ns
                 and (change.time_ns <= request.ended_ns or change.taken_over)
+                and change.then in (None, request.wanted)
                 for change in changes
             )
         else:
@@ -164,7 +209,7 @@ def _undone(
             if up_to_date:
                 before = sum(event.time_ns < request.began_ns for event in states)
                 states = states[max(0, before - 1) :]
-            done = any(_holds(request, event.leader, event.details()) for event in states)
+            done = any(_holds(request, event, born) for event in states)
         if not done:
             line = "no controller had decided on that by then"
             yield Finding("answered-undone", (str(request), line), time_ns=request.ended_ns)
@@ -178,12 +223,13 @@ def _concerns(request: _AskedChange, event: TraceRow) -> bool:
     return event.kind == "partition_changed" and (event.topic, event.partition) == (topic, partition)
 
 
-def _holds(request: _AskedChange, leader: int, detail: Mapping[str, Any]) -> bool:
-    """Whether this state of the partition, or of the topic, is as a request wants it."""
-    change, replicas, removing = request.place.change, detail.get("replicas") or [], detail.get("removing") or ()
+def _holds(request: _AskedChange, event: TraceRow, born: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether this state of the partition, or of the topic, is as a request wants it. Topics were `born` with these
+    configurations."""
+    change, leader, detail = request.place.change, event.leader, event.details()
+    replicas, removing = detail.get("replicas") or [], detail.get("removing") or ()
     if change == "configure":
-        key, value = request.wanted
-        return bool(detail["config"].get(key) == value)
+        return altered(detail["config"], request.wanted, born[detail["id"]]) == detail["config"]
     if change == "elect":
         return bool(replicas[:1] == [leader])
     if change == "cancel":

@@ -41,8 +41,7 @@ elected-without-majority    a controller leads by the votes of a majority of the
 follows-another-leader      a controller follows whom the votes of an epoch have made its leader
 led-without-quorum          a leader resigns once the majority that elected the next one fetches from it no more
 metadata-loaded-otherwise   a snapshot that a broker loads, and the metadata with which a controller takes charge, have
-                            what the changes up to there add up to: partitions, brokers, producer ids,
-                            the ids of topics and their configurations
+                            what the changes up to there add up to: partitions, topics, brokers, producer ids
 metadata-applied-otherwise  what a broker applies has as many partitions, the sums of epochs and the active brokers that
                             these changes add up to; and no broker goes back to older metadata
 metadata-misstated          what a broker tells clients of topics, leaders, ISR, brokers and coordinators is what it has
@@ -63,6 +62,8 @@ fenced-in-session           a broker is fenced as silent once a session has pass
 change-unasked              a change that is made upon an administrator's request alone belongs to one that was answered
                             as done, and is made once, or to one whose answer was lost
 answered-undone             what is answered as done to an administrator has been decided
+partitions-added-otherwise  partitions that are added to a topic follow those that it has, with as many replicas
+configured-otherwise        a topic's configuration changes as was asked, no other key (`checkers.raft.configurations`)
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: from the beginning of such a fault against a controller on, a violation is `unknown`.
@@ -467,9 +468,8 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.findings += leadership_findings(evidence.trace, wrong_clocks, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
-        raft.findings += administration_findings(
-            evidence.trace, evidence.recovery, evidence.settings.side_topics, struck
-        )
+        side_topics = evidence.settings.side_topics
+        raft.findings += administration_findings(evidence.trace, evidence.recovery, side_topics, struck)
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from kio.schema.alter_configs.v2 import request as replacing
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
+from kio.schema.create_partitions.v3 import request as growing
 from kio.schema.create_topics.v7 import request as creating
 from kio.schema.delete_records.v2 import request as deleting
 from kio.schema.delete_records.v2 import response as deleted
@@ -36,7 +38,15 @@ from harness.cluster.layout import Layout
 from images.wire.batch import build
 from images.wire.connection import Connection, ConnectionLost
 from images.wire.negotiation import NegotiatedConnection, UnsupportedVersion
-from nemesis.ports import DONE, UNANSWERED, AdminRequest, AdminResult, ClusterView, PartitionView
+from nemesis.ports import (
+    DONE,
+    UNANSWERED,
+    AdminRequest,
+    AdminResult,
+    ClusterView,
+    ConfigOperation,
+    PartitionView,
+)
 from workloads.clients.native import Client
 
 ANSWER_LIMIT_S = 1.0
@@ -48,7 +58,9 @@ _DESCRIBE_QUORUM: Final = describing_quorum.DescribeQuorumRequest(
         ),
     )
 )
-_TOPIC, _SET, _PREFERRED = 2, 0, 0
+_TOPIC, _PREFERRED = 2, 0
+_OPERATIONS: Final = (ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND, ConfigOperation.SUBTRACT)
+"""In the order of Kafka's numbers."""
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _NO_GENERATION, _NO_EPOCH = -1, -1
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
@@ -169,12 +181,18 @@ class Administration:
         asked = self._asked("elect", topic, partition)
         return await self._change(asked, request, lambda answer: answer.replica_election_results[0].partition_result[0])
 
-    async def configure(self, topic: str, name: str, value: str) -> AdminResult:
-        """IncrementalAlterConfigs."""
-        entry = configuring.AlterableConfig(name=name, config_operation=_SET, value=value)
-        resource = configuring.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
-        request = configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
-        asked = self._asked("configure", topic, wanted=[name, value])
+    async def configure(
+        self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+    ) -> AdminResult:
+        """IncrementalAlterConfigs, or AlterConfigs to replace the whole."""
+        asked = self._asked("configure", topic, wanted=[name, value, str(operation)])
+        request = _replacement(topic, name, value)
+        if operation is not ConfigOperation.REPLACE:
+            given = None if operation is ConfigOperation.DELETE else value
+            number = _OPERATIONS.index(operation)
+            entry = configuring.AlterableConfig(name=name, config_operation=number, value=given)
+            resource = configuring.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
+            request = configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
         return await self._change(asked, request, lambda answer: answer.responses[0])
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
@@ -213,9 +231,17 @@ class Administration:
         request = creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT)
         return await self._change(self._asked("create", topic), request, lambda answer: answer.topics[0])
 
-    async def delete_topic(self, topic: str) -> AdminResult:
+    async def create_partitions(self, topic: str, count: int) -> AdminResult:
+        """CreatePartitions."""
+        wanted = growing.CreatePartitionsTopic(name=topic, count=count, assignments=None)
+        request = growing.CreatePartitionsRequest(topics=(wanted,), timeout=_TIMEOUT, validate_only=False)
+        return await self._change(self._asked("grow", topic, wanted=count), request, lambda answer: answer.results[0])
+
+    async def delete_topic(self, topic: str, *, by_id: bool = False) -> AdminResult:
         """DeleteTopics."""
-        wanted = removing.DeleteTopicState(name=topic, topic_id=None)
+        known = (await self._ask(Client.metadata_request([topic]))).answer if by_id else None
+        topic_id = known and known.topics[0].topic_id
+        wanted = removing.DeleteTopicState(name=None if topic_id else topic, topic_id=topic_id)
         request = removing.DeleteTopicsRequest(topics=(wanted,), timeout=_TIMEOUT)
         return await self._change(self._asked("delete", topic), request, lambda answer: answer.responses[0])
 
@@ -319,6 +345,13 @@ class Administration:
             connection.close()
 
 
+def _replacement(topic: str, name: str, value: str) -> Any:
+    """AlterConfigs, of this key alone."""
+    entry = replacing.AlterableConfig(name=name, value=value)
+    resource = replacing.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
+    return replacing.AlterConfigsRequest(resources=(resource,), validate_only=False)
+
+
 def _quorum_in(answer: Any) -> Any:
     """The metadata partition's part of an answer to DescribeQuorum, when there is a leader; else None."""
     reply = answer.topics[0].partitions[0] if answer is not None and answer.topics else None
@@ -327,7 +360,8 @@ def _quorum_in(answer: Any) -> Any:
 
 def _controller_did_not_answer(answer: Any) -> bool:
     """Whether the broker says that it passed the request on, to no avail."""
-    parts = (answer, *getattr(answer, "responses", ()), *getattr(answer, "topics", ()))
+    listed_parts = (getattr(answer, name, ()) for name in ("responses", "topics", "results"))
+    parts = (answer, *(part for each in listed_parts for part in each))
     return any(getattr(part, "error_code", ErrorCode.none) is ErrorCode.request_timed_out for part in parts)
 
 

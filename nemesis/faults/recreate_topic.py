@@ -9,6 +9,10 @@ of its records is checked against the protocol trace alone, topic by topic (`Che
 A broker passes what an administrator asks for on to the controller. Where the answer is lost, the broker does not know
 whether it was done, and may say nothing else (`answers`).
 
+With `changes` each topic gets more partitions and other configurations while it is written, and every other is deleted
+by its id. Lists that are changed item by item are those of throttled replicas, which have no effect; a minimum of
+in-sync replicas is above that of the run.
+
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. Several
 of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
@@ -21,6 +25,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
@@ -34,6 +39,7 @@ from nemesis.ports import (
     SIDE_GROUP,
     SIDE_TOPIC,
     AdminResult,
+    ConfigOperation,
     EnvironmentCapability,
     KeepUnsynced,
     MessageEffect,
@@ -59,7 +65,27 @@ _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
 """Of a topic until it is deleted."""
-_NONE_TO_DELETE = "UNKNOWN_TOPIC_OR_PARTITION"
+_CHANGES_SHARE = 0.5
+_CHANGE_SHARE = 0.5
+"""Of the batches that a change goes before."""
+_BY_ID_SHARE = 0.5
+_GROWS_SHARE = 0.4
+"""Of the changes; the others are of the configuration."""
+_ADDED_MAX = 3
+"""Partitions at once."""
+_MESSAGE_BYTES: Final = (500_000, 1_000_000)
+_LISTS_SHARE = 0.6
+_THROTTLED: Final = "leader.replication.throttled.replicas"
+"""It holds a list, and has no effect."""
+_THROTTLED_PARTITIONS: Final = (0, 1)
+_THROTTLED_BROKERS: Final = (1, 2)
+_OF_VALUES: Final = (*(ConfigOperation.SET,) * 2, ConfigOperation.DELETE, ConfigOperation.REPLACE)
+_OF_LISTS: Final = (
+    *(ConfigOperation.APPEND, ConfigOperation.SUBTRACT) * 2,
+    ConfigOperation.DELETE,
+    ConfigOperation.REPLACE,
+)
+_NONE_TO_DELETE = ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20
 _ANSWERS_LOST_SHARE: Final = 0.5
@@ -87,7 +113,7 @@ class RecreateTopic(Fault):
     name: ClassVar[str] = "recreate-topic"
     number: ClassVar[int] = 9
     family: ClassVar[Family] = Reassign.family
-    proof: ClassVar[tuple[str, ...]] = ("deleted", "intercepted")
+    proof: ClassVar[tuple[str, ...]] = ("deleted", "intercepted", "grown", "configured")
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 
@@ -103,6 +129,8 @@ class RecreateTopic(Fault):
     """How the answers to the administrator are lost; without it none is."""
     commits: bool = False
     """Whether a group commits offsets of the topic before it is deleted."""
+    changes: bool = False
+    """Whether partitions are added to each topic and its configuration is changed, and it may be deleted by its id."""
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
@@ -113,12 +141,13 @@ class RecreateTopic(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """Two topics or more, two of three with commits; with a victim in every other draw of runs that have any; where
         controllers are nodes of their own, with a broker that is behind in one of three. The answers are lost in every
-        other draw."""
+        other draw, and topics are changed in every other."""
         fault = cls._of_nodes(draws)
         possible = [each for each in LostAnswer if _needed(each).isdisjoint(draws.cluster.unsupported)]
         if possible and draws.cluster.controllers and draws.random.random() < _ANSWERS_LOST_SHARE:
             fault = replace(fault, answers=draws.random.choice(possible))
-        return replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
+        fault = replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
+        return replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
 
     @classmethod
     def _of_nodes(cls, draws: Draws) -> Self:
@@ -143,11 +172,11 @@ class RecreateTopic(Fault):
         replicas = handle.replication_factor or len(handle.cluster.brokers)
         answers: list[AdminResult] = []
 
-        async def delete() -> AdminResult:
-            answer = await admin.delete_topic(SIDE_TOPIC)
+        async def delete(*, by_id: bool = False) -> AdminResult:
+            answer = await admin.delete_topic(SIDE_TOPIC, by_id=by_id)
             if answer.outcome == DONE:
                 handle.count_evidence("deleted")
-            return answer._replace(outcome=DONE) if answer.outcome == _NONE_TO_DELETE else answer
+            return answer._replace(outcome=DONE) if answer.outcome in _NONE_TO_DELETE else answer
 
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
         reconnect: Callable[[], Awaitable[None]] | None = None
@@ -158,19 +187,13 @@ class RecreateTopic(Fault):
             if reconnect is not None:
                 await handle.sleep(random.random() ** 2 * patience_s)
                 await reconnect()
-            batches = random.randint(1, _BATCHES_MAX)
-            last_before_end = int(batches * random.random() ** 2) if number and self.victim is not None else batches
-            for batch in range(batches):
-                await self._write(handle)
-                if batch == last_before_end:
-                    await self._end_victim(handle)
-                # Requests need no injection: a pause between two may be shorter than that.
-                await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * patience_s)
+            await self._write_batches(handle, with_end=bool(number) and self.victim is not None)
             await handle.sleep(random.random() * patience_s)
             if self.commits:
                 await self._commit(handle)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
-            await recorded(answers, self._asked(handle, _DELETE_TOPICS, delete))
+            deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
+            await recorded(answers, self._asked(handle, _DELETE_TOPICS, deletion))
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
 
@@ -210,11 +233,50 @@ class RecreateTopic(Fault):
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()
 
-    async def _write(self, handle: FaultHandle) -> None:
+    async def _write_batches(self, handle: FaultHandle, *, with_end: bool) -> None:
+        """A few batches, amid which perhaps the victim ends and the topic is changed."""
+        random, partitions = handle.random, 1
+        batches = random.randint(1, _BATCHES_MAX)
+        last_before_end = int(batches * random.random() ** 2) if with_end else batches
+        for batch in range(batches):
+            if self.changes and random.random() < _CHANGE_SHARE:
+                partitions += await self._change(handle, partitions)
+            await self._write(handle, random.randrange(partitions) if partitions > 1 else 0)
+            if batch == last_before_end:
+                await self._end_victim(handle)
+            # Requests need no injection: a pause between two may be shorter than that.
+            await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * self.patience_ms / 1000)
+
+    async def _change(self, handle: FaultHandle, partitions: int) -> int:
+        """Add partitions, or change the configuration; how many were added."""
+        admin, random = handle.cluster.admin, handle.random
+        if random.random() < _GROWS_SHARE:
+            added = random.randint(1, _ADDED_MAX)
+            if (await admin.create_partitions(SIDE_TOPIC, partitions + added)).outcome != DONE:
+                return 0
+            handle.count_evidence("grown")
+            return added
+        await self._configure(handle)
+        return 0
+
+    async def _configure(self, handle: FaultHandle) -> None:
+        """Change one key, mostly that of a list, and mostly item by item."""
+        random = handle.random
+        if random.random() < _LISTS_SHARE:
+            key, operation = _THROTTLED, random.choice(_OF_LISTS)
+            value = ",".join(f"{partition}:{random.choice(_THROTTLED_BROKERS)}" for partition in _THROTTLED_PARTITIONS)
+        else:
+            values = {"min.insync.replicas": handle.min_isr + 1, "max.message.bytes": random.choice(_MESSAGE_BYTES)}
+            key, operation = random.choice(list(values)), random.choice(_OF_VALUES)
+            value = str(values[key])
+        if (await handle.cluster.admin.configure(SIDE_TOPIC, key, value, operation)).outcome == DONE:
+            handle.count_evidence("configured")
+
+    async def _write(self, handle: FaultHandle, partition: int) -> None:
         """One batch, with acknowledgement of the leader or of all."""
         records = [b"%d" % number for number in range(handle.random.randint(1, _BATCH_RECORDS_MAX))]
         acks = handle.random.choice(_ACKS)
-        if (await handle.cluster.admin.append(SIDE_TOPIC, 0, records, acks)).outcome == DONE:
+        if (await handle.cluster.admin.append(SIDE_TOPIC, partition, records, acks)).outcome == DONE:
             handle.count_evidence("written")
 
     async def _commit(self, handle: FaultHandle) -> None:
@@ -232,7 +294,8 @@ class RecreateTopic(Fault):
         behind = "" if self.behind is None else f", {self.behind} is behind"
         answers = "" if self.answers is None else f", answers {self.answers}"
         commits = ", with committed offsets" if self.commits else ""
-        return f"{self.name} ({self.topics} topics){ends}{behind}{answers}{commits}"
+        changes = ", with changes" if self.changes else ""
+        return f"{self.name} ({self.topics} topics){ends}{behind}{answers}{commits}{changes}"
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """What it takes to lose answers."""

@@ -41,7 +41,8 @@ def test_sound_evidence_has_no_gap_and_stays_as_it_is() -> None:
         ("side", 0, []),
         ("side#2", 0, []),
         ("__consumer_offsets", 4, []),
-        ("side#2", 1, ["partition 1 is none of the 1 of side#2"]),
+        ("side#2", 3, []),
+        ("side#2", -1, ["partition -1 is none of the 0 of side#2"]),
         ("sides", 0, ["topic 'sides' is not the run's, t"]),
     ],
 )

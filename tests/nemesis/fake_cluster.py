@@ -11,6 +11,7 @@ from nemesis.ports import (
     AdminResult,
     ClockChange,
     ClusterView,
+    ConfigOperation,
     EnvironmentCapability,
     Evidence,
     KeepUnsynced,
@@ -106,8 +107,12 @@ class FakeCluster:
         self.calls.append(f"create {topic} with {replicas}")
         return self._answer()
 
-    async def delete_topic(self, topic: str) -> AdminResult:
-        self.calls.append(f"delete {topic}")
+    async def create_partitions(self, topic: str, count: int) -> AdminResult:
+        self.calls.append(f"grow {topic} to {count}")
+        return self._answer()
+
+    async def delete_topic(self, topic: str, *, by_id: bool = False) -> AdminResult:
+        self.calls.append(f"delete {topic}{' by id' if by_id else ''}")
         return self._answer()
 
     async def append(self, topic: str, partition: int, records: Sequence[bytes], acks: int) -> AdminResult:
@@ -122,8 +127,11 @@ class FakeCluster:
         self.calls.append(f"commit {topic}-{partition} for {group}")
         return self._answer()
 
-    async def configure(self, topic: str, name: str, value: str) -> AdminResult:
-        self.calls.append(f"configure {topic} {name}={value}")
+    async def configure(
+        self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+    ) -> AdminResult:
+        how = "" if operation is ConfigOperation.SET else f"{operation} "
+        self.calls.append(f"configure {topic} {how}{name}={value}")
         return self._answer()
 
     async def move_controller(self) -> AdminResult:

@@ -75,6 +75,26 @@ def test_a_group_commits_offsets_of_each_topic_before_it_is_deleted() -> None:
     assert handle.evidence["committed"] == cluster.calls.count(commit)
 
 
+def test_topics_are_changed_while_they_are_written_and_some_are_deleted_by_their_ids() -> None:
+    cluster = FakeCluster()
+    handle = carried_out(RecreateTopic(topics=40, changes=True), cluster)
+    grown = [call for call in cluster.calls if call.startswith("grow")]
+    configured = [call.split()[2:] for call in cluster.calls if call.startswith("configure")]
+    assert handle.evidence["grown"] == len(grown)
+    assert handle.evidence["configured"] == len(configured)
+    assert {how for how, *changed in configured if changed} == {"delete", "append", "subtract", "replace"}
+    assert {call for call in cluster.calls if call.startswith("delete")} == {DELETED, f"{DELETED} by id"}
+    assert any(call.startswith("append") and f"to {SIDE_TOPIC}-0" not in call for call in cluster.calls)
+
+
+def test_a_topic_has_the_partitions_that_were_added_and_not_those_that_were_refused() -> None:
+    cluster = FakeCluster()
+    cluster.answers = ["INVALID_REPLICATION_FACTOR"] * 1_000
+    carried_out(RecreateTopic(topics=9, changes=True), cluster)
+    assert {call.rpartition(" ")[2] for call in cluster.calls if call.startswith("grow")} == {"2", "3", "4"}
+    assert all(f"to {SIDE_TOPIC}-0" in call for call in cluster.calls if call.startswith("append"))
+
+
 def test_where_no_topic_is_deleted_nothing_took_effect() -> None:
     cluster = FakeCluster()
     cluster.answers = ["UNKNOWN_TOPIC_OR_PARTITION"] * 100

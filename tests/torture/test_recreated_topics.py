@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,11 +15,16 @@ from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import SpecError, parse
+from images.broker.config import ConfigKey
+from images.broker.controller import controller, messages, topic_config
 from images.broker.controller.channel import ControllerChannel
+from images.broker.controller.placement import NewPartitions
 from images.broker.controller.refusals import says_not_controller
+from images.broker.controller.topic_config import ConfigChange
 from images.broker.groups.group import Group
 from images.broker.groups.records import OffsetRecord, TopicPartition
 from images.broker.groups.shard import Shard
+from images.broker.metadata.image import ClusterImage, PartitionImage
 from images.wire.connection import ConnectionLost
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
@@ -111,6 +118,62 @@ def test_of_several_such_faults_each_leaves_no_topic_behind() -> None:
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert [injection.took_effect for injection in outcome.injections] == [True, True]
     assert outcome.recovery["unhealed"] == []
+
+
+def _one_replica(patch: pytest.MonkeyPatch) -> None:
+    """Partitions that are added have one replica each."""
+    right = controller.plan_partitions
+
+    def planned(image: ClusterImage, requested: NewPartitions) -> tuple[PartitionImage, ...]:
+        return tuple(
+            replace(each, replicas=each.replicas[:1], isr=each.replicas[:1]) for each in right(image, requested)
+        )
+
+    patch.setattr(controller, "plan_partitions", planned)
+
+
+def _one_too_many(patch: pytest.MonkeyPatch) -> None:
+    right = messages.parse_create_partitions
+    patch.setattr(
+        messages,
+        "parse_create_partitions",
+        lambda body, random: [replace(each, count=each.count + 1) for each in right(body, random)],
+    )
+
+
+def _nothing_subtracted(patch: pytest.MonkeyPatch) -> None:
+    """A list keeps what is to be subtracted."""
+    right = topic_config._changed_value
+
+    def changed(change: ConfigChange, key: ConfigKey, before: str) -> str:
+        return before if change.operation == topic_config.SUBTRACT else right(change, key, before)
+
+    patch.setattr(topic_config, "_changed_value", changed)
+
+
+def _other_keys_kept(patch: pytest.MonkeyPatch) -> None:
+    """AlterConfigs sets its key, and leaves the others as they are."""
+    patch.setattr(controller, "whole", lambda config, changes: tuple(changes))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "finding"),
+    [
+        (_one_replica, "partitions-added-otherwise"),
+        (_one_too_many, "answered-undone"),
+        (_nothing_subtracted, "answered-undone"),
+        (_other_keys_kept, "configured-otherwise"),
+    ],
+)
+def test_a_controller_that_changes_a_topic_otherwise_is_found(
+    mistake: Callable[[pytest.MonkeyPatch], None], finding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [RECREATED | {"changes": True, "topics": 6}] * 2
+    kept = outcome_of(1, faults)
+    assert kept.validity is Validity.VALID, kept.verdicts
+    mistake(monkeypatch)
+    broken = outcome_of(1, faults)
+    assert finding in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 
 
 def test_a_broker_ends_only_where_the_run_has_a_victim() -> None:

@@ -153,6 +153,40 @@ def test_what_is_answered_as_done_has_been_decided(
     assert "answered-undone" in kinds([done], not_held)
 
 
+def added(number: int, topic: str = SIDE, replicas: Sequence[int] = (1, 2, 3), **detail: Any) -> dict[str, Any]:
+    return decided(10, "created", topic, replicas=list(replicas), **detail) | {"partition": number}
+
+
+BORN = [asked("create", 3, 6, topic=SIDE)], decided(5, "created", SIDE)
+"""The request for a topic, and its first partition."""
+
+
+@pytest.mark.parametrize(
+    ("request_", "partitions", "found"),
+    [
+        (asked("grow", 9, 11, topic=SIDE, wanted=3), (1, 2), []),
+        (asked("grow", 9, 11, topic=SIDE, wanted=2), (1, 2), ["answered-undone"]),
+        (asked("grow", 9, 11, topic=SIDE, wanted=4), (1, 2), ["answered-undone"]),
+        (asked("grow", 9, 11, topic=SIDE, wanted=3), (), ["answered-undone"]),
+        (asked("grow", 9, 11, "INVALID_PARTITIONS", topic=SIDE, wanted=3), (1, 2), ["change-unasked"]),
+        (asked("grow", 9, None, "UNANSWERED", topic=SIDE, wanted=3, in_doubt=True), (1, 2), []),
+        (asked("grow", 9, 11, topic=SIDE, wanted=3), (2,), ["partitions-added-otherwise"]),
+    ],
+)
+def test_as_many_partitions_are_added_as_were_asked_for(
+    request_: dict[str, Any], partitions: Sequence[int], found: list[str]
+) -> None:
+    requests, first = BORN
+    assert kinds([*requests, request_], first, *map(added, partitions)) == found
+
+
+def test_an_added_partition_has_as_many_replicas_as_the_first() -> None:
+    requests, first = BORN
+    grown = [*requests, asked("grow", 9, 11, topic=SIDE, wanted=2)]
+    assert kinds(grown, first, added(1, replicas=(3, 1, 2))) == []
+    assert kinds(grown, first, added(1, replicas=(3, 1))) == ["partitions-added-otherwise"]
+
+
 def test_a_run_without_recorded_requests_says_nothing_of_them() -> None:
     assert list(administration_findings(small_evidence.trace(CREATED), {}, (SIDE,))) == []
 
