@@ -28,6 +28,7 @@ A spec is YAML, every field optional:
     channels: 0                 # share of the drawn faults of links that concern the connections of one name
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
     schedules: 1                # drawn schedules at the same time: more make a run denser
+    administrators: 0           # who change a topic beside that of the run, where faults of administrators are drawn
     losses: promised            # what drawn faults take from brokers: none, or what their replicas are to survive
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
@@ -76,7 +77,7 @@ from nemesis.fields import FieldError, read
 from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
-from nemesis.swarm import draw
+from nemesis.swarm import UNDRAWN, draw
 from results.run import stored_yaml
 from workloads.clients import consumer_rules
 from workloads.operations import CreateTopic
@@ -134,6 +135,7 @@ class Spec:
     channels: float = 0.0
     blackouts: float = 0.0
     schedules: int = 1
+    administrators: int = 0
     losses: str = "promised"
     script: Schedule = field(default_factory=Schedule)
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -312,12 +314,12 @@ class Spec:
         if not self.families:
             return self.script
         cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
-        drawing = {name: getattr(self, name) for name in ("triggers", "channels", "blackouts", "schedules")}
+        drawing = {name: getattr(self, name) for name in UNDRAWN}
         return draw(random, cluster, self.time_limit_s, self.families, **drawing)
 
     def with_script(self, script: Schedule) -> Spec:
         """The spec with these faults, and none that are drawn."""
-        return replace(self, families=(), triggers=0.0, channels=0.0, blackouts=0.0, schedules=1, script=script)
+        return replace(self, families=(), script=script, **UNDRAWN)
 
     def cluster_shape(
         self,
@@ -438,11 +440,9 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         given = {name: value for name, value in overrides.items() if value is not None}
         if "faults" in given:
             plan = parse_faults(given.pop("faults"))
-        for internal in ("families", "script"):
+        for internal, meant in (("families", "faults"), ("script", "faults"), ("operations", "clients.operations")):
             if internal in merged:
-                raise FieldError(f"{internal}: unknown field; did you mean faults?")
-        if "operations" in merged:
-            raise FieldError("operations: unknown field; did you mean clients.operations?")
+                raise FieldError(f"{internal}: unknown field; did you mean {meant}?")
         shorthands, clients, operations, validates = parse_clients(merged.pop("clients", {}))
         for name in shorthands:
             if name in merged:

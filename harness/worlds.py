@@ -175,6 +175,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(52, "blackouts", (0.0, 0.2, 0.5), of_faults=True),
     # One leaves stories and long outages undisturbed.
     Dimension(58, "schedules", (1, 2, 4, 8), of_faults=True),
+    Dimension(69, "administrators", (0, 1), of_faults=True),
     # Seldom drawn but beside a recovery that elects the last leader, whatever that has lost (`CONSTRAINTS`).
     Dimension(54, "losses", ("promised", "none"), weights={"none": 0.02}, of_faults=True),
     # The older generation that is sound, too: its followers ask where epochs end before they fetch.

@@ -37,7 +37,8 @@ longer. The one that is sure to act keeps its times and its links. The last faul
 something.
 
 **Density.** A run may have several schedules at the same time: a fault that mostly meets a healthy cluster in one of
-them meets others there. The first is that of the same seed alone; the others come from streams of their own.
+them meets others there. The first is that of the same seed alone; the others come from streams of their own. So do the
+administrators, who change a topic of their own all the while (`RecreateTopic.of_administrator`).
 
 **Environments.** The same seed gives the same schedule in every environment, as far as that can carry it. Everything is
 drawn as if nothing were missing; then a fault that needs a capability which the environment lacks is replaced in its
@@ -52,10 +53,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
+from typing import Any, Final
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile, some
 from nemesis.faults.fault import Family, Fault
+from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault
@@ -97,6 +100,16 @@ TEMPI: Mapping[str, Tempo] = {
 }
 
 
+UNDRAWN: Final[Mapping[str, Any]] = {
+    "triggers": 0.0,
+    "channels": 0.0,
+    "blackouts": 0.0,
+    "schedules": 1,
+    "administrators": 0,
+}
+"""What a draw takes beside families, with the values of a schedule without any of it."""
+
+
 def draw(
     random: Random,
     cluster: ClusterShape,
@@ -107,11 +120,13 @@ def draw(
     channels: float = 0.0,
     blackouts: float = 0.0,
     schedules: int = 1,
+    administrators: int = 0,
 ) -> Schedule:
     """A schedule for a run of `time_limit_s`, with some or all of `families`; a share of its faults, `triggers`, waits
     for conditions; a share of those of links, `channels`, concerns the connections of one name; and a share of those
     that end processes, `blackouts`, cuts all power from which nothing promised can be lost. With more `schedules` so
-    many at the same time, in which the victims of the first lose data."""
+    many at the same time, in which the victims of the first lose data. So many `administrators` change a topic beside
+    that of the run, where their family is among the others."""
     possible = _possible(families, cluster)
     if not possible or time_limit_s <= 0:
         return Schedule()
@@ -121,6 +136,9 @@ def draw(
     drawn = [*drawing.schedule(streams, victims)]
     for number in range(1, schedules):
         drawn += drawing.schedule(_Streams(streams.of("schedule", number).getrandbits(64)), victims)
+    if RecreateTopic.family in possible:
+        for number in range(administrators):
+            drawn.append(drawing.administrator(streams.of("administrator", number)))
     return Schedule(tuple(sorted(drawn, key=lambda each: each.at_s)))
 
 
@@ -175,6 +193,12 @@ class _Drawing:
         of_slots = list(_lasting_enough(of_slots, background, cluster, time_limit_s))
         yield from background
         yield from self._changed(of_slots, streams)
+
+    def administrator(self, random: Random) -> ScheduledFault:
+        """One who changes a topic beside that of the run, from some time of its first half on."""
+        fault = RecreateTopic.of_administrator(random, self.cluster)
+        at_s = random.uniform(0, min(self.time_limit_s / 2, self.time_limit_s - self.cluster.injection_s))
+        return _to_the_millisecond(at_s, self.time_limit_s - at_s, fault)
 
     def _changed(self, of_slots: Sequence[ScheduledFault], streams: _Streams) -> Iterator[ScheduledFault]:
         """The faults with triggers, limited to channels, and blacked out. One stays as it is: the first that is sure to

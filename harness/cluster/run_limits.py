@@ -21,6 +21,7 @@ LIMITS: Final[Mapping[str, tuple[float, float]]] = {
     "channels": (0, 1),
     "blackouts": (0, 1),
     "schedules": (1, 64),
+    "administrators": (0, 16),
 }
 """Field → its least and its greatest value. Larger clusters and loads are beyond one machine, and would never end."""
 CHOICES: Final[Mapping[str, Sequence[str]]] = {"recency": ("default", "strict"), "losses": ("promised", "none")}

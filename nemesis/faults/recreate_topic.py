@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from random import Random
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
@@ -51,6 +52,7 @@ from nemesis.ports import (
 
 _TOPICS_MAX = 4
 """Of a fault that is drawn."""
+_TOPICS_OF_ADMINISTRATOR: Final = (3, 8)
 _BATCHES_MAX = 12
 """Of a topic until it is deleted."""
 _BATCH_RECORDS_MAX = 10
@@ -148,6 +150,12 @@ class RecreateTopic(Fault):
             fault = replace(fault, answers=draws.random.choice(possible))
         fault = replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
         return replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
+
+    @classmethod
+    def of_administrator(cls, random: Random, cluster: ClusterShape) -> Self:
+        """Topics that are changed, and nothing that goes wrong."""
+        topics = random.randint(*_TOPICS_OF_ADMINISTRATOR)
+        return cls(topics, changes=True, patience_ms=cluster.patience_s * 1000)
 
     @classmethod
     def _of_nodes(cls, draws: Draws) -> Self:

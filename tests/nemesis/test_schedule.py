@@ -25,6 +25,7 @@ from nemesis.faults.disk import PowerLoss
 from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
+from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.faults.scripted.leader import StaleBrokerEpoch, UncleanReturn
 from nemesis.fields import FieldError
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
@@ -55,6 +56,18 @@ def test_several_schedules_at_once_have_the_first_among_them_and_its_victims_alo
         assert parse_script(dense.to_script()) == dense
         faults, of_first = faults + len(dense), of_first + len(first)
     assert faults > 6 * of_first
+
+
+def test_administrators_come_beside_all_other_faults_where_their_family_is_drawn() -> None:
+    for seed in range(100):
+        alone, administered = drawn_of(seed), draw(Random(seed), CLUSTER, 60.0, administrators=2)
+        assert not Counter(alone) - Counter(administered)
+        added = Counter(administered) - Counter(alone)
+        assert [type(each.fault) for each in added.elements()] == [RecreateTopic] * 2
+        assert all(each.fault.to_mapping()["changes"] and each.at_s <= 30.0 for each in added)
+        assert draw(Random(seed), CLUSTER, 60.0, ["kill"], administrators=2) == draw(
+            Random(seed), CLUSTER, 60.0, ["kill"]
+        )
 
 
 def test_a_script_is_read_as_it_is_written() -> None:
