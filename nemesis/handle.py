@@ -37,8 +37,7 @@ class ActiveEffects:
 
     cuts: dict[Link, int] = field(default_factory=dict)
     qualities: dict[Link, list[LinkQuality]] = field(default_factory=dict)
-    interceptions: int = 0
-    """So far; each has the next number."""
+    interceptions: int = 0  # so far; each has the next number
     paused: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     lying: dict[str, int] = field(default_factory=dict)
@@ -47,8 +46,7 @@ class ActiveEffects:
     clocks: dict[str, int] = field(default_factory=dict)
     victims: dict[int, str] = field(default_factory=dict)
     """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
-    endangered: dict[str, int] = field(default_factory=dict)
-    """Victims, by the faults under way that may end them yet."""
+    endangered: dict[str, int] = field(default_factory=dict)  # victims, by the faults under way that may end them yet
     placements: dict[int, int] = field(default_factory=dict)
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """Requests to send once everything is healed, by their purpose."""
@@ -70,8 +68,7 @@ def _release(effects: dict[Any, int], key: Any) -> bool:
 UNKNOWN_PREFIX: Final = "unknown_"
 """Begins the name of evidence that could not be read back; the rest is the name of what was to be measured."""
 _PEAKS: Final = ("offset_ms", "asked_below")  # of these the largest reading counts; all other evidence is summed
-_LATE_END_S: Final = 0.5
-"""Within that a node ends over a write that was refused, unless it is frozen."""
+_LATE_END_S: Final = 0.5  # within that a node ends over a write that was refused, unless it is frozen
 _CUT, _DEGRADED, _INTERCEPTED = ("held", "refused", "reset"), ("delayed", "lost"), ("intercepted",)
 _STOPPED, _KILLED, _LOST = ("stopped",), ("killed",), ("killed", "lost_bytes")
 
@@ -108,14 +105,12 @@ class FaultHandle:
         self._on_evidence = on_evidence
         self.situation = situation or Situation()
         self.topic = topic
-        self.min_isr = min_isr
-        """`min.insync.replicas` as the run has it."""
+        self.min_isr = min_isr  # `min.insync.replicas` as the run has it
         self._step_s = step_s
         self._trigger = tuple(trigger)
         self.replication_factor = replication_factor
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._started_again: list[str] = []
-        """Nodes that this fault has ended and started."""
+        self._started_again: list[str] = []  # nodes that this fault has ended before
 
     # ---- targets -----------------------------------------------------------------------------------------------------
 
@@ -285,9 +280,8 @@ class FaultHandle:
         return start
 
     async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Heal:
-        """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop. A
-        clean stop before says nothing of what it loses if this fault has started it again."""
-        if node in self._started_again:
+        """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop."""
+        if node in self._started_again:  # then a clean stop before says nothing of what it loses
             self._add_evidence({"started_again": 1.0}, node)
         start = await self._end(node, lambda: self.cluster.power_off(node, keep, stopping_s), _LOST)
         if stopping_s is not None:  # its logs may have grown since it was told to stop
