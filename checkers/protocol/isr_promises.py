@@ -351,6 +351,10 @@ CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "appended": _is_at_work,
     "acknowledged": _is_at_work,
     "append_unacknowledged": _is_at_work,
+    "latest_asked": _is_at_work,
+    "latest_told": _is_at_work,
+    "fetch_answered": _is_at_work,
+    "reads_confirmed": _is_at_work,
     "isr_proposed": _shrinks,
 }
 HANDLERS: Mapping[str, TraceRowHandler] = {

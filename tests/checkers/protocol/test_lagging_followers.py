@@ -101,6 +101,12 @@ def test_nothing_is_overdue_while_a_leader_may_have_been_paused() -> None:
     assert kinds([*COUNTED, *written(2, 8, pause_s=2)]) == set()
 
 
+def test_a_leader_that_is_read_from_is_at_work_although_nobody_appends() -> None:
+    reads = [event(3 + number / 4, "b1", "latest_asked", {"read": number}, **LED) for number in range(16)]
+    assert kinds([*COUNTED, *written(2, 3)], reads) == OVERDUE
+    assert kinds([*COUNTED, *written(2, 3)], reads[:8]) == set()
+
+
 def test_lags_are_not_judged_by_a_wrong_clock_nor_without_their_limit() -> None:
     assert kinds(WAITING, clock=["b1"]) == kinds(WAITING, lag_ms=-1) == set()
     assert kinds(WAITING, clock=["b2"]) == OVERDUE
