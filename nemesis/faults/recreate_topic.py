@@ -79,8 +79,8 @@ _MESSAGE_BYTES: Final = (500_000, 1_000_000)
 _LISTS_SHARE = 0.6
 _THROTTLED: Final = "leader.replication.throttled.replicas"
 """It holds a list, and has no effect."""
-_THROTTLED_PARTITIONS: Final = (0, 1)
-_THROTTLED_BROKERS: Final = (1, 2)
+_THROTTLED_REPLICAS: Final = ("0:1", "0:2", "1:1", "1:2")
+_THROTTLED_AT_ONCE: Final = 3
 _OF_VALUES: Final = (*(ConfigOperation.SET,) * 2, ConfigOperation.DELETE, ConfigOperation.REPLACE)
 _OF_LISTS: Final = (
     *(ConfigOperation.APPEND, ConfigOperation.SUBTRACT) * 2,
@@ -272,7 +272,7 @@ class RecreateTopic(Fault):
         random = handle.random
         if random.random() < _LISTS_SHARE:
             key, operation = _THROTTLED, random.choice(_OF_LISTS)
-            value = ",".join(f"{partition}:{random.choice(_THROTTLED_BROKERS)}" for partition in _THROTTLED_PARTITIONS)
+            value = ",".join(random.sample(_THROTTLED_REPLICAS, random.randint(1, _THROTTLED_AT_ONCE)))
         else:
             values = {"min.insync.replicas": handle.min_isr + 1, "max.message.bytes": random.choice(_MESSAGE_BYTES)}
             key, operation = random.choice(list(values)), random.choice(_OF_VALUES)
