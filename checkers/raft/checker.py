@@ -94,7 +94,7 @@ from checkers.fault_model import lied_since, nodes_of_family, stalls
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.leaderships import leadership_findings
-from checkers.raft.lives import life_findings
+from checkers.raft.lives import broker_epoch_findings, life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
 from checkers.raft.producer_ids import ProducerIds
 from checkers.raft.votes import vote_findings
@@ -136,7 +136,6 @@ class _RaftState:
         """Controller → the offset up to which it has committed its log, as leader."""
         self.followed: set[tuple[str, int]] = set()
         """Controller, and the epoch in which it has followed a leader."""
-        self.broker_epoch = -1
         self.producer_ids = ProducerIds(self.report)
         self.applied = 0
         self.commits = self.cut = self.snapshots = 0
@@ -398,14 +397,6 @@ class _RaftState:
                 f"{event.node} registered broker {event.broker} anew, in broker epoch {event.broker_epoch}, {event.at}",
                 f"it had heard of its earlier life {silent_ms} ms before; a session lasts {timeout_ms} ms",
             )
-        if event.broker_epoch <= self.broker_epoch:
-            self.report(
-                event,
-                "broker-epoch-fell",
-                f"{event.node} gave broker {event.broker} the broker epoch {event.broker_epoch} {event.at}",
-                f"broker epoch {self.broker_epoch} had been given before",
-            )
-        self.broker_epoch = max(self.broker_epoch, event.broker_epoch)
 
     # ---- what brokers apply ------------------------------------------------------------------------------------------
 
@@ -459,6 +450,7 @@ def check(evidence: RunEvidence) -> Verdict:
     wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)
+    raft.findings += broker_epoch_findings(evidence.trace)
     if not decisions_alone:
         struck = frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist())
         wrong_clocks, stalled = nodes_of_family(evidence.faults, "clock"), stalls(evidence.faults)

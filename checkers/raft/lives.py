@@ -1,9 +1,9 @@
 """Promises about the lives of a broker's process, one after the other, for `checkers.raft`, whose table has them.
 
-A clean shutdown is claimed by the next life alone: it deletes the mark durably before anything else, so that no life
-after it counts as the successor of that shutdown, whatever it has lost. And a broker that leaves stays out: whatever
-its last heartbeats say when they arrive, only the next registration lets it come back. What it is told of that is
-committed.
+A life has a broker epoch of its own, above all before. A clean shutdown is claimed by the next life alone: it deletes
+the mark durably before anything else, so that no life after it counts as the successor of that shutdown, whatever it
+has lost. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
+registration lets it come back. What it is told of that is committed.
 
 Blind spots: a broker whose disk lied about fsync; runs of versions that did not trace `clean_shutdown`.
 """
@@ -29,6 +29,25 @@ def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
     yield from _claims(trace, liars)
     yield from _comebacks(trace)
     yield from _undecided(trace)
+
+
+def broker_epoch_findings(trace: pa.Table) -> Iterator[Finding]:
+    """Broker epochs that do not rise from one registration to the next. A controller that was deposed may trace one
+    late, that its successor has traced, too."""
+    highest, end = -1, -1
+    known: set[tuple[int, int, int]] = set()
+    for event in trace_rows(trace.filter(pc.equal(trace.column("kind"), "broker_registered"))):
+        registration = (event.offset, event.broker, event.broker_epoch)
+        if event.offset >= 0 and (event.offset < end or registration in known):
+            continue
+        if event.broker_epoch <= highest:
+            lines = (
+                f"{event.node} gave broker {event.broker} the broker epoch {event.broker_epoch} {event.at}",
+                f"broker epoch {highest} had been given before",
+            )
+            yield Finding("broker-epoch-fell", lines, time_ns=event.time_ns)
+        highest, end = max(highest, event.broker_epoch), event.offset
+        known.add(registration)
 
 
 def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:

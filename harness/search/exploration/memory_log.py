@@ -32,6 +32,7 @@ class MemoryLog(Log):
         self.end = len(records)
         self.epochs = epochs
         self.producers = ProducerTable()
+        self.recovery_point = 0  # a crash leaves what the exploration says
         self.records = records
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from checkers.raft.lives import life_findings
+from checkers.raft.lives import broker_epoch_findings, life_findings
 from tests.checkers import small_evidence
 
 Event = dict[str, Any]
@@ -26,6 +26,18 @@ def decided(offset: int, kind: str, epoch: int = 1, **detail: Any) -> Event:
     return small_evidence.event(
         offset, "c1", f"broker_{kind}", detail, broker=1, broker_epoch=epoch, offset=offset
     )  # fmt: skip
+
+
+def test_a_registration_has_a_higher_broker_epoch_than_any_before() -> None:
+    def fell(*events: Event) -> list[str]:
+        return [finding.kind for finding in broker_epoch_findings(small_evidence.trace(*events))]
+
+    first, second = decided(6, "registered", 5), decided(8, "registered", 7)
+    assert fell(first, second, decided(9, "registered", 7)) == ["broker-epoch-fell"]
+    assert fell(first, second, decided(9, "registered", 6)) == ["broker-epoch-fell"]
+    assert fell(first, second, decided(8, "registered", 7) | {"broker": 2}) == ["broker-epoch-fell"]
+    # Its controller was deposed, and traces it when its successor has done so, or has registered another one since.
+    assert fell(first, first) == fell(first, second, first) == []
 
 
 def test_a_clean_shutdown_is_claimed_by_the_next_life_alone() -> None:
