@@ -90,8 +90,11 @@ def _check_new_id(partition: PartitionState, event: TraceRow, detail: Mapping[st
 
 
 def _check_recorded(partition: PartitionState, event: TraceRow, name: str, group: HeldGroup) -> None:
-    """That a group has no members any more is in its log, with the generation of that."""
-    if group.state == EMPTY and group.generation != group.recorded:
+    """That a group has no members any more is in its log, with the generation of that. A coordinator whose disk refuses
+    the record appends nothing after it, since its process ends."""
+    attempt = partition.assigning.get((event.node, name))
+    refused = attempt is not None and attempt.log_end >= len(partition.log(event.node))
+    if group.state == EMPTY and group.generation != group.recorded and not refused:
         group.recorded = group.generation
         partition.report(
             event,

@@ -332,6 +332,15 @@ def test_that_a_group_is_empty_is_recorded(recorded: bool) -> None:
     assert broken([*left, *record, later]) == ([] if recorded else ["empty-group-unrecorded"])
 
 
+def test_a_full_disk_may_refuse_the_record_that_a_group_is_empty() -> None:
+    """The process ends over it soon, and appends nothing more."""
+    left = [*STABLE, asks(2, "leave", "none"), asks(2, "leave", "none", N), becomes(2, "Empty", 2)]
+    refused = of_group(2, "group_assigned", generation=2, leader=None, members={})
+    later = asks(3, "heartbeat", "unknown_member_id")
+    assert broken([*left, refused, later]) == []
+    assert broken([*left, refused, appended(1), later]) == ["empty-group-unrecorded"]
+
+
 def test_no_member_id_is_given_twice() -> None:
     assert broken([*SERVES, joins(1, M, known=False, error="member_id_required"), joins(1, M)]) == []
     twice = [joins(1, M, known=False, error="member_id_required") for _ in range(2)]
