@@ -235,6 +235,13 @@ class PartitionReplay:
         of_epoch = [decision for decision in self.decisions.values() if decision.leader_epoch == leader_epoch]
         return of_epoch[-1] if of_epoch else None
 
+    def removed_after(self, broker: int, partition_epoch: int) -> bool:
+        """Whether the controllers took the partition away from a broker after a partition epoch, with all it held."""
+        return any(
+            decision.partition_epoch > partition_epoch and decision.replicas and broker not in decision.replicas
+            for decision in self.decisions.values()
+        )
+
     def is_active(self, broker: int) -> bool:
         """Whether a broker may lead, and be in an ISR, as far as the controllers have decided."""
         return broker in self.broker_epochs and broker not in self.fenced | self.shutting_down

@@ -121,8 +121,8 @@ def _counted_wrongly(
             yield StepKind.HIGH_WATERMARK_ABOVE_COUNTED_POSITION, why, (), ""
             continue
         member = state.replicas.get(f"b{number}")
-        if member is None:
-            continue
+        if member is None or state.removed_after(number, event.partition_epoch):
+            continue  # it held the records until it was removed: nothing rests on it since, and it may be added anew
         place = differs(member.log[before:after], leader.log[before:after])
         if place is None:
             continue

@@ -42,7 +42,7 @@ RUNS: Final[tuple[dict[str, Any], ...]] = (
     drawn(6003, 40, "groups"),  # a new controller begins sessions anew
     # Standalone consumers delete their groups, and commit the same offsets as each other.
     drawn(13900003, 40, "groups"),
-    drawn(13900008, 40, "groups"),
+    drawn(13900008, 40, "groups"),  # a replica is removed and added anew before its late leader commits with it
     drawn(13900070, 15, "groups"),
     # A member commits late, in an earlier generation, what it had read in that.
     drawn(13900004, 15, "groups"),
