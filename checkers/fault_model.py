@@ -441,6 +441,17 @@ def nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
     return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())
 
 
+def wrong_timers(faults: pa.Table) -> frozenset[str]:
+    """The nodes whose timers ran wrong by a fault of the family `clock`: not those of which it changed the wall clock
+    alone."""
+    nodes: set[str] = set()
+    for row in faults.filter(pc.equal(faults["family"], "clock")).select(["nodes", "detail"]).to_pylist():
+        detail = json.loads(row["detail"] or "{}")
+        if not detail.get("wall_jump_ms") or detail.get("jump_ms") or detail.get("rate", 1) != 1:
+            nodes.update(row["nodes"])
+    return frozenset(nodes)
+
+
 def stalls(faults: pa.Table) -> Mapping[str, Sequence[tuple[int, int]]]:
     """By node, from when to when (ns) each fault may have kept its process from running; those of links do not."""
     times: dict[str, list[tuple[int, int]]] = {}

@@ -204,7 +204,7 @@ broker_stays_fenced       controller  a heartbeat does not unfence its broker; d
 broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR; detail: heartbeat_epoch
 registration_refused      controller  broker=id, broker_epoch registered; detail: incarnation, contact_ms=time of the
                                       last contact with the registered one, on the controller's clock;
-                                      session_timeout_ms, over=whether that long ago
+                                      session_timeout_ms, over=whether that long ago, ahead=whether later than now
 heartbeat_refused         controller  broker=id, broker_epoch that it gave; detail: known
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,

@@ -93,10 +93,12 @@ class KeepUnsynced(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClockChange:
-    """A node's clock from now on: jumps by `jump_ms` at once, then runs at `rate` (0 is frozen, 1 is true)."""
+    """A node's clock from now on: jumps by `jump_ms` at once, then runs at `rate` (0 is frozen, 1 is true). Its wall
+    clock, which tells the time of day, jumps by `wall_jump_ms` beside that; timers do not go by it."""
 
     jump_ms: float = 0.0
     rate: float = 1.0
+    wall_jump_ms: float = 0.0
 
 
 class MessagePart(StrEnum):
@@ -144,6 +146,8 @@ class EnvironmentCapability(StrEnum):
     """Clocks that can be changed: `ClusterUnderTest.set_clock`."""
     FROZEN_CLOCKS = "frozen-clocks"
     """Clocks that can stand still, and run again."""
+    WALL_CLOCKS = "wall-clocks"
+    """Wall clocks that can be changed while timers go on: `ClockChange.wall_jump_ms`."""
     RESIGNATION = "resignation"
     """A controller that resigns when it is asked to: `ClusterAdmin.move_controller`."""
     REPLACED_REASSIGNMENTS = "replaced-reassignments"
@@ -368,4 +372,5 @@ class ClusterUnderTest(Protocol):
         """Change a node's clock. Evidence: `offset_ms` read back inside the node."""
 
     async def reset_clock(self, node: str) -> Evidence:
-        """Let the clock run at its true rate again, keeping it monotonic. Evidence: `offset_ms` before the reset."""
+        """Let the clock run at its true rate again, keeping it monotonic, and put the wall clock right. Evidence:
+        `offset_ms` before the reset."""

@@ -51,6 +51,7 @@ def faults(cluster: ClusterShape, victims: tuple[str, ...]) -> st.SearchStrategy
         st.builds(
             Clock, nodes=one, jump_ms=st.integers(1, 4_000).map(float), rate=st.sampled_from([1.0, 0.0, 0.5, 2.0])
         ),
+        st.builds(Clock, nodes=one, wall_jump_ms=st.integers(-60_000, -1).map(float)),
     ]
     if victims:
         victim = st.sampled_from(victims).map(lambda node: (node,))

@@ -256,7 +256,7 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import lied_to, node_failures, nodes_of_family, tolerances, vanished_nodes
+from checkers.fault_model import lied_to, node_failures, nodes_of_family, tolerances, vanished_nodes, wrong_timers
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.retention_promises import check_ages
@@ -361,7 +361,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
         lossy_faults=lossy,
         lied_to=lied_to(evidence.faults),
         wiped=nodes_of_family(evidence.faults, "wipe") | wiped,
-        wrong_clocks=nodes_of_family(evidence.faults, "clock"),
+        wrong_timers=wrong_timers(evidence.faults),
         lag_max_ms=evidence.settings.replica_lag_ms,
     )
 

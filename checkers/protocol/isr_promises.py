@@ -189,7 +189,7 @@ def _change(event: TraceRow) -> tuple[object, ...]:
 def _check_sent_again(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
     """A change in flight is sent until its answer, or metadata, ends it: no other one is proposed before."""
     answer, answered_at = partition.to_send_again.get(event.node, (None, 0))
-    if answer is None or not wait.in_flight or event.node in cluster.wrong_clocks:
+    if answer is None or not wait.in_flight or event.node in cluster.wrong_timers:
         return
     silent_ns = wait.worked_ns - answered_at
     due_ns = answer.details()["again_ms"] * 1_000_000 + _SENT_AGAIN_NS
@@ -305,7 +305,7 @@ def _longest_ns(cluster: ClusterState) -> int:
 
 
 def _is_judged(cluster: ClusterState, event: TraceRow) -> bool:
-    return cluster.lag_max_ms >= 0 and event.node not in cluster.wrong_clocks
+    return cluster.lag_max_ms >= 0 and event.node not in cluster.wrong_timers
 
 
 def _begins_anew(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -323,7 +323,7 @@ def _recovered(cluster: ClusterState, partition: PartitionState, event: TraceRow
 
 def _shrinks(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     wait, detail = partition.waits.get(event.node), event.details()
-    if wait is None or detail.get("reason") != "shrink" or event.node in cluster.wrong_clocks:
+    if wait is None or detail.get("reason") != "shrink" or event.node in cluster.wrong_timers:
         return
     for member in sorted(map(int, detail.get("lag_ms", {}))):
         caught_up_ns = wait.caught_up_ns.get(member)

@@ -362,8 +362,8 @@ class ClusterState:
     """Nodes whose disk lied about fsync at some time."""
     wiped: frozenset[str] = frozenset()
     """Nodes that may have lost more at some time than what they had not synced."""
-    wrong_clocks: frozenset[str] = frozenset()
-    """Nodes whose clock a fault changed at some time."""
+    wrong_timers: frozenset[str] = frozenset()
+    """Nodes whose timers ran wrong by a fault at some time."""
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
     standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)

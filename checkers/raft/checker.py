@@ -56,6 +56,7 @@ clean-claim-repeated        a clean shutdown is claimed by the next life of the 
 unfenced-shutting-down      a broker that shuts down comes back by its next registration alone
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it
+session-ran-back            a controller has heard of no broker later than it is
 fenced-late                 no broker stays unfenced after its session while many other changes are made, or none
 fenced-in-session           a broker is fenced as silent once a session has passed without a heartbeat, and since the
                             controller took charge
@@ -90,7 +91,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import lied_since, nodes_of_family, stalls
+from checkers.fault_model import lied_since, stalls, wrong_timers
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.leaderships import leadership_findings
@@ -453,11 +454,11 @@ def check(evidence: RunEvidence) -> Verdict:
     raft.findings += broker_epoch_findings(evidence.trace)
     if not decisions_alone:
         struck = frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist())
-        wrong_clocks, stalled = nodes_of_family(evidence.faults, "clock"), stalls(evidence.faults)
+        wrong, stalled = wrong_timers(evidence.faults), stalls(evidence.faults)
         raft.findings += cluster_metadata_findings(
-            evidence.trace, whole=not evidence.settings.script_topics, wrong_clocks=wrong_clocks, stalls=stalled
+            evidence.trace, whole=not evidence.settings.script_topics, wrong_timers=wrong, stalls=stalled
         )
-        raft.findings += leadership_findings(evidence.trace, wrong_clocks, stalled)
+        raft.findings += leadership_findings(evidence.trace, wrong, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
         side_topics = evidence.settings.side_topics

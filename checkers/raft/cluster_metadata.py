@@ -61,18 +61,17 @@ def cluster_metadata_findings(
     trace: pa.Table,
     *,
     whole: bool = True,
-    wrong_clocks: Collection[str] = (),
+    wrong_timers: Collection[str] = (),
     stalls: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> Iterator[Finding]:
-    """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Faults have changed
-    `wrong_clocks`, so that sessions are as long there as those clocks say; `stalls` as `checkers.fault_model` has
-    them."""
+    """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Sessions are as long
+    on `wrong_timers` as the clocks say that faults have changed there; `stalls` as `checkers.fault_model` has them."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     yield from _loaded_otherwise(events)
     yield from _applied_otherwise(events if whole else [])
     yield from told_findings(events)
     yield from _decided_early(events)
-    yield from _sessions(events, wrong_clocks, stalls)
+    yield from _sessions(events, wrong_timers, stalls)
 
 
 # ---- what is loaded --------------------------------------------------------------------------------------------------
@@ -207,7 +206,7 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
 
 
 def _sessions(
-    events: list[TraceRow], wrong_clocks: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
+    events: list[TraceRow], wrong_timers: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[Finding]:
     epochs: dict[int, _Registered] = {}
     """By broker, the last one."""
@@ -221,13 +220,13 @@ def _sessions(
         elif event.kind == "metadata_applied":
             applied[event.node] = max(event.log_end, applied.get(event.node, 0))
         elif event.kind == "metadata_loaded":
-            if event.node not in wrong_clocks:
+            if event.node not in wrong_timers:
                 took_charge[event.node] = event.time_ns
         elif event.kind in OF_BROKERS or event.kind in _REFUSALS:
             detail = event.details()
             if not detail.get("taken_over"):
                 lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
-                if not lines and event.broker in unfenced and event.node not in wrong_clocks:
+                if not lines and event.broker in unfenced and event.node not in wrong_timers:
                     took_charge_ns = took_charge.get(event.node, 0)
                     stalled = stalls.get(event.node, ())
                     lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, stalled)
@@ -297,6 +296,8 @@ def _wrong(
 ) -> tuple[str, ...]:
     """The kind and the lines of a broken promise, empty if none is broken."""
     node, did = f"b{event.broker}", f"in broker epoch {event.broker_epoch} {event.at}"
+    if detail.get("ahead") or detail.get("silent_ms", 0) < 0:
+        return "session-ran-back", f"{event.node} last heard of {node} later than {event.at[3:]} ({event.kind})"
     if event.kind == "broker_registered" and "known" in detail:
         return _registration(event, detail, registered, f"{event.node} registered {node} {did}")
     if event.kind == "broker_unfenced" and node in applied and applied[node] <= event.broker_epoch:

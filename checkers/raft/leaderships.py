@@ -30,7 +30,7 @@ _TIMEOUTS_OF_A_LATE_FETCH: Final = 1.5
 
 
 def leadership_findings(
-    trace: pa.Table, wrong_clocks: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
+    trace: pa.Table, wrong_timers: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[Finding]:
     """Every leadership in the trace (schema TRACE) that went on too long after the next one began. `stalls` has, by
     node, from when to when (ns) its process may not have run."""
@@ -40,7 +40,7 @@ def leadership_findings(
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_ROLES)))):
         controllers.add(event.node)
         election, end = leading.pop(event.node, None), deposed.pop(event.node, None)
-        if election is not None and end is not None and event.node not in wrong_clocks:
+        if election is not None and end is not None and event.node not in wrong_timers:
             others = len(controllers) - 1
             timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)

@@ -301,6 +301,7 @@ class SimDeployment:
                 random=self._world.stream(f"node-{node}-{incarnation}"),
                 trace=lambda event: self._take_trace(node, event) if process.alive else None,
                 log=lambda line: self._take_log(machine, line) if process.alive else None,
+                now_ms=machine.node.clock.wall_now_ms,
             )
             await run_node(config, node_ports, stopping)
 
@@ -415,15 +416,15 @@ class SimDeployment:
         machine = self._machine(node)
         if machine.offset_before_ns is None:
             machine.offset_before_ns = machine.node.clock.offset_now_ns()
-        machine.node.set_clock(jump_ms=change.jump_ms, rate=change.rate)
-        return {"offset_ms": (machine.node.clock.offset_now_ns() - machine.offset_before_ns) / 1e6}
+        machine.node.set_clock(jump_ms=change.jump_ms, rate=change.rate, wall_jump_ms=change.wall_jump_ms)
+        return {"offset_ms": machine.wall_offset_ns / 1e6}
 
     async def reset_clock(self, node: str) -> Evidence:
-        """Let a clock run at its true rate again; its offset stays."""
+        """Let a clock run at its true rate again; its offset stays, but for that of the wall clock."""
         machine = self._machine(node)
         if machine.offset_before_ns is None:
             return {"offset_ms": 0.0}
-        offset_ns = machine.node.clock.offset_now_ns() - machine.offset_before_ns
+        offset_ns = machine.wall_offset_ns
         machine.offset_before_ns = None
         machine.node.reset_clock()
         return {"offset_ms": offset_ns / 1e6}

@@ -32,13 +32,19 @@ class SimMachine:
     delayed_before: tuple[int, int] = (0, 0)
     """Operations delayed, and nanoseconds, before the disk became slow."""
     offset_before_ns: int | None = None
-    """Offset of the clock before the fault; None without one."""
+    """Offset of the clock of timers before the fault; None without one."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to stop the running process."""
     leaving: int = 0
     """The incarnation that was asked to stop."""
     left: int = 0
     """The last incarnation that stopped cleanly."""
+
+    @property
+    def wall_offset_ns(self) -> int:
+        """How far the fault of the clock has moved what the wall clock reads."""
+        clock, before_ns = self.node.clock, self.offset_before_ns or 0
+        return clock.offset_now_ns() + clock.wall_ahead_ns - before_ns
 
     def ask_to_stop(self) -> None:
         """Set the event that a real process sets upon SIGTERM; one that is frozen sees it when it thaws."""

@@ -1,10 +1,13 @@
-"""The clock of a node, `loop.time()`, as against the world's true time.
+"""The clocks of a node as against the world's true time: the one of its timers, `loop.time()`, and the wall clock.
 
     node time = floor of (anchor + (true time - true time at the anchor) × rate), but never less than an earlier reading
 
 A true clock has rate 1 and offset 0. Time on a node is monotonic whatever is done to it: a jump backwards makes the
 clock stand still until it has caught up, and `reset` gives the true rate back while keeping the offset gathered so
 far, since a monotonic clock is never stepped. Rate 0 is a frozen clock: timers of the node never fall due.
+
+The wall clock reads the same until it is stepped, as by NTP or by hand: then it is ahead or behind, may have read later
+before, and no timer knows of it. `reset` steps it back.
 """
 
 from __future__ import annotations
@@ -15,7 +18,16 @@ from collections.abc import Callable
 class NodeClock:
     """Turns true time into node time and back. All times are whole nanoseconds."""
 
-    __slots__ = ("_anchor_node_ns", "_anchor_true_ns", "_floor_ns", "_rate", "_true_now_ns", "offset_ns", "steady")
+    __slots__ = (
+        "_anchor_node_ns",
+        "_anchor_true_ns",
+        "_floor_ns",
+        "_rate",
+        "_true_now_ns",
+        "offset_ns",
+        "steady",
+        "wall_ahead_ns",
+    )
 
     def __init__(self, true_now_ns: Callable[[], int]) -> None:
         self._true_now_ns = true_now_ns
@@ -26,6 +38,8 @@ class NodeClock:
         self.steady = True
         """True: node time is just true time + `offset_ns` (the hot path of `loop.time`)."""
         self.offset_ns = 0
+        self.wall_ahead_ns = 0
+        """How far the wall clock was stepped forward, against the clock of timers."""
 
     @property
     def rate(self) -> float:
@@ -40,6 +54,10 @@ class NodeClock:
         if self._rate == 1.0 and not self.steady:
             self.steady = True
         return raw
+
+    def wall_now_ms(self) -> int:
+        """What the wall clock reads, in whole milliseconds since the run began; none reads earlier than that."""
+        return max(self.now_ns() + self.wall_ahead_ns, 0) // 1_000_000
 
     def offset_now_ns(self) -> int:
         """Node time less true time, as it will be once a clock that stands still has caught up."""
@@ -62,8 +80,9 @@ class NodeClock:
             due += 1
         return due if due > true_now else true_now
 
-    def change(self, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
-        """Jump at once by `jump_ms`, then run at `rate`. Raises ValueError for a negative rate."""
+    def change(self, *, jump_ms: float = 0.0, rate: float = 1.0, wall_jump_ms: float = 0.0) -> None:
+        """Jump at once by `jump_ms`, then run at `rate`; the wall clock is `wall_jump_ms` ahead of that. Raises
+        ValueError for a negative rate."""
         if rate < 0.0:
             raise ValueError(f"clock rate {rate} is negative")
         reading_ns = self.now_ns()
@@ -72,11 +91,12 @@ class NodeClock:
         self._anchor_true_ns = true_now
         self._floor_ns = reading_ns
         self._rate = rate
+        self.wall_ahead_ns = round(wall_jump_ms * 1_000_000)
         self.offset_ns = self._anchor_node_ns - true_now
         self.steady = rate == 1.0 and self._anchor_node_ns >= reading_ns
 
     def reset(self) -> None:
-        """Run at the true rate from here on; what the clock is ahead or behind it stays."""
+        """Run at the true rate from here on; what the clock is ahead or behind stays. The wall clock is put right."""
         self.change(rate=1.0)
 
     def _raw_ns(self, true_ns: int) -> int:

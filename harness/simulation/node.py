@@ -186,9 +186,9 @@ class SimNode:
         """Forget what was armed."""
         self._crash_point.disarm()
 
-    def set_clock(self, *, jump_ms: float = 0.0, rate: float = 1.0) -> None:
-        """DirectoryChange the clock; timers that are due by it fire at once."""
-        self.clock.change(jump_ms=jump_ms, rate=rate)
+    def set_clock(self, *, jump_ms: float = 0.0, rate: float = 1.0, wall_jump_ms: float = 0.0) -> None:
+        """Change the clocks; timers that are due fire at once."""
+        self.clock.change(jump_ms=jump_ms, rate=rate, wall_jump_ms=wall_jump_ms)
         if self._loop is not None:
             self._loop.clock_changed()
 

@@ -83,6 +83,7 @@ class NodePorts:
     log: Callable[[str], None]
     """Writes one line to the node's log."""
     now_ms: Callable[[], int] = loop_clock_ms
-    """The clock of records' timestamps, in ms: Unix time on a machine, the node's own clock in simulation."""
+    """The wall clock, in ms, for timestamps and ages of records and for nothing that is waited for: it may be stepped.
+    Unix time on a machine, time since the run began in simulation."""
     disk_space: Callable[[], DiskSpace] = DiskSpace
     """The space on the disk that `files` are on; unknown in simulation."""

@@ -1,7 +1,8 @@
 """Clocks that are wrong.
 
 A node's clock jumps, or runs fast, slow, or not at all, while the others stay true. A jump forward lets sessions and
-lag timers run out early; a frozen or slow clock keeps a deposed leader in its belief.
+lag timers run out early; a frozen or slow clock keeps a deposed leader in its belief. A wall clock that is stepped, as
+by NTP, is what no session may go by.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from nemesis.ports import ClockChange, EnvironmentCapability
 
 _SLOWEST_RATE = 0.1
 """Below it a clock counts as standing still: a wait of half a second takes more than five."""
+_FAR_MS = (5_000, 60_000)
+"""Of a wall clock's jump: longer than any session, and than it takes until somebody else is in charge."""
 
 
 def _slightly_wrong(random: Random, cluster: ClusterShape) -> list[Fault]:
@@ -31,7 +34,8 @@ def _slightly_wrong(random: Random, cluster: ClusterShape) -> list[Fault]:
 
 @dataclass(frozen=True, slots=True)
 class Clock(Fault):
-    """Change clocks until the fault heals: they jump by `jump_ms` at once and then run at `rate`."""
+    """Change clocks until the fault heals: they jump by `jump_ms` at once and then run at `rate`, or wall clocks alone
+    jump by `wall_jump_ms`."""
 
     name: ClassVar[str] = "clock"
     number: ClassVar[int] = 1
@@ -49,21 +53,26 @@ class Clock(Fault):
     """Size of the jump; negative values jump back."""
     rate: float = 1.0
     """0 is frozen, 1 is true, 1.1 gains six seconds a minute."""
+    wall_jump_ms: float = 0.0
+    """How far the wall clock jumps beside that, which timers do not go by."""
 
     def __post_init__(self) -> None:
         if self.rate < 0:
             raise ValueError(f"rate: {self.rate} would run backwards; 0 is frozen, 1 is true")
-        if self.rate == 1 and not self.jump_ms:
-            raise ValueError("rate: 1 without jump_ms leaves the clock as it is")
+        if self.rate == 1 and not self.jump_ms and not self.wall_jump_ms:
+            raise ValueError("rate: 1 without jump_ms and wall_jump_ms leaves the clock as it is")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """One node: its clock jumps, stands still, runs at another rate, or jumps and does."""
+        """One node: its clock jumps, stands still, runs at another rate, or jumps and does; or its wall clock jumps."""
         random = draws.random
+        kind = random.choice(("jump", "freeze", "skew", "both", "wall"))
         node = draws.broker()
-        if draws.cluster.controllers and random.random() < 0.2:
+        if draws.cluster.controllers and random.random() < (0.5 if kind == "wall" else 0.2):
             node = draws.controller()
-        kind = random.choice(("jump", "freeze", "skew", "both"))
+        if kind == "wall":
+            size_ms = random.choice((random.uniform(0.05, 2.0) * draws.patience_ms, random.uniform(*_FAR_MS)))
+            return cls(nodes=(node,), wall_jump_ms=random.choice((-1, 1)) * max(1, round(size_ms)))
         jump_ms = random.choice((-1, 1, 1)) * max(1, round(draws.patience_ms * random.uniform(0.05, 2.0)))
         rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
         return cls(
@@ -75,12 +84,16 @@ class Clock(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Change the clock of every node."""
         for node in await handle.resolve(self.nodes):
-            await handle.set_clock(node, ClockChange(self.jump_ms, self.rate))
+            await handle.set_clock(node, ClockChange(self.jump_ms, self.rate, self.wall_jump_ms))
 
     def needs(self) -> frozenset[EnvironmentCapability]:
-        """Clocks that can be changed, and some that can stand still."""
-        stops = self.rate < _SLOWEST_RATE
-        return frozenset({EnvironmentCapability.CLOCKS} | ({EnvironmentCapability.FROZEN_CLOCKS} if stops else set()))
+        """Clocks that can be changed, some that can stand still, and wall clocks that can be changed alone."""
+        needs = {EnvironmentCapability.CLOCKS}
+        if self.rate < _SLOWEST_RATE:
+            needs.add(EnvironmentCapability.FROZEN_CLOCKS)
+        if self.wall_jump_ms:
+            needs.add(EnvironmentCapability.WALL_CLOCKS)
+        return frozenset(needs)
 
     def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
         """A slow clock where none can stand still."""
@@ -96,4 +109,6 @@ class Clock(Fault):
             does.append("stands still")
         elif self.rate != 1:
             does.append(f"runs ×{self.rate:.3g}")
+        if self.wall_jump_ms:
+            does.append(f"jumps {self.wall_jump_ms:+.0f} ms on the wall")
         return f"clock of {' '.join(self.nodes)} {' and '.join(does)}"

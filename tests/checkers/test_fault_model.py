@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import ReplicaLoss, fault_model_excesses, node_failures, replica_losses, tolerances
+from checkers.fault_model import (
+    ReplicaLoss,
+    fault_model_excesses,
+    node_failures,
+    replica_losses,
+    tolerances,
+    wrong_timers,
+)
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 from tests.checkers.small_histories import append
@@ -241,6 +249,19 @@ def test_a_loss_that_was_not_measured_excuses_by_name_what_the_trace_does_not_de
     assert "b1 from 0 on at 5.000 s," in excess.lines[1]
     unharmed = small_evidence.event(8, "b2", "log_recovered", offset=0, log_end=4)
     assert fault_model_excesses(losses(unharmed), 1) == ()
+
+
+def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
+    def clock(node: str, **detail: float) -> dict[str, Any]:
+        return small_evidence.fault("clock", [node], 1, 2, {}) | {"detail": json.dumps(detail)}
+
+    faults = small_evidence.faults(
+        clock("b1", jump_ms=0, rate=1, wall_jump_ms=-9000),
+        clock("b2", jump_ms=5, rate=1, wall_jump_ms=-9000),
+        clock("b3", jump_ms=0, rate=0.5, wall_jump_ms=0),
+        clock("b4"),
+    )
+    assert wrong_timers(faults) == {"b2", "b3", "b4"}
 
 
 def test_a_node_that_vanished_has_lost_its_log() -> None:

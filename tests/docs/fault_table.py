@@ -23,6 +23,7 @@ _REASONS: Final[Mapping[EnvironmentCapability, str]] = {
     EnvironmentCapability.FAILING_SYNCS: "the file system fails no syncs",
     EnvironmentCapability.CLOCKS: "its clock cannot be changed",
     EnvironmentCapability.FROZEN_CLOCKS: "no clock stands still: waits of a Java machine would not end",
+    EnvironmentCapability.WALL_CLOCKS: "no wall clock alone",
     EnvironmentCapability.RESIGNATION: "its controller does not resign when asked",
     EnvironmentCapability.EMPTY_DISKS: "a broker that votes would forget its vote",
 }
@@ -31,6 +32,7 @@ _MACHINES: Final = (
     EnvironmentCapability.MESSAGES,
     EnvironmentCapability.CHANNELS,
     EnvironmentCapability.FAILING_SYNCS,
+    EnvironmentCapability.WALL_CLOCKS,
 )
 
 Rows = list[tuple[str, ...]]

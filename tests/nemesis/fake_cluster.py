@@ -254,8 +254,8 @@ class FakeCluster:
 
     async def set_clock(self, node: str, change: ClockChange) -> Evidence:
         self.clocks[node] = change
-        return {"offset_ms": change.jump_ms}
+        return {"offset_ms": change.jump_ms + change.wall_jump_ms}
 
     async def reset_clock(self, node: str) -> Evidence:
         change = self.clocks.pop(node, ClockChange())
-        return {"offset_ms": change.jump_ms + 100 * (change.rate - 1)}
+        return {"offset_ms": change.jump_ms + change.wall_jump_ms + 100 * (change.rate - 1)}

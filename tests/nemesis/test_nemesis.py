@@ -142,6 +142,7 @@ def test_a_fault_that_changed_nothing_has_not_bitten() -> None:
         (PowerLoss(("b1",), KeepUnsynced.PREFIX), True),
         (Clock(("b1",), jump_ms=-300), True),
         (Clock(("b1",), rate=0.0), True),
+        (Clock(("b1",), wall_jump_ms=9000), True),
         (Packets(("b1",), delay_ms=10), True),
         (Pause(("c1",)), True),
     ],

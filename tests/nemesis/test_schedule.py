@@ -97,7 +97,10 @@ def test_a_script_is_read_as_it_is_written() -> None:
             [{"at": 1, "for": 1, "fault": "partition", "shape": "star"}],
             "faults[0].shape: 'star' is not one of isolate, minority",
         ),
-        ([{"at": 1, "for": 1, "fault": "clock"}], "faults[0]: rate: 1 without jump_ms leaves the clock as it is"),
+        (
+            [{"at": 1, "for": 1, "fault": "clock"}],
+            "faults[0]: rate: 1 without jump_ms and wall_jump_ms leaves the clock as it is",
+        ),
         ([{"at": 1, "for": 1, "fault": "packets", "loss": 2}], "faults[0]: loss: 2.0 is not a share"),
         (["kill"], "faults[0]: 'kill' is not a fault such as"),
         ("kill", "faults: 'kill' is not a list of faults"),

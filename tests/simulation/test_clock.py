@@ -46,6 +46,21 @@ def test_a_jump_back_makes_time_stand_still_until_it_has_caught_up() -> None:
     assert _ticks(lambda node: node.set_clock(jump_ms=-2000), 0.5, 5) == [(3, 1), (4, 2)]
 
 
+def test_a_wall_clock_is_stepped_while_timers_go_on() -> None:
+    assert _ticks(lambda node: node.set_clock(wall_jump_ms=-60_000), 0.5, 3.5) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_wall_clock_is_stepped_back_to_what_timers_go_by() -> None:
+    true_ns = 5_000_000_000
+    clock = NodeClock(lambda: true_ns)
+    clock.change(wall_jump_ms=2_000)
+    assert (clock.now_ns(), clock.wall_now_ms()) == (true_ns, 7_000)
+    clock.change(wall_jump_ms=-9_000)
+    assert (clock.now_ns(), clock.wall_now_ms()) == (true_ns, 0)
+    clock.reset()
+    assert clock.wall_now_ms() == 5_000
+
+
 def test_a_fast_clock_ticks_often_and_a_slow_one_seldom() -> None:
     assert _ticks(lambda node: node.set_clock(rate=2.0), 0.5, 2) == [(0.75, 1), (1.25, 2), (1.75, 3)]
     assert _ticks(lambda node: node.set_clock(rate=0.5), 0.5, 4) == [(1.5, 1), (3.5, 2)]

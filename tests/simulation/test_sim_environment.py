@@ -288,6 +288,9 @@ def test_clocks(stand_in: list[str]) -> None:
         assert await deployment.set_clock("b1", ClockChange(rate=0)) == {"offset_ms": 0}
         await asyncio.sleep(2)
         assert (await deployment.reset_clock("b1"))["offset_ms"] == pytest.approx(-2000, abs=1)
+        stepped = ClockChange(jump_ms=100, wall_jump_ms=-700)
+        assert await deployment.set_clock("b1", stepped) == {"offset_ms": -600}
+        assert await deployment.reset_clock("b1") == {"offset_ms": -600}
 
     _execute(scenario)
 

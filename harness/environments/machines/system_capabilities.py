@@ -18,6 +18,7 @@ MACHINES_LACK: Final[Mapping[EnvironmentCapability, str]] = {
     EnvironmentCapability.MESSAGES: "packet filters there cannot tell one message from another",
     EnvironmentCapability.CHANNELS: "all connections to a node lead to one port there",
     EnvironmentCapability.FAILING_SYNCS: "the file system there fails writes, and no syncs",
+    EnvironmentCapability.WALL_CLOCKS: "libfaketime changes the clock of timers with it there",
 }
 
 

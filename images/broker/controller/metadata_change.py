@@ -86,6 +86,7 @@ class MetadataChange:
             "contact_ms": self.last_contact_ms[known.id],
             "session_timeout_ms": session_timeout_ms,
             "over": silent_ms >= session_timeout_ms,
+            "ahead": silent_ms < 0,
         }
         self.trace.append(TraceEvent("registration_refused", broker=known.id, broker_epoch=known.epoch, detail=detail))
 

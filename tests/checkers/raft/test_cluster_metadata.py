@@ -123,7 +123,7 @@ def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charg
     timed = {"reason": "session_timeout", "silent_ms": silent_ms, "session_timeout_ms": 9000}
     fenced = broker(4, "fenced", 1, 1, 10, **timed)
     assert kinds(charge, *BORN[:2], fenced) == ([] if right else ["fenced-in-session"])
-    by_its_clock = cluster_metadata_findings(small_evidence.trace(charge, *BORN[:2], fenced), wrong_clocks={"c1"})
+    by_its_clock = cluster_metadata_findings(small_evidence.trace(charge, *BORN[:2], fenced), wrong_timers={"c1"})
     assert bool(list(by_its_clock)) is (silent_ms < 9000)
 
 

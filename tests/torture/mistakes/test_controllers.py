@@ -6,11 +6,15 @@ A clean shutdown that two lives claim is played where the fault is that brings i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
+from harness.simulation.event_loop.loop import NodeLoop
+from images.broker import controller_node
 from images.broker.apis import producer_ids
 from images.broker.controller import metadata_change
 from images.broker.controller.metadata_change import MetadataChange
@@ -133,6 +137,13 @@ def _back_while_shutting_down(patch: Patch) -> None:
     patch.setattr(MetadataChange, "keep_fenced", keep_fenced)
 
 
+def _sessions_by_wall_clock(patch: Patch) -> None:
+    """A controller measures sessions by the wall clock."""
+    patch.setattr(
+        controller_node, "_now_ms", lambda: cast(NodeLoop, asyncio.get_running_loop()).node.clock.wall_now_ms()
+    )
+
+
 LEADER_DIES: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c1"]}
 ONE_WAY: Fault = {"at": "3s", "for": "6s", "fault": "partition", "shape": "one-way"}
 """c1 is the active controller of these runs."""
@@ -149,6 +160,8 @@ LATE_HEARTBEAT: Fault = {
 }
 """Later than its sender waits for an answer, and than the heartbeats with which it shuts down."""
 STOP: Fault = {"at": "2.2s", "for": "5s", "fault": "controlled-restart", "nodes": ["b1"]}
+WALL_CLOCK: Fault = {"at": "5s", "for": "4s", "fault": "clock", "nodes": ["c1"], "wall_jump_ms": -4_000}
+BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": ["b1"]}
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
 
@@ -170,6 +183,7 @@ MISTAKES = (
     Mistake("producer-id-assigned-twice", _block_kept),
     Mistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
     Mistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
+    Mistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
 )
 
 
