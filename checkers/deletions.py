@@ -45,12 +45,20 @@ class DeletionRequest:
     requests: tuple[tuple[int, int], ...] = ()
     """(time in ns at which it began, the offset below which records are to go) of each; NEVER for everything
     committed."""
+    ended_ns: tuple[int, ...] = ()
+    """When each had its answer, or was given up."""
 
     @property
     def bound(self) -> int:
         """The greatest log start that DeleteRecords can have requested; NEVER where only the high watermark bounds
         it."""
         return max((below for _, below in self.requests), default=0)
+
+    def begun_alone_at(self, time_ns: int) -> int | None:
+        """When the request began that was under way then, if only one was."""
+        times = zip(self.requests, self.ended_ns, strict=True)
+        under_way = [begun_ns for (begun_ns, _), ended_ns in times if begun_ns <= time_ns <= ended_ns]
+        return under_way[0] if len(under_way) == 1 else None
 
     def bound_at(self, time_ns: int) -> int:
         """The same of the requests that had begun by then."""
@@ -65,7 +73,9 @@ def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
         numbers = json.loads(row["evidence"] or "{}")
         below = NEVER if numbers.get("to_high_watermark") else int(numbers.get("asked_below", 0))
         before = requests.get(partition, DeletionRequest())
-        requests[partition] = DeletionRequest((*before.requests, (row["started_ns"], below)))
+        ended_ns = NEVER if row["ended_ns"] is None else row["ended_ns"]
+        begun = (row["started_ns"], below)
+        requests[partition] = DeletionRequest((*before.requests, begun), (*before.ended_ns, ended_ns))
     return requests
 
 

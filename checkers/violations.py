@@ -32,6 +32,9 @@ SHOWN_IN_ALL = 12
 
 INEXCUSABLE = frozenset(
     {
+        "bytes-left-behind",
+        "synced-beyond-end",
+        "none-told-early",
         "failed-append-seen",
         "phantom-value",
         "poll-gap",

@@ -14,7 +14,8 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       batches={id: [[base, end], …] of its batches that are known};
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
-                                      that its file has behind the last batch, if any; first_segment=[base offset, the
+                                      that its file has behind the last batch, if any; synced_below=the offset below
+                                      which it counts all as on disk, if above its end; first_segment=[base offset, the
                                       one in the log-start checkpoint or -1] of the first segment, if not at 0;
                                       holes=[[end of a segment, base offset of the next one], …] where these differ;
                                       base, producers_before, as of log_start_written
@@ -22,9 +23,9 @@ registered                broker      broker_epoch granted; detail: clean
 clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
                                       next one
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
-                                      producers, batches, bytes_behind, as above; high_watermark with which it takes
-                                      over, before it counts; positions {replica: LEO} that it keeps of an earlier
-                                      leadership
+                                      producers, batches, bytes_behind, synced_below, as above; high_watermark with
+                                      which it takes over, before it counts; positions {replica: LEO} that it keeps of
+                                      an earlier leadership
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end, high_watermark
 log_closed                broker      a clean stop has closed the log: log_end, offset=below it every record is known to
                                       be on disk, broker_epoch of the life that ends; detail: synced=whether the last
@@ -41,14 +42,15 @@ appended                  broker      leader_epoch of the batch, partition_epoch
                                       fetched_in, the leader epoch in which a follower asked for it, where it is not in
                                       that one any more; synced, where it is on disk with all before it
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
-                                      producers, batches, bytes_behind, as they are then; log_start, if that changed;
-                                      answer, the [epoch, end offset] of the leader that asked for it, if one did
+                                      producers, batches, bytes_behind, synced_below, as they are then; log_start, if
+                                      that changed; answer, the [epoch, end offset] of the leader that asked for it, if
+                                      one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader), kept_bytes=size of the
                                       segments that remain, after retention_bytes, now_ms=time on the node's clock,
                                       after retention_ms
 log_start_written         broker      … offset=log start, log_end, when it is on disk; detail: epochs, producers,
-                                      batches, bytes_behind, as above; base=offset of the first segment,
+                                      batches, bytes_behind, synced_below, as above; base=offset of the first segment,
                                       producers_before={id: last sequence} of the batches before it, which its snapshot
                                       replaces
 deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR starts

@@ -35,10 +35,11 @@ read-confirmed-early      a fetch confirms the reads that had begun when the ans
 offset-misstated          it answers from its own log: with its start for the earliest offset, for a time with the first
                           record that is not older, for the largest timestamp with the first record that has it, below
                           its high watermark, and with the leader epoch and the timestamp of that
+none-told-early           … and so it tells that it has no record for a time
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
-                          every replica on a broker that it knows as active
+                          every replica on a broker that it knows as active; there is where it moved its own for that
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
 generation-told-early     members get the number of a generation once the record that begins it is committed
@@ -100,6 +101,8 @@ clean-claim-unsynced      a broker presents its last life as cleanly shut down o
                           it closed them
 deleted-log-came-back     the log of a replica that was deleted never stands on the disk again: no start opens it, nor
                           finds it there as that of no replica
+bytes-left-behind         the file of a log that was opened or cut ends where the log does
+synced-beyond-end         … and of what it appends next none counts as synced already
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says
 log-with-hole             each segment of a log that is opened begins where the one before it ends
 log-end-below-start       … and goes on where it starts, if what is left of it ends before

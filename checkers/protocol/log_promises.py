@@ -212,6 +212,21 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
             )
 
 
+def _check_file(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A log that was opened or cut ends where its file ends, and counts nothing as synced that it has not."""
+    detail, end = event.details(), event.end_after
+    did = "opened" if event.kind == "log_recovered" else "cut"
+    if behind := detail.get("bytes_behind", 0):
+        left = (
+            f"{event.node} {did} its log {event.at}, which ends at {end}, and left {behind} bytes behind the last batch"
+        )
+        lost = "what it appends next lies behind them, where neither a read nor the next opening finds it"
+        partition.report(event, "bytes-left-behind", end, left, lost)
+    if (synced := detail.get("synced_below", end)) > end:
+        counts = f"{event.node} {did} its log {event.at}, which ends at {end}, and counts all below {synced} as on disk"
+        partition.report(event, "synced-beyond-end", end, counts, "what it appends next would not be synced")
+
+
 def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.deleted[event.node] = event.time_ns
 
@@ -239,6 +254,7 @@ def check_claim(cluster: ClusterState, event: TraceRow) -> None:
             partition.report(event, "clean-claim-unsynced", closed.offset, presents, unsynced)
 
 
+FILES: Mapping[str, TraceRowHandler] = dict.fromkeys(("log_recovered", "truncated"), _check_file)
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,
     "truncated": _truncated,

@@ -105,6 +105,15 @@ def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) 
 def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     deleted = (int(node[1:]) for node, start in partition.greatest_log_starts.items() if start >= event.offset)
     _answered(partition, event, frozenset(deleted))
+    requests = partition.deletion_request
+    since_ns = requests.begun_alone_at(event.time_ns) if requests is not None else None
+    if since_ns is None:
+        return
+    moves = [each for each in partition.deletions if each.node == event.node and each.time_ns >= since_ns]
+    if moves and event.offset < moves[0].offset:
+        answered = f"{event.node} answered {event.at} that the records below {event.offset} are deleted"
+        asked = f"it had moved its log's start to {moves[0].offset} for that {moves[0].at}, which it was to wait for"
+        partition.report(event, "deletion-unconfirmed", event.offset, answered, asked)
 
 
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
@@ -194,7 +203,14 @@ def _offset_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -
     """A leader answers for the earliest offset where its log starts; for a time with the first record of a batch that
     is not older, and for the largest timestamp with the first one that has it, if that is below its high watermark, and
     else with none."""
-    start = partition.log_starts.get(event.node, 0)
+    start, epoch_start = partition.log_starts.get(event.node, 0), partition.epoch_starts.get(event.node, UNKNOWN)
+    if event.offset < 0 and event.high_watermark < epoch_start:
+        told = f"{event.node} answered {event.at} that it has no record not older than {event.details()['asked']} ms"
+        unknown = (
+            f"its high watermark was {event.high_watermark}, and its leader epoch starts at {epoch_start}: what lies "
+            "between may be committed"
+        )
+        partition.report(event, "none-told-early", event.high_watermark, told, unknown)
     possible = dict.fromkeys((start, partition.unwritten_log_starts.get(event.node, start)))
     contradictions = [_contradiction(partition, event, each) for each in possible]
     if None in contradictions:

@@ -195,6 +195,8 @@ class PartitionState:
     """The greatest log start that any node has decided on, not following its leader."""
     expirations: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by `retention.ms`."""
+    deletions: list[TraceRow] = field(default_factory=list)
+    """Every move of a log's start by DeleteRecords."""
     deletion_request: DeletionRequest | None = None
     """The deletion that administrators requested; None where none is permitted."""
     excluded: set[int] = field(default_factory=set)

@@ -116,6 +116,8 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
         partition.decided_log_start = max(partition.decided_log_start, event.offset)
         greatest = max(event.offset, partition.greatest_log_starts.get(event.node, 0))
         partition.greatest_log_starts[event.node] = greatest
+    if reason == "delete_records":
+        partition.deletions.append(event)
     partition.unwritten_log_starts.setdefault(event.node, partition.log_starts.get(event.node, 0))
     _set_log_start(partition, event, event.offset, f"moved its start ({reason})")
 
@@ -208,6 +210,7 @@ _ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
     _placed,
 )
 _IN_ORDER = (
+    log_promises.FILES,
     log_promises.HANDLERS,
     retention_promises.HANDLERS,
     append_promises.HANDLERS,

@@ -25,6 +25,7 @@ metadata-logs-differ        two logs that hold a batch of the same offset and ep
 committed-metadata-differs  the record committed at an offset never changes
 committed-metadata-cut      no controller truncates its log below the offset that it knows to be committed
 metadata-lost               a controller's log comes back from a restart with everything it had
+metadata-left-behind        … and its file ends where it does
 broker-epoch-fell           broker epochs only rise, over all brokers and all active controllers
 uncommitted-metadata-applied  a broker applies only metadata that a majority of the controllers holds at that moment
 snapshot-of-another-epoch   a snapshot is named by the epoch of the last record that it replaces, and what is loaded
@@ -36,6 +37,7 @@ producer-id-assigned-twice  no producer id is given to two producers, by whichev
 producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
 position-of-another-epoch   an active controller commits by the position of a voter that has followed it in its epoch
 registered-in-session       a broker registers anew once the session of its earlier life is over
+refused-after-session       … and is not refused after that
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
 elected-without-majority    a controller leads by the votes of a majority of the controllers, cast in its epoch
 follows-another-leader      a controller follows whom the votes of an epoch have made its leader
@@ -96,7 +98,7 @@ from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.leaderships import leadership_findings
 from checkers.raft.lives import broker_epoch_findings, life_findings
-from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ
+from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ, left_behind
 from checkers.raft.producer_ids import ProducerIds
 from checkers.raft.votes import vote_findings
 from checkers.tables import TraceRow, trace_rows
@@ -171,6 +173,8 @@ class _RaftState:
                 f"{event.node} started {event.at} with a metadata log that ends at {event.log_end}",
                 f"it had held records up to {log.end}, and no truncation was traced",
             )
+        if lines := left_behind(event):
+            self.report(event, "metadata-left-behind", *lines)
         log.restart(event.offset, event.log_end, event.details().get("epochs") or [])
 
     def voted(self, event: TraceRow) -> None:

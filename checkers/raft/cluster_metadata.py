@@ -309,6 +309,9 @@ def _wrong(
         if registered is not None and asked == (registered.broker_epoch, registered.incarnation):
             refused = f"{event.node} refused to register {node} {event.at}"
             return "registered-twice", refused, _ASKED_BEFORE.format(registered.broker_epoch)
+        if detail.get("over"):
+            line = f"the session of its earlier life was over: it lasts {detail['session_timeout_ms']} ms"
+            return "refused-after-session", f"{event.node} refused to register {node} {event.at}", line
         return ()
     if event.kind == "broker_stays_fenced":
         if detail.get("metadata_offset", -1) >= event.broker_epoch and not detail.get("shutting_down", True):

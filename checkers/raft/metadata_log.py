@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from checkers.tables import TraceRow
+
 UNKNOWN = -1
 """The epoch of a record that is not known."""
 
@@ -9,6 +11,18 @@ UNKNOWN = -1
 def differ(one: int, other: int) -> bool:
     """Whether two epochs are known and not the same."""
     return one != other and UNKNOWN not in (one, other)
+
+
+def left_behind(opened: TraceRow) -> tuple[str, ...]:
+    """The lines about a log whose file went on behind it when it was opened; none where it did not."""
+    behind = opened.details().get("bytes_behind", 0)
+    if not behind:
+        return ()
+    return (
+        f"{opened.node} started {opened.at} with a metadata log that ends at {opened.log_end}, and left {behind} bytes "
+        "behind its last batch",
+        "what it appends next lies behind them, where neither a read nor the next opening finds it",
+    )
 
 
 class MetadataLog:

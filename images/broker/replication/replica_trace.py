@@ -323,8 +323,9 @@ def _producer_epoch(header: Header) -> dict[str, object]:
 
 def log_detail(log: Log) -> dict[str, object]:
     """What a log knows besides its records: its epoch cache, the last sequence number of each producer, and what its
-    file has behind it."""
+    file has behind it, or it counts as synced there."""
     behind = log.bytes_behind
+    synced_behind = {"synced_below": log.recovery_point} if log.recovery_point > log.end else {}
     return {
         "epochs": [list(entry) for entry in log.epochs.entries],
         "producers": last_sequences(log.producers),
@@ -334,6 +335,7 @@ def log_detail(log: Log) -> dict[str, object]:
         },
         "producer_expiration_ms": log.config.producer_expiration_ms,
         **({"bytes_behind": behind} if behind else {}),
+        **synced_behind,
     }
 
 

@@ -51,6 +51,10 @@ BATCHES = [*BORN, *(stamped(*batch, node=node) for node in NODES for batch in TI
 UNWRITTEN = [*BATCHES, log_start(4, "b1", 3, "retention_bytes")]
 WRITTEN = event(4, "b1", "log_start_written", offset=3, log_end=8, leader=1, leader_epoch=1)
 FROM_THREE = [*UNWRITTEN, WRITTEN]
+LEADS_FROM_EIGHT = [
+    *BATCHES,
+    event(4, "b1", "became_leader", offset=8, log_end=8, members=[1], leader=1, leader_epoch=1),
+]
 
 RIGHT = {
     "the first record of the first batch that is not older": [*BATCHES, told(4_000, 2)],
@@ -64,6 +68,7 @@ RIGHT = {
     "no newest record where it is not committed": [*BATCHES, newest(-1, -1, high_watermark=2, epoch=-1)],
     "the newest of the batch in which the log starts": [*FROM_THREE, newest(3, 9_000)],
     "the newest one behind that batch": [*FROM_THREE, newest(6, 8_000, high_watermark=8)],
+    "none once it knows all that may be committed": [*LEADS_FROM_EIGHT, told(9_001, -1, epoch=-1, high_watermark=8)],
     "the start as the earliest offset": [*FROM_THREE, told(EARLIEST, 3)],
     "the start before, if its disk is too full for the new one": [*UNWRITTEN, told(EARLIEST, 0)],
     "a record below the new one then": [*UNWRITTEN, told(9_000, 2)],
@@ -83,6 +88,10 @@ WRONG = {
     "the newest one above the high watermark": ([*BATCHES, newest(2, 9_000, high_watermark=2)], "offset-misstated"),
     "the newest one with another timestamp": ([*BATCHES, newest(2, 9_001)], "offset-misstated"),
     "a timestamp before the time asked for": ([*BATCHES, earlier(4_000, 2)], "offset-misstated"),
+    "none before it knows what is committed": (
+        [*LEADS_FROM_EIGHT, told(9_001, -1, epoch=-1, high_watermark=7)],
+        "none-told-early",
+    ),
     "an offset below the start": ([*FROM_THREE, told(4_000, 2)], "offset-misstated"),
     "another leader epoch than that of the record": ([*BATCHES, told(4_000, 2, epoch=2)], "offset-misstated"),
     "the start before, once the new one is written": ([*FROM_THREE, told(EARLIEST, 0)], "offset-misstated"),

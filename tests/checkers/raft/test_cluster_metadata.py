@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -144,6 +145,9 @@ def test_a_process_is_registered_once(first: str | None, second: str) -> None:
     ]
     assert kinds(*asked) == (["registered-twice"] if first == second else [])
     refused = small_evidence.event(9, "c1", "registration_refused", {"incarnation": second}, broker=1, broker_epoch=1)
+    over = {"incarnation": "a third life", "session_timeout_ms": 9000, "over": True}
+    assert kinds(asked[0], refused | {"detail": json.dumps(over)}) == ["refused-after-session"]
+    assert kinds(asked[0], refused | {"detail": json.dumps(over | {"over": False})}) == []
     assert kinds(asked[0], refused) == (["registered-twice"] if first == second else [])
     assert kinds(asked[0], refused | {"broker_epoch": 0}) == [], "a deposed controller knows an earlier life"
 

@@ -227,6 +227,10 @@ BROKEN = {
     "commit-without-majority": [*ELECTED, committed(2, "c1", 1, 0, 1)],
     "metadata-logs-differ": [*ELECTED, appended(2, "c2", 0, 1, 1, crc=8)],
     "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
+    "metadata-left-behind": [
+        *BORN,
+        small_evidence.event(2, "c2", "quorum_recovered", {"voted": -1, "bytes_behind": 7}, leader_epoch=0, log_end=0),
+    ],
     "metadata-lost": [*COMMITTED, started(2, "c2", epoch=1, voted=101, end=0)],
     "uncommitted-metadata-applied": [*UNCOMMITTED, applied(3, "b1", 3, 1)],
     "uncommitted-metadata-loaded": [*UNCOMMITTED, taken_for_committed(3, "c1", "metadata_snapshot", 3)],

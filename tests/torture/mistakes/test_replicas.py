@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
-from images.broker.replication import leader
+from images.broker.log.segment import Segment
+from images.broker.replication import leader, log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
-from images.broker.replication.partition import Partition, ProposeIsr, ReplicaFetch
+from images.broker.replication.partition import Limits, Partition, PartitionStep, ProposeIsr, ReplicaFetch
 from images.broker.replication.replica import Replica
+from images.wire.batch import Header
 from tests.torture.mistakes.mistake import Fault, Mistake, Patch
 
 
@@ -57,8 +61,48 @@ def _caught_up_by_any_fetch(patch: Patch) -> None:
     patch.setattr(leader, "_record_fetch", record_fetch)
 
 
+def _torn_tail_kept(patch: Patch) -> None:
+    """A log forgets a torn last batch and leaves its bytes in the file."""
+    right = Segment.recover
+
+    def recover(self: Segment, on_batch: Callable[[Header], None]) -> str:
+        with pytest.MonkeyPatch.context() as unchanged:
+            unchanged.setattr(type(self._file), "truncate", lambda *_: None)
+            return right(self, on_batch)
+
+    patch.setattr(Segment, "recover", recover)
+
+
+def _synced_though_cut(patch: Patch) -> None:
+    """A cut leaves what counts as synced as it was."""
+    right = Log.truncate
+
+    def truncate(self: Log, to: int) -> int:
+        synced_below = self.recovery_point
+        end = right(self, to)
+        self.recovery_point = synced_below
+        return end
+
+    patch.setattr(Log, "truncate", truncate)
+
+
+def _deleted_at_once(patch: Patch) -> None:
+    """A deletion up to the high watermark waits for nobody."""
+    right = log_start.delete_records
+
+    def delete_records(partition: Partition, offset: int, limits: Limits) -> tuple[ErrorCode, int, PartitionStep]:
+        error, _, step = right(partition, offset, limits)
+        return error, offset, step
+
+    patch.setattr(log_start, "delete_records", delete_records)
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
+
+TORN = POWER_LOSS | {"keep": "torn"}
+DELETION: Fault = {"at": "3s", "for": "2s", "fault": "delete-records", "stalled": True}
+CUT_OFF: Fault = {"at": "3s", "for": "4s", "fault": "partition", "shape": "isolate", "nodes": ["b1"]}
 
 UNASKED: Fault = {
     "at": "2s",
@@ -79,6 +123,9 @@ LAGGING = {"settings": IMPATIENT | {"replica.fetch.max.bytes": "200"}, "rate": 4
 MISTAKES = (
     Mistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     Mistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
+    Mistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
+    Mistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
+    Mistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     Mistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
     Mistake("isr-shrink-overdue", _caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
