@@ -2,9 +2,9 @@
 
 About once per `end_offset_interval_s` a time reader asks some partition for the first record that is not older than a
 time of the run: one `time_offset` operation, with that time and the offset answered. Recent times are asked for more
-often. Now and then it asks for the record with the largest timestamp as well (KIP-734), which is no operation: the
-trace of the leader has the answer. After the faults it asks every partition for a few times of the whole run, each
-until that is answered.
+often, and now and then the beginning, whose answer is where the log starts. Beside that it asks for the record with the
+largest timestamp (KIP-734), which is no operation: the trace of the leader has the answer. After the faults it asks
+every partition for a few times of the whole run, each until that is answered.
 
 Records have the time at which their batch was first sent, on the clock of the history: so it is known between which
 times the timestamp of each record lies, and `checkers.clients.time_offsets` judges the answers.
@@ -23,6 +23,7 @@ from workloads.workload import WorkloadSettings
 
 _FINAL_QUERIES: Final = 3
 _NEWEST_SHARE: Final = 0.5
+_FIRST_SHARE: Final = 0.2
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -41,7 +42,8 @@ class TimeReader:
         while True:
             await asyncio.sleep(self._settings.end_offset_interval_s * self._random.uniform(0.5, 1.5))
             partition = self._random.randrange(self._settings.partitions)
-            await self._ask(partition, 1 - self._random.random() ** 2, "main")
+            first = self._random.random() < _FIRST_SHARE
+            await self._ask(partition, 0.0 if first else 1 - self._random.random() ** 2, "main")
             if self._random.random() < _NEWEST_SHARE:
                 await list_offset(self._client, self._settings.topic, partition, MAX_TIMESTAMP)
 

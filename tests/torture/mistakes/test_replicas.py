@@ -1,4 +1,4 @@
-"""Mistakes of replicas, each played by a running cluster: `protocol` finds the promise that it breaks."""
+"""Mistakes of replicas, each played by a running cluster: a check finds the promise that it breaks."""
 
 from __future__ import annotations
 
@@ -97,6 +97,11 @@ def _deleted_at_once(patch: Patch) -> None:
     patch.setattr(log_start, "delete_records", delete_records)
 
 
+def _start_of_leader_missed(patch: Patch) -> None:
+    """A follower goes on with the start of its own log."""
+    patch.setattr(log_start, "on_leader_log_start", lambda partition, *_: PartitionStep(partition))
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
@@ -126,6 +131,7 @@ MISTAKES = (
     Mistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     Mistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
     Mistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
+    Mistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     Mistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
     Mistake("isr-shrink-overdue", _caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
