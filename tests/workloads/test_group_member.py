@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
 
+from images.broker.apis.groups import GroupCoordinator
+from images.broker.runtime.server import Request
 from tests.scenarios.one_partition import TOPIC, Scene, played
 from workloads.clients.membership import ChangeResult, FencedInstanceId, GroupMember, GroupSettings
 from workloads.clients.native import Client, CommittedPosition
@@ -61,12 +66,40 @@ def test_an_administrator_sees_members_and_removes_several_at_once() -> None:
         await asyncio.gather(dynamic.join(), static.join())
         members = await administrator.describe(beside=("a", "z"))
         assert sorted(instance or "" for _, instance in members) == ["", "i"]
-        await administrator.list_groups(("Stable",))
+        assert await administrator.list_groups(("Stable",)) == await administrator.list_groups(()) == ["g"]
+        assert await administrator.list_groups(("Empty",)) == []
         await administrator.remove([("nobody", None), *members])
         assert await administrator.describe() == []
         assert (await commit(dynamic, 1)).error == (await commit(static, 1)).error == "UNKNOWN_MEMBER_ID"
         assert await administrator.delete_group(beside=("nobody",)) == ChangeResult("ok")
 
+    with_members(scenario)
+
+
+def test_a_commit_with_too_long_a_text_is_certainly_not_written() -> None:
+    async def scenario(member: NewMember) -> None:
+        alone = member("alone", None)
+        assert await alone.committed((P0,)) == {P0: None}
+        refused = await alone.commit({P0: CommittedPosition(3, 0, "x" * 4_097)})
+        assert refused == ChangeResult("fail", "OFFSET_METADATA_TOO_LARGE")
+        assert await alone.committed((P0,)) == {P0: None}
+
+    with_members(scenario)
+
+
+def test_whether_a_group_is_deleted_that_the_answer_leaves_out_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def without_the_last(self: GroupCoordinator, request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:
+        answer = await delete_groups(self, request)
+        return replace(answer, results=answer.results[:-1])
+
+    async def scenario(member: NewMember) -> None:
+        alone = member("alone", None)
+        assert await alone.committed((P0,)) == {P0: None}
+        assert await commit(alone, 3) == ChangeResult("ok")
+        assert (await alone.delete_group(beside=("nobody",))).outcome == "info"
+
+    delete_groups = GroupCoordinator.delete_groups
+    monkeypatch.setattr(GroupCoordinator, "delete_groups", without_the_last)
     with_members(scenario)
 
 

@@ -60,6 +60,7 @@ _NOT_COMMITTED: Final = frozenset(
         ErrorCode.fenced_instance_id,
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.unknown_topic_or_partition,
+        ErrorCode.offset_metadata_too_large,
     )
 )
 """Errors of a commit that certainly was not written."""
@@ -72,7 +73,7 @@ _NOT_DELETED: Final = frozenset(
 )
 """Errors of a deletion that certainly was not carried out."""
 
-Leaving = tuple[str, str | None]
+MemberIds = tuple[str, str | None]
 """The member id and the instance id of a member."""
 
 
@@ -155,10 +156,10 @@ class GroupMember:
     async def committed(
         self, partitions: tuple[TopicPartition, ...], *, all_of_group: bool = False, beside: Collection[str] = ()
     ) -> dict[TopicPartition, CommittedPosition | None]:
-        """The committed offsets of the group, None where there is none; retried until they are answered. Best given up
-        on `rebalancing`. With `all_of_group` the request names no partitions, which asks for all. The first one asks
-        for the groups `beside`, too, in the other way, for all or for the first partition; nothing is learnt from
-        that."""
+        """The committed offsets of the group, None where there is none; retried until they are answered. An answer that
+        leaves the group or a partition out says that nothing is committed there. Best given up on `rebalancing`. With
+        `all_of_group` the request names no partitions, which asks for all. The first one asks for the groups `beside`,
+        too, in the other way, for all or for the first partition; nothing is learnt from that."""
         own = OffsetFetchRequestGroup(group_id=self.group, topics=None if all_of_group else _by_topic(partitions))
         others = _by_topic(partitions[:1]) if all_of_group else None
         groups = [own, *(OffsetFetchRequestGroup(group_id=name, topics=others) for name in beside)]
@@ -269,7 +270,7 @@ class GroupMember:
         """Prefer the protocol from the next join on that came last until now."""
         self._protocols = self._protocols[::-1]
 
-    async def describe(self, beside: Sequence[str] = ()) -> list[Leaving]:
+    async def describe(self, beside: Sequence[str] = ()) -> list[MemberIds]:
         """The members of the group, as an administrator sees them who looks at it, and at the groups `beside`; none
         when that was not answered."""
         names = sorted((self.group, *beside))
@@ -278,17 +279,19 @@ class GroupMember:
         groups = [] if answer is None else [group for group in answer.groups if group.group_id == self.group]
         return [(member.member_id, member.group_instance_id) for group in groups for member in group.members]
 
-    async def list_groups(self, states: tuple[str, ...]) -> None:
-        """Ask the coordinator for all its groups in these states, in any without one."""
-        await self._ask(_COORDINATOR, ListGroupsRequest(states_filter=states, types_filter=()))
+    async def list_groups(self, states: tuple[str, ...]) -> list[str]:
+        """The names of all groups of the coordinator in these states, in any without one; none when that was not
+        answered."""
+        answer = await self._ask(_COORDINATOR, ListGroupsRequest(states_filter=states, types_filter=()))
+        return [] if answer is None else [group.group_id for group in answer.groups]
 
-    async def remove(self, members: Iterable[Leaving]) -> None:
+    async def remove(self, members: Iterable[MemberIds]) -> None:
         """Remove members of the group, as an administrator, in one request: static ones by their instance."""
         await self._leave(
             *(("" if instance_id is not None else member_id, instance_id) for member_id, instance_id in members)
         )
 
-    async def _leave(self, *members: Leaving) -> None:
+    async def _leave(self, *members: MemberIds) -> None:
         identities = tuple(
             MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason=None)
             for member_id, instance_id in members
@@ -404,7 +407,9 @@ class GroupMember:
         self, errors: Sequence[ErrorCode], refusals: Container[ErrorCode], ignored: Container[ErrorCode] = ()
     ) -> ChangeResult:
         """The outcome of a change that was answered; `refusals` are the errors by which nothing changed, and from
-        `ignored` ones nothing is learnt."""
+        `ignored` ones nothing is learnt. An answer that leaves the change out says nothing of it."""
+        if not errors:
+            return ChangeResult("info", "unanswered")
         error = next((code for code in errors if code is not ErrorCode.none), ErrorCode.none)
         if error not in ignored and self._accepted(error):
             return ChangeResult("ok")
