@@ -61,6 +61,7 @@ from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.library import ClientLibrary
 from workloads.clients.membership import Assignment, ChangeResult, FencedInstanceId, GroupMember, GroupSettings
 from workloads.clients.native import Client, CommittedPosition, Consumer, OffsetAndEpoch
+from workloads.commits import CommitRecorder
 from workloads.history import Phase, Recorder, TopicPartition
 from workloads.lifetimes import end_of_life_s
 from workloads.standalone import StandaloneConsumer
@@ -298,38 +299,22 @@ class GroupsWorkload(AppendWorkload):
         self, life: _MemberLifetime, assignment: Assignment
     ) -> dict[TopicPartition, CommittedPosition] | None:
         """The start offset of each partition; None when the next rebalance came before they were answered."""
-        recorder = self._recorder
-        open_operations = {
-            key: recorder.invoke(
-                life.process,
-                "assign",
-                *key,
-                phase=life.phase,
-                value=assignment.generation,
-                instance=life.member.instance_id,
-            )
-            for key in assignment.partitions
-        }
+        commits = self._commits_of(life, assignment.generation)
+        open_operations = commits.invoke_start(assignment.partitions)
         asking = asyncio.ensure_future(self._committed(life, assignment))
         rebalancing = asyncio.ensure_future(life.member.rebalancing.wait())
         try:
             await asyncio.wait((asking, rebalancing), return_when=asyncio.FIRST_COMPLETED)
             if not asking.done():
                 for index in open_operations.values():
-                    recorder.discard(index)
+                    self._recorder.discard(index)
                 return None
             committed = asking.result()
         finally:
             asking.cancel()
             rebalancing.cancel()
-        started = {}
-        for key, index in open_operations.items():
-            position = committed[key] or CommittedPosition(0)
-            life.committed[key] = position.offset
-            recorder.complete(
-                index, "ok", offset=position.offset, leader_epoch=position.epoch, metadata=position.metadata
-            )
-            started[key] = position
+        started = commits.complete_start(open_operations, committed)
+        life.committed |= {key: position.offset for key, position in started.items()}
         return started
 
     async def _committed(
@@ -427,35 +412,22 @@ class GroupsWorkload(AppendWorkload):
         *,
         late: bool = False,
     ) -> ChangeResult:
-        recorder = self._recorder
-        positions = {key: position.committed_by(life.process, generation) for key, position in offsets.items()}
-        open_operations = {
-            key: recorder.invoke(
-                life.process,
-                "commit",
-                *key,
-                phase=life.phase,
-                value=generation,
-                offset=position.offset,
-                leader_epoch=position.epoch,
-                instance=life.member.instance_id,
-                metadata=position.metadata,
-            )
-            for key, position in positions.items()
-        }
-        result = await life.member.commit(positions, generation if late else None)
-        for index in open_operations.values():
-            recorder.complete(index, result.outcome, error=result.error)
-        return result
+        commits = self._commits_of(life, generation)
+        positions = {key: commits.position(position) for key, position in offsets.items()}
+        ask = partial(life.member.commit, positions, generation if late else None)
+        return await commits.change("commit", positions, ask)
+
+    def _commits_of(self, life: _MemberLifetime, generation: int) -> CommitRecorder:
+        text_bytes_max, instance_id = self._settings.commit_text_bytes_max, life.member.instance_id
+        return CommitRecorder(self._recorder, life.process, text_bytes_max, generation, life.phase, instance_id)
 
     def _standalone(self, number: int) -> StandaloneConsumer:
         process, name = self._later_process(), f"standalone-{number}"
         client, topic, group = self._client(name), self._settings.topic, _group_alone(number)
         return StandaloneConsumer(
-            process,
+            CommitRecorder(self._recorder, process, self._settings.commit_text_bytes_max),
             partial(GroupMember, client, group, (topic,), self._session),
             tuple((topic, partition) for partition in self._partitions),
-            self._recorder,
             self._stream(f"groups/{name}"),
             lambda: self._committing_consumer(client, process, "main"),
             self._polled,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from workloads.clients.membership import GroupMember
@@ -15,12 +16,12 @@ from workloads.clients.native import (
     AdminClient,
     AdminError,
     Backoff,
-    CommittedPosition,
     CompletedFetch,
     Consumer,
     OffsetOutOfRangeError,
 )
-from workloads.history import NO_GENERATION, Recorder, TopicPartition
+from workloads.commits import CommitRecorder
+from workloads.history import Recorder, TopicPartition
 from workloads.operations import (
     ClientOperation,
     CommitPosition,
@@ -56,10 +57,9 @@ class ScriptedClient:
     ) -> None:
         """`append` appends the next value to a partition, by the producer of a name; `consumer_of` makes a consumer of
         a partition, and `record_poll` records an answer that it got."""
-        self._process = process
         self._settings = settings
         self._topic = settings.topic
-        self._recorder = recorder
+        self._commits = CommitRecorder(recorder, process, settings.commit_text_bytes_max)
         self._append = append
         self._consumer_of = consumer_of
         self._record_poll = record_poll
@@ -139,30 +139,20 @@ class ScriptedClient:
             await asyncio.sleep(backoff.next_s())
 
     async def _commit(self, consumer: Consumer, key: TopicPartition) -> None:
-        position = consumer.next_offsets()[key].committed_by(self._process, NO_GENERATION)
+        commits = self._commits
+        position = commits.position(consumer.next_offsets()[key])
         backoff = Backoff(consumer.client.timeouts, consumer.client.random)
         while True:
-            index = self._recorder.invoke(
-                self._process,
-                "commit",
-                *key,
-                value=NO_GENERATION,
-                offset=position.offset,
-                leader_epoch=position.epoch,
-                metadata=position.metadata,
-            )
-            result = await _group(consumer, key).commit({key: position})
-            self._recorder.complete(index, result.outcome, error=result.error)
+            member = _group(consumer, key)
+            result = await commits.change("commit", {key: position}, partial(member.commit, {key: position}))
             if result.outcome == "ok":
                 return
             await asyncio.sleep(backoff.next_s())
 
     async def _resume(self, consumer: Consumer, key: TopicPartition) -> None:
-        index = self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION)
-        position = (await _group(consumer, key).committed((key,)))[key] or CommittedPosition(0)
-        self._recorder.complete(
-            index, "ok", offset=position.offset, leader_epoch=position.epoch, metadata=position.metadata
-        )
+        open_operations = self._commits.invoke_start((key,))
+        committed = await _group(consumer, key).committed((key,))
+        position = self._commits.complete_start(open_operations, committed)[key]
         consumer.seek(*key, position.offset, position.epoch)
 
 

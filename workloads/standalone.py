@@ -26,7 +26,8 @@ from typing import Final
 from workloads.clients.completed_fetch import CompletedFetch
 from workloads.clients.membership import ChangeResult, GroupMember
 from workloads.clients.native import CommittedPosition, Consumer, OffsetAndEpoch
-from workloads.history import NO_GENERATION, HistoryKind, Recorder, TopicPartition
+from workloads.commits import CommitRecorder
+from workloads.history import TopicPartition
 from workloads.lifetimes import end_of_life_s
 
 _LIFE_S: Final = 2.0
@@ -37,7 +38,7 @@ _POLL_S: Final = 0.5
 
 
 class StandaloneConsumer:
-    """The consumer that is `process` in the history, and the only one in the group of its members.
+    """The consumer that is the process of `commits` in the history, and the only one in the group of its members.
 
     `member` gives it a member of its group, `consumer` a new consumer for each life, and `polled` records an answer of
     that; `beside` are the other groups that it asks for, at last one that there is not.
@@ -45,20 +46,18 @@ class StandaloneConsumer:
 
     def __init__(
         self,
-        process: int,
+        commits: CommitRecorder,
         member: Callable[[], GroupMember],
         partitions: tuple[TopicPartition, ...],
-        recorder: Recorder,
         random: Random,
         consumer: Callable[[], Consumer],
         polled: Callable[[Consumer, CompletedFetch], Awaitable[None]],
         beside: tuple[str, ...] = (),
     ) -> None:
-        self._process = process
+        self._commits = commits
         self._new_member = member
         self._member = member()
         self._partitions = partitions
-        self._recorder = recorder
         self._random = random
         self._consumer = consumer
         self._polled = polled
@@ -84,7 +83,7 @@ class StandaloneConsumer:
         member = self._new_member()
         try:
             await member.join()
-            start = OffsetAndEpoch(0).committed_by(self._process, NO_GENERATION)
+            start = self._commits.position(OffsetAndEpoch(0))
             await self._ask_to_commit(dict.fromkeys(self._partitions, start))
             await self._forget(member)
             await member.leave()
@@ -93,7 +92,7 @@ class StandaloneConsumer:
 
     async def _forget(self, member: GroupMember) -> None:
         beside = self._beside[-1:] if self._starts % 2 else ()
-        await self._change("forget", dict.fromkeys(self._partitions), lambda: member.delete_group(beside))
+        await self._commits.change("forget", dict.fromkeys(self._partitions), lambda: member.delete_group(beside))
 
     async def _live(self, consumer: Consumer, until_s: float) -> None:
         committed = await self._start()
@@ -107,9 +106,7 @@ class StandaloneConsumer:
                 await self._commit(consumer, committed)
 
     async def _start(self) -> dict[TopicPartition, CommittedPosition]:
-        open_operations = {
-            key: self._recorder.invoke(self._process, "assign", *key, value=NO_GENERATION) for key in self._partitions
-        }
+        open_operations = self._commits.invoke_start(self._partitions)
         try:
             self._starts += 1
             self._member.rebalancing.clear()  # set by commits that were refused while the group had a member
@@ -120,19 +117,13 @@ class StandaloneConsumer:
             )
         except BaseException:
             for index in open_operations.values():
-                self._recorder.discard(index)
+                self._commits.recorder.discard(index)
             raise
-        committed = {key: answers[key] or CommittedPosition(0) for key in self._partitions}
-        for key, index in open_operations.items():
-            position = committed[key]
-            self._recorder.complete(
-                index, "ok", offset=position.offset, leader_epoch=position.epoch, metadata=position.metadata
-            )
-        return committed
+        return self._commits.complete_start(open_operations, answers)
 
     async def _commit(self, consumer: Consumer, committed: dict[TopicPartition, CommittedPosition]) -> None:
         offsets = {
-            key: position.committed_by(self._process, NO_GENERATION)
+            key: self._commits.position(position)
             for key, position in consumer.next_offsets().items()
             if position.offset != committed[key].offset
         }
@@ -143,28 +134,4 @@ class StandaloneConsumer:
             committed |= offsets
 
     async def _ask_to_commit(self, positions: Mapping[TopicPartition, CommittedPosition]) -> ChangeResult:
-        return await self._change("commit", positions, lambda: self._member.commit(positions))
-
-    async def _change(
-        self,
-        kind: HistoryKind,
-        positions: Mapping[TopicPartition, CommittedPosition | None],
-        ask: Callable[[], Awaitable[ChangeResult]],
-    ) -> ChangeResult:
-        """Record an operation for each partition, all of one request."""
-        open_operations = [
-            self._recorder.invoke(
-                self._process,
-                kind,
-                *key,
-                value=NO_GENERATION,
-                offset=position and position.offset,
-                leader_epoch=position and position.epoch,
-                metadata=position and position.metadata,
-            )
-            for key, position in positions.items()
-        ]
-        result = await ask()
-        for index in open_operations:
-            self._recorder.complete(index, result.outcome, error=result.error)
-        return result
+        return await self._commits.change("commit", positions, lambda: self._member.commit(positions))

@@ -60,6 +60,8 @@ from workloads.registry import WORKLOADS
 from workloads.workload import SetUpError, Workload, WorkloadSettings
 
 _TICK_S = 1.0
+_COMMIT_TEXT_BYTES, _COMMIT_TEXT_BYTES_MAX = "offset.metadata.max.bytes", 4_096
+"""Kafka's setting, and its default."""
 
 
 def run(
@@ -454,6 +456,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         time_readers=spec.clients.time_readers,
         clock_error_ms=round(spec.clients.clock_error_s * 1000),
         first_sequence=spec.clients.first_sequence,
+        commit_text_bytes_max=_commit_text_bytes_max(spec),
         standalone_consumers=spec.clients.standalone_consumers,
         idle_partitions=spec.clients.idle_partitions,
         written_share=spec.clients.written_share,
@@ -461,6 +464,13 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         set_up_timeout_ms=round(spec.ready_limit_s * 1000),
         unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
     )
+
+
+def _commit_text_bytes_max(spec: Spec) -> int:
+    """The least that the settings name, of any node."""
+    all_settings = (spec.settings, *spec.node_settings.values())
+    named = [int(settings[_COMMIT_TEXT_BYTES]) for settings in all_settings if _COMMIT_TEXT_BYTES in settings]
+    return min(named, default=_COMMIT_TEXT_BYTES_MAX)
 
 
 def _unix_ahead_ms() -> int:

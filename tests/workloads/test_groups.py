@@ -187,6 +187,19 @@ def test_while_the_group_of_a_standalone_consumer_has_a_member_nobody_deletes_it
     assert refused | {("delete", "none", False)} <= _answers(outcome)
 
 
+@pytest.mark.parametrize(
+    "clients", [{"standalone_consumers": 1}, {"operations": ["produce 2 to 0", "poll 0", "commit 0"]}]
+)
+def test_commits_have_no_text_where_brokers_take_none_that_long(clients: dict[str, object], tmp_path: Path) -> None:
+    limits = {"settings": {"offset.metadata.max.bytes": 10}, "time_limit": "10s", "faults": "none"}
+    outcome = run_in_simulation(parse({**SPEC, "seed": 1, "clients": clients, **limits}), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.directory is not None
+    commits = pq.read_table(Path(outcome.directory) / "history.parquet", filters=pc.field("kind") == "commit")
+    assert set(commits.column("metadata").to_pylist()) == {""}
+    assert "ok" in commits.column("outcome").to_pylist()
+
+
 def test_offsets_of_another_group_in_the_same_answer_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def mistaken(self: GroupCoordinator, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
         answer, asked = await offset_fetch(self, request), reversed(request.body.groups)

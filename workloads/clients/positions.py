@@ -34,10 +34,6 @@ class OffsetAndEpoch(NamedTuple):
     offset: int
     epoch: int = UNKNOWN_EPOCH
 
-    def committed_by(self, process: int, generation: int) -> CommittedPosition:
-        """The same, with a text that no other process commits, nor the same one in another place."""
-        return CommittedPosition(*self, f"{self.offset} by {process} in {generation}")
-
 
 class CommittedPosition(NamedTuple):
     """A position as a group has committed it."""
