@@ -4,8 +4,9 @@ A change is traced by the controller that commits it. If a controller appends a 
 its successor commits the change, and knows the records but not the reasons. It traces them with `taken_over`, perhaps a
 second time; the reader of both traces keeps the events with a new `offset`. An election of a last known leader, and one
 of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Who
-registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected. A
-request of a leader for another ISR is recognised by who joins it.
+registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected. With
+`unclean.leader.election.enable` any leader from outside ISR and ELR is elected uncleanly, for a reason that is not
+known. A request of a leader for another ISR is recognised by who joins it.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def _partition(
     before_change = before.partition(partition.topic, partition.index)
     topic = after.topics.get(partition.topic)
     reason = _reason(topic, before_change, partition, registered)
+    permitted = topic is not None and topic.unclean_election and reason == "taken_over"
+    unclean = permitted and before_change is not None and _leads_from_outside(before_change, partition)
     return TraceEvent(
         "partition_changed",
         topic=partition.topic,
@@ -88,11 +91,16 @@ def _partition(
             "removing": list(partition.removing),
             "min_isr": topic.min_isr(partition) if topic is not None else 1,
             "reason": reason,
-            "unclean": reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY),
+            "unclean": unclean or reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY),
             "taken_over": True,
         },
         topic_id=str(partition.topic_id),
     )
+
+
+def _leads_from_outside(before: PartitionImage, after: PartitionImage) -> bool:
+    """Whether a partition is led by a replica that was neither in the ISR nor in the ELR before."""
+    return after.leader not in (NO_LEADER, *before.isr, *before.elr)
 
 
 def _reason(
@@ -101,12 +109,13 @@ def _reason(
     if before is None:
         return "created"
     # Only AlterPartition, a request of the leader, adds members to an ISR, but for a leader elected from outside it.
-    # It may complete a reassignment, so that one of those who join leads at once.
+    # It may complete a reassignment, so that one of those who join leads at once; nobody joins by a cancelled one.
     joined = set(after.isr) - set(before.isr)
-    completed = before.reassigning and not after.reassigning
+    target = tuple(replica for replica in before.replicas if replica not in before.removing)
+    completed = before.reassigning and not after.reassigning and after.replicas == target
     if joined - {after.leader} or (joined and completed):
         return "alter_partition"
-    if topic is None or after.leader in (NO_LEADER, *before.isr, *before.elr):
+    if topic is None or not _leads_from_outside(before, after):
         return "taken_over"
     isr, elr = (tuple(member for member in each if member not in registered) for each in (before.isr, before.elr))
     before = replace(before, isr=isr, elr=elr)

@@ -117,3 +117,21 @@ def test_the_last_known_leader_that_a_registration_lets_lead_is_an_unclean_one()
     assert own.leader == taken_over.leader == 1
     for event in (own, taken_over):
         assert (event.detail["reason"], event.detail["unclean"]) == ("last_known_leader", True)
+
+
+def test_an_unclean_election_upon_a_cancelled_reassignment_is_an_unclean_one() -> None:
+    """3, alone in the ISR, is no replica any more, and 1 leads from outside the ISR: no leader has asked for that."""
+    driver = Driver()
+    driver.start(1, 2, 3, 4)
+    driver.topic(1, 2, unclean=True)
+    driver.commit(driver.controller.reassign([(TOPIC, 0, (3, 4))]))
+    driver.send(driver.proposal(1, 2, 3))
+    driver.fence(1, 2)
+    for broker in (1, 2):
+        driver.register(broker)
+        driver.beat(broker)
+    assert (driver.partition.leader, driver.partition.isr, driver.partition.elr) == (3, (3,), ())
+    own, taken_over = last(driver, lambda driver: driver.commit(driver.controller.reassign([(TOPIC, 0, None)])))
+    assert own.leader == taken_over.leader == 1
+    assert (own.detail["reason"], own.detail["unclean"]) == ("reassignment_cancelled", True)
+    assert (taken_over.detail["reason"], taken_over.detail["unclean"]) == ("taken_over", True)
