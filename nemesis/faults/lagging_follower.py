@@ -7,7 +7,8 @@ Partitions and pauses seldom show whether it does: who does not fetch at all is 
 2. with `elected`, a member of the ISR is elected to which every fetch of a follower is lost, so that the new leader
    never hears of it.
 
-In both cases it ends soon after the follower has left the ISR.
+In both cases it ends soon after the follower has left the ISR, which alone shows that it lagged: one that has all
+records of an idle partition stays caught up in case 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nemesis.drawing import Draws
 from nemesis.faults.admin import claimed, put_back, put_first
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
-from nemesis.faults.scripted.script import drawn_pause, until_event
+from nemesis.faults.scripted.script import drawn_pause, until_event, until_led_by
 from nemesis.handle import FaultHandle
 from nemesis.ports import AdminResult, EnvironmentCapability, MessageEffect, MessagePart, MessageRule, one_way
 from nemesis.situation import Event, Occurrence
@@ -36,7 +37,7 @@ class LaggingFollower(Fault):
     name: ClassVar[str] = "lagging-follower"
     number: ClassVar[int] = 5
     family: ClassVar[Family] = MessageFault.family
-    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    proof: ClassVar[tuple[str, ...]] = ("left",)
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 
@@ -47,11 +48,14 @@ class LaggingFollower(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition; None where the ISR is too small without the follower."""
+        """Some partition; the first one, to which clients always write, where others may be idle and the leader stays.
+        None where the ISR is too small without the follower, or where brokers are the controllers, too: between these,
+        fetches of the metadata log would be lost as well."""
         cluster = draws.cluster
         if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
             return None
-        return cls(draws.partition(), draws.random.random() < 0.5, draws.patience_ms)
+        partition, elected = draws.partition(), draws.random.random() < 0.5
+        return cls(partition if elected or cluster.always_written else 0, elected, draws.patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Lose the messages, and wait until the follower has left."""
@@ -63,22 +67,23 @@ class LaggingFollower(Fault):
         follower, *others = handle.random.sample(followers, len(followers))
         fetched_from = others[0] if self.elected else leader
         handle.add_targets((fetched_from, follower))
-        since = len(handle.situation.events)
+        since, before, answers = len(handle.situation.events), tuple[str, ...](), list[AdminResult]()
+        if self.elected:
+            before = await claimed(handle, self.partition)
+            if fetched_from not in before:
+                handle.notes.append("leadership is not moved")
+                return
+            handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         part = MessagePart.REQUEST if self.elected else MessagePart.RESPONSE
         rule = MessageRule(API_KEYS[NodeRequest.FETCH], part, MessageEffect.DROP, count=0)
         await handle.intercept(one_way([follower], [fetched_from]), rule)
         if self.elected:
-            await self._elect(handle, fetched_from)
-        await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, self._limit_s)
+            await put_first(handle, self.partition, fetched_from, before, answers)
+            if not await until_led_by(handle, self.partition, fetched_from, self._limit_s):
+                return
+        if await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, self._limit_s):
+            handle.count_evidence("left")
         await drawn_pause(handle, self.patience_ms, 0.05, 0.5)
-
-    async def _elect(self, handle: FaultHandle, coming: str) -> None:
-        before, answers = await claimed(handle, self.partition), list[AdminResult]()
-        if coming not in before:
-            handle.notes.append("leadership is not moved")
-            return
-        handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
-        await put_first(handle, self.partition, coming, before, answers)
 
     @property
     def _limit_s(self) -> float:

@@ -46,7 +46,7 @@ def rows() -> Rows:
         kafka = configured(SYSTEMS["kafka"], cluster_layout(3, controllers), {}, ())
         columns.append((controllers, (*_MACHINES, *lacks_of(kafka))))
     return [
-        (f"`{name}`", f"`{fault.family.name}`", *(_cell(_needs(fault, number), lacking) for number, lacking in columns))
+        (f"`{name}`", f"`{fault.family.name}`", *(_cell(fault, number, lacking) for number, lacking in columns))
         for name, fault in FAULTS.items()
     ]
 
@@ -67,13 +67,12 @@ def _needs(kind: type[Fault], controllers: int) -> list[frozenset[EnvironmentCap
     return [fault.needs() for fault in drawn if fault is not None]
 
 
-def _cell(needs: list[frozenset[EnvironmentCapability]], lacking: Collection[EnvironmentCapability]) -> str:
-    if not needs:
-        return "no: it is about nodes that are controllers alone"
-    missing = [need & frozenset(lacking) for need in needs]
+def _cell(kind: type[Fault], controllers: int, lacking: Collection[EnvironmentCapability]) -> str:
+    drawn = _needs(kind, controllers)
+    missing = [need & frozenset(lacking) for need in drawn or _needs(kind, 3)]
     reasons = [reason for capability, reason in _REASONS.items() if any(capability in each for each in missing)]
     if not reasons:
-        return "yes"
+        return "yes" if drawn else "no: it is about nodes that are controllers alone"
     always = frozenset.intersection(*missing)
     if always == {EnvironmentCapability.DELAY}:
         return "only where the kernel has netem"

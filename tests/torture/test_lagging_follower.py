@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -12,39 +13,33 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker.replication import leader
-from images.broker.replication.partition import Follower, Limits, Partition, PartitionStep, ReplicaFetch
+from images.broker.replication.partition import Limits, Partition, PartitionStep
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.lagging_follower import LaggingFollower
+from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.situation import Situation
+from tests.nemesis.fake_cluster import FakeCluster
+from tests.torture.mistakes.caught_up import caught_up, caught_up_by_any_fetch
+from tests.workloads.virtual_time import run
 
-SOUND_RECORD, SOUND_TICK = leader._record_fetch, leader.on_tick
-
-
-def struck(elected: bool) -> Outcome:
-    fault = {"at": "3s", "for": "14s", "fault": "lagging-follower", "elected": elected}
-    return run_in_simulation(parse({"seed": 1, "time_limit": "20s", "faults": [fault]}))
-
-
-def caught_up(partition: Partition, now_ms: int, whom: Callable[[Follower], bool]) -> Partition:
-    """The partition, whose leader takes some followers for caught up now."""
-    if partition.leadership is None:
-        return partition
-    followers = (
-        follower._replace(caught_up_ms=now_ms) if whom(follower) else follower
-        for follower in partition.leadership.followers
-    )
-    return partition._replace(leadership=partition.leadership._replace(followers=tuple(followers)))
+SOUND_TICK = leader.on_tick
 
 
-def any_fetch_counts(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:
-    return caught_up(SOUND_RECORD(partition, fetch, now_ms), now_ms, lambda follower: follower.id == fetch.replica)
+def struck(elected: bool, **facts: Any) -> Outcome:
+    fault = {"at": "3s", "for": "14s", "fault": "lagging-follower", "elected": elected, **facts}
+    clients = {"idle_partitions": 1}
+    return run_in_simulation(parse({"seed": 1, "time_limit": "20s", "faults": [fault], "clients": clients}))
 
 
-def who_is_silent_does_not_lag(
-    partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits
-) -> PartitionStep:
-    known = caught_up(partition, now_ms, lambda follower: follower.log_end is None)
-    return SOUND_TICK(known, active, now_ms, limits)
+def silent_ones_do_not_lag(patch: pytest.MonkeyPatch) -> None:
+    """A leader takes followers for caught up that it has not heard of."""
+
+    def tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> PartitionStep:
+        known = caught_up(partition, now_ms, lambda follower: follower.log_end is None)
+        return SOUND_TICK(known, active, now_ms, limits)
+
+    patch.setattr(leader, "on_tick", tick)
 
 
 @pytest.mark.parametrize("elected", [False, True])
@@ -54,26 +49,66 @@ def test_a_follower_that_lags_leaves_the_isr(elected: bool) -> None:
     assert [injection.took_effect for injection in outcome.injections] == [True]
 
 
+@pytest.mark.parametrize("elected", [False, True])
+def test_of_an_idle_partition_only_a_follower_lags_that_its_leader_never_hears_of(elected: bool) -> None:
+    (injection,) = struck(elected, partition=1).injections
+    assert (injection.took_effect, injection.evidence["intercepted"] > 0) == (elected, True)
+
+
 @pytest.mark.parametrize(
-    ("name", "mistake", "elected"),
-    [("_record_fetch", any_fetch_counts, False), ("on_tick", who_is_silent_does_not_lag, True)],
+    ("claimed", "answer", "note", "intercepted"),
+    [(True, "", "leadership is not moved", 0), (False, "REASSIGNMENT_IN_PROGRESS", "b3 did not come to lead", 1)],
+    ids=["another fault moves it", "it is refused"],
 )
-def test_one_that_stays_is_found(name: str, mistake: object, elected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader, name, mistake)
+def test_where_leadership_is_not_moved_nothing_is_lost_for_long(
+    claimed: bool, answer: str, note: str, intercepted: int
+) -> None:
+    cluster, situation, effects = FakeCluster(), Situation(), ActiveEffects()
+    cluster.answers = [answer]
+    situation.isr_changed(0, ("b1", "b2", "b3"))
+    other, handle = (FaultHandle(cluster, effects, Random(1), "t", situation=situation) for _ in range(2))
+    if claimed:
+        other.claim_placement(0)
+
+    async def scenario() -> None:
+        await LaggingFollower(0, elected=True, patience_ms=500.0).inject(handle)
+        await handle.heal()
+
+    run(scenario())
+    assert len(cluster.intercepted_by) == intercepted
+    assert any(note in line for line in handle.notes), handle.notes
+    assert not LaggingFollower().took_effect(handle.evidence)
+
+
+@pytest.mark.parametrize(("mistaken", "elected"), [(caught_up_by_any_fetch, False), (silent_ones_do_not_lag, True)])
+def test_one_that_stays_is_found(
+    mistaken: Callable[[pytest.MonkeyPatch], None], elected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistaken(monkeypatch)
     found = {finding.kind for verdict in struck(elected).verdicts for finding in verdict.findings}
     assert "isr-shrink-overdue" in found
 
 
-def test_it_is_drawn_where_the_isr_is_large_enough_without_the_follower() -> None:
+def test_it_is_drawn_where_the_isr_is_large_enough_without_the_follower_and_where_clients_write() -> None:
     profile = RunProfile((), leader_bias=0.5, held_share=0.5, keeps=())
 
-    def drawn(replication_factor: int) -> list[LaggingFollower | None]:
+    def drawn(replication_factor: int, always_written: bool = True) -> list[LaggingFollower | None]:
         cluster = ClusterShape(
-            ("b1", "b2", "b3"), ("c1",), partitions=2, replication_factor=replication_factor, min_insync_replicas=2
+            ("b1", "b2", "b3"),
+            ("c1",),
+            partitions=2,
+            replication_factor=replication_factor,
+            min_insync_replicas=2,
+            always_written=always_written,
         )
         return [LaggingFollower.draw(Draws(Random(seed), cluster, profile)) for seed in range(20)]
 
     assert drawn(2) == [None] * 20
     assert {(fault.partition, fault.elected) for fault in drawn(3) if fault is not None} == {
         (partition, elected) for partition in (0, 1) for elected in (False, True)
+    }
+    assert {(fault.partition, fault.elected) for fault in drawn(3, always_written=False) if fault is not None} == {
+        (0, False),
+        (0, True),
+        (1, True),
     }

@@ -11,11 +11,12 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
 from images.broker.log.segment import Segment
-from images.broker.replication import leader, log_start
+from images.broker.replication import log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
-from images.broker.replication.partition import Limits, Partition, PartitionStep, ProposeIsr, ReplicaFetch
+from images.broker.replication.partition import Limits, Partition, PartitionStep, ProposeIsr
 from images.broker.replication.replica import Replica
 from images.wire.batch import Header
+from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
 from tests.torture.mistakes.mistake import Fault, Mistake, Patch
 
 
@@ -44,21 +45,6 @@ def _sent_once(patch: Patch) -> None:
         return not again and right(self, proposal)
 
     patch.setattr(Replica, "still_proposes", still_proposes)
-
-
-def _caught_up_by_any_fetch(patch: Patch) -> None:
-    """A leader takes a follower for caught up whenever that fetches, from whatever offset."""
-    right = leader._record_fetch
-
-    def record_fetch(partition: Partition, fetch: ReplicaFetch, now_ms: int) -> Partition:
-        recorded = right(partition, fetch, now_ms)
-        followers = (
-            each._replace(caught_up_ms=now_ms) if each.id == fetch.replica else each
-            for each in recorded.leader_state.followers
-        )
-        return recorded._replace(leadership=recorded.leader_state._replace(followers=tuple(followers)))
-
-    patch.setattr(leader, "_record_fetch", record_fetch)
 
 
 def _torn_tail_kept(patch: Patch) -> None:
@@ -133,7 +119,7 @@ MISTAKES = (
     Mistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     Mistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     Mistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
-    Mistake("isr-shrink-overdue", _caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
+    Mistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
 
 
