@@ -100,7 +100,8 @@ class ShortLife(Fault):
     """Stop some nodes cleanly, start them, and cut their power in the first moments of their next lives.
 
     A new life first takes back what the clean stop before has left, since it may end uncleanly itself: what it has not
-    taken back durably by then lets the life after it pass for the successor of that stop.
+    taken back durably by then lets the life after it pass for the successor of that stop. The time of the fault begins
+    with the power cut, so that it never ends before.
     """
 
     name: ClassVar[str] = "short-life"
@@ -108,7 +109,6 @@ class ShortLife(Fault):
     family: ClassVar[Family] = PowerLoss.family
     proof: ClassVar[tuple[str, ...]] = ("killed",)
     weight: ClassVar[float] = 0.3
-    in_steps: ClassVar[bool] = True
 
     nodes: tuple[str, ...] = ("any",)
     keep: KeepUnsynced = KeepUnsynced.NOTHING

@@ -49,11 +49,13 @@ def test_a_power_cut_is_told_from_one_after_the_clean_stop_although_the_node_had
         start = await handle.stop("b2")
         assert "started_again" not in handle.evidence_of_node["b2"]
         await start()
+        cluster.down.add("b2")
         await handle.power_off("b2", KeepUnsynced.NOTHING)
         await handle.heal()
         return handle.evidence_of_node["b2"]
 
-    assert virtual_time.run(inject())["started_again"] == 1
+    evidence = virtual_time.run(inject())
+    assert (evidence["started_again"], evidence["killed"]) == (1, 0)
 
 
 def test_a_life_of_less_than_no_time_is_refused() -> None:
@@ -61,9 +63,9 @@ def test_a_life_of_less_than_no_time_is_refused() -> None:
         ShortLife(life_ms=-1)
 
 
-def _played(tmp_path: Path) -> tuple[Outcome, list[int]]:
+def _played(tmp_path: Path, duration: str = "3s") -> tuple[Outcome, list[int]]:
     """The outcome of a run with one short life of b2, and what each of its lives claims."""
-    script = [{"at": "3s", "for": "3s", "fault": "short-life", "nodes": ["b2"], "keep": "nothing", "life_ms": 60}]
+    script = [{"at": "3s", "for": duration, "fault": "short-life", "nodes": ["b2"], "keep": "nothing", "life_ms": 60}]
     outcome = run_in_simulation(parse({"seed": 5, "time_limit": "10s", "faults": script}), tmp_path)
     assert outcome.directory is not None
     trace = RunDirectory.open(outcome.directory).load().trace
@@ -72,8 +74,10 @@ def _played(tmp_path: Path) -> tuple[Outcome, list[int]]:
     ]
 
 
-def test_the_life_after_a_short_one_claims_no_clean_shutdown(tmp_path: Path) -> None:
-    outcome, claims = _played(tmp_path)
+@pytest.mark.parametrize("duration", ["3s", "10ms"])
+def test_the_life_after_a_short_one_claims_no_clean_shutdown(duration: str, tmp_path: Path) -> None:
+    """Also where the fault lasts for less time than the life."""
+    outcome, claims = _played(tmp_path, duration)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert [claim >= 0 for claim in claims] == [False, True, False]
 
