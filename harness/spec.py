@@ -77,7 +77,7 @@ from nemesis.fields import FieldError, read
 from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
-from nemesis.swarm import UNDRAWN, draw
+from nemesis.swarm import NO_EXTRAS, draw
 from results.run import stored_yaml
 from workloads.clients import consumer_rules
 from workloads.operations import CreateTopic
@@ -314,12 +314,12 @@ class Spec:
         if not self.families:
             return self.script
         cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
-        drawing = {name: getattr(self, name) for name in UNDRAWN}
+        drawing = {name: getattr(self, name) for name in NO_EXTRAS}
         return draw(random, cluster, self.time_limit_s, self.families, **drawing)
 
     def with_script(self, script: Schedule) -> Spec:
         """The spec with these faults, and none that are drawn."""
-        return replace(self, families=(), script=script, **UNDRAWN)
+        return replace(self, families=(), script=script, **NO_EXTRAS)
 
     def cluster_shape(
         self,

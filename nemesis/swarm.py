@@ -100,14 +100,14 @@ TEMPI: Mapping[str, Tempo] = {
 }
 
 
-UNDRAWN: Final[Mapping[str, Any]] = {
+NO_EXTRAS: Final[Mapping[str, Any]] = {
     "triggers": 0.0,
     "channels": 0.0,
     "blackouts": 0.0,
     "schedules": 1,
     "administrators": 0,
 }
-"""What a draw takes beside families, with the values of a schedule without any of it."""
+"""The options of a draw beside its families, each with its neutral value: a schedule that has nothing of it."""
 
 
 def draw(
@@ -126,7 +126,7 @@ def draw(
     for conditions; a share of those of links, `channels`, concerns the connections of one name; and a share of those
     that end processes, `blackouts`, cuts all power from which nothing promised can be lost. With more `schedules` so
     many at the same time, in which the victims of the first lose data. So many `administrators` change a topic beside
-    that of the run, where their family is among the others."""
+    that of the run, where their family is among the others and the run has time for an injection."""
     possible = _possible(families, cluster)
     if not possible or time_limit_s <= 0:
         return Schedule()
@@ -136,7 +136,7 @@ def draw(
     drawn = [*drawing.schedule(streams, victims)]
     for number in range(1, schedules):
         drawn += drawing.schedule(_Streams(streams.of("schedule", number).getrandbits(64)), victims)
-    if RecreateTopic.family in possible:
+    if RecreateTopic.family in possible and time_limit_s >= cluster.injection_s:
         for number in range(administrators):
             drawn.append(drawing.administrator(streams.of("administrator", number)))
     return Schedule(tuple(sorted(drawn, key=lambda each: each.at_s)))

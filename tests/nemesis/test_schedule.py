@@ -68,6 +68,10 @@ def test_administrators_come_beside_all_other_faults_where_their_family_is_drawn
         assert draw(Random(seed), CLUSTER, 60.0, ["kill"], administrators=2) == draw(
             Random(seed), CLUSTER, 60.0, ["kill"]
         )
+        slow = replace(CLUSTER, injection_s=2.0)
+        for time_limit_s, count in ((1.9, 0), (2.0, 1)):
+            assert len(draw(Random(seed), slow, time_limit_s, ["admin"], administrators=1)) >= count
+            assert all(each.at_s >= 0 for each in draw(Random(seed), slow, time_limit_s, administrators=1))
 
 
 def test_a_script_is_read_as_it_is_written() -> None:

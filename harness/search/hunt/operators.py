@@ -40,7 +40,7 @@ from harness.worlds import DIMENSIONS
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.fault import Fault
 from nemesis.schedule import Schedule, ScheduledFault
-from nemesis.swarm import draw_one, is_fair, rotating_victims, victims_of
+from nemesis.swarm import NO_EXTRAS, draw_one, is_fair, rotating_victims, victims_of
 from nemesis.targets import TRIGGER
 from nemesis.triggers import with_trigger
 
@@ -54,8 +54,6 @@ _NEAR: Final = 1.0
 """Mean distance of a fault that is added to another, in multiples of the cluster's patience."""
 _OF_FAULTS: Final = tuple(dimension.name for dimension in DIMENSIONS if dimension.of_faults)
 """Dimensions that decide which faults are drawn, not what these meet."""
-_SHARES: Final = ("triggers", "channels", "blackouts")
-"""Those of them that are shares of the drawn faults."""
 _DIMENSIONS_MOST: Final = 4
 """Of a world, drawn anew at once."""
 
@@ -131,8 +129,11 @@ def new_faults(parents: Parents, random: Random) -> Spec | None:
 
 def _rescheduled(parents: Parents, random: Random) -> Spec:
     drawn = replace(parents.spec, seed=random.randrange(SEEDS), families=parents.base.families, script=Schedule())
-    triggers, channels, blackouts = (float(parents.spec.drawn.get(name, 0)) for name in _SHARES)
-    return scripted(replace(drawn, triggers=triggers, channels=channels, blackouts=blackouts))
+    extras: dict[str, Any] = {
+        name: type(neutral)(parents.spec.drawn.get(name, getattr(parents.base, name)))
+        for name, neutral in NO_EXTRAS.items()
+    }
+    return scripted(replace(drawn, **extras))
 
 
 def new_world(parents: Parents, random: Random) -> Spec | None:

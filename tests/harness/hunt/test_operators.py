@@ -11,6 +11,7 @@ import pytest
 
 from harness.search.hunt.operators import OPERATORS, Parents, fresh, is_legal, mutate
 from harness.spec import Spec, loads, parse
+from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.swarm import is_fair, victims_of
 from nemesis.targets import TRIGGER
 
@@ -89,6 +90,16 @@ def test_new_faults_are_drawn_as_for_the_world_of_the_parent() -> None:
             parents.spec.brokers,
             parents.spec.clients,
         )
+
+
+def test_new_faults_are_as_dense_as_those_of_the_parent() -> None:
+    asked = {"triggers": 0.5, "channels": 0.5, "blackouts": 0.5, "schedules": 3, "administrators": 2}
+    base = parse({"time_limit": 30, **asked})
+    child = OPERATORS["new_faults"](Parents(fresh(base, 1), fresh(base, 2), base), Random(1))
+    assert child == fresh(base, child.seed if child is not None else 0)
+    for parents, drawn in children("new_faults"):
+        changed = [each.fault for each in drawn.script if isinstance(each.fault, RecreateTopic) and each.fault.changes]
+        assert len(changed) >= int(parents.spec.drawn["administrators"])
 
 
 def test_the_first_run_of_a_seed_is_that_of_a_suite_with_its_faults_as_a_script() -> None:
