@@ -161,8 +161,9 @@ metadata_loaded           any         a broker has loaded a snapshot that ends a
                                       charge has replayed what is committed; leader_epoch of its end; detail: partitions
                                       {name: fields as of partition_changed}, brokers {id: epoch, fenced,
                                       shutting_down}, topics {name: as of topic_configured}, next_producer_id
-metadata_told             broker      Metadata about topics by name, or DescribeTopicPartitions as a whole, is answered:
-                                      log_end of the metadata in effect; detail: asked=names of topics, null for all;
+metadata_told             broker      Metadata about topics by name, or DescribeTopicPartitions as a whole, is answered,
+                                      about at most 1,000 topics: log_end of the metadata in effect; detail: asked=names
+                                      of topics, null for all;
                                       topics in the answer [[name, error, id, [{partition, error, leader, leader_epoch,
                                       replicas, isr, offline; elr, last_known_elr}]]]; brokers in that of Metadata
 coordinators_told         broker      FindCoordinator is answered for groups: log_end as above; detail: groups {group:

@@ -12,8 +12,8 @@ the last that its process has traced so. What that has, the changes up to there 
 
 An answer may be older than others, as its broker may be behind: no other broker's metadata says anything about it.
 
-Blind spots: requests that name a topic by its id; answers about so many topics that their broker applied newer metadata
-meanwhile; hosts and ports; topics of which the trace says nothing.
+Blind spots: requests that name a topic by its id; answers about more than 1,000 topics, and those whose broker applied
+newer metadata meanwhile; hosts and ports; topics of which the trace says nothing.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from kio.schema.metadata.v12.response import (
 from images.broker.apis.topics import leader_error, offline_replicas
 from images.broker.config import NodeConfig
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
-from images.broker.metadata.image_trace import metadata_told
+from images.broker.metadata.image_trace import TOPICS_TOLD_MAX, metadata_told
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
@@ -82,7 +82,8 @@ class ClusterApis:
             topics=tuple(topics),
         )
         by_id = any(topic.topic_id is not None for topic in request.body.topics or ())
-        if not by_id and image is self._image():  # else newer metadata was applied meanwhile
+        count = max(len(topics), len(request.body.topics or ()))
+        if not by_id and count <= TOPICS_TOLD_MAX and image is self._image():  # else there is newer metadata
             self._trace(metadata_told(request.body, response, image.offset))
         return response
 

@@ -15,7 +15,7 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
-from images.broker.metadata.image_trace import topics_told
+from images.broker.metadata.image_trace import TOPICS_TOLD_MAX, topics_told
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.metadata.topic_names import is_legal_name
 from images.broker.runtime.server import Handler, Request
@@ -46,7 +46,8 @@ class TopicApis:
         if cursor is not None and (cursor.partition_index < 0 or (requested and cursor.topic_name not in requested)):
             return _page([_refused_topic(name, ErrorCode.invalid_request) for name in sorted(requested)], None)
         response = _described(image, requested, cursor, max(1, request.body.response_partition_limit))
-        if cursor is None and response.next_cursor is None:
+        count = max(len(response.topics), len(requested))
+        if cursor is None and response.next_cursor is None and count <= TOPICS_TOLD_MAX:
             self._trace(topics_told(requested or None, response, image.offset))
         return response
 

@@ -4,6 +4,7 @@ record as it was decided, or tells a client."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from typing import Final
 
 from kio.schema.describe_topic_partitions.v0.response import (
     DescribeTopicPartitionsResponse,
@@ -15,6 +16,9 @@ from kio.schema.metadata.v12.response import MetadataResponse, MetadataResponseP
 
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicImage
 from images.trace import TraceEvent
+
+TOPICS_TOLD_MAX: Final = 1_000
+"""Answers about more topics, which take long enough without, are not traced."""
 
 
 def metadata_loaded(image: ClusterImage, epoch: int) -> TraceEvent:

@@ -6,9 +6,11 @@ import asyncio
 import uuid
 from typing import Any, cast
 
+from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest, TopicRequest
 from kio.schema.metadata.v12.request import MetadataRequest, MetadataRequestTopic
 
 from images.broker.apis.cluster import ClusterApis
+from images.broker.apis.topics import TopicApis
 from images.wire.messages import Api
 from tests.broker.apis.data_path import CONFIG, TOPIC, Broker, run
 
@@ -24,6 +26,7 @@ def named(name: str) -> MetadataRequestTopic:
 def serving() -> Broker:
     broker = Broker()
     broker.handlers |= ClusterApis(CONFIG, lambda: broker.image, broker.trace.append).handlers()
+    broker.handlers |= TopicApis(lambda: broker.image, broker.trace.append).handlers()
     broker.trace.clear()
     return broker
 
@@ -52,6 +55,20 @@ def test_an_answer_to_a_request_that_names_a_topic_by_its_id_is_not_since_its_na
         await broker.ask(Api.METADATA, asked(unknown))
         await broker.ask(Api.METADATA, asked(named("t"), unknown))
         assert broker.trace == []
+
+    run(scenario)
+
+
+def test_an_answer_about_more_than_a_thousand_topics_is_not_traced() -> None:
+    async def scenario() -> None:
+        broker = serving()
+        for count in (1_000, 1_001):
+            names = [f"u{number}" for number in range(count)]
+            await broker.ask(Api.METADATA, asked(*map(named, names)))
+            topics = tuple(TopicRequest(name=name) for name in names)
+            described = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=1, cursor=None)
+            await broker.ask(Api.DESCRIBE_TOPIC_PARTITIONS, described)
+            assert [len(cast(list[Any], event.detail["topics"])) for event in broker.trace] == [1_000, 1_000]
 
     run(scenario)
 
