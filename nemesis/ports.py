@@ -267,7 +267,8 @@ class ClusterAdmin(Protocol):
     async def configure(
         self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
     ) -> AdminResult:
-        """Change one key of a topic's configuration."""
+        """Change one key of a topic's configuration. DELETE ignores `value`; REPLACE gives every other key its default
+        again."""
 
     async def move_controller(self) -> AdminResult:
         """Have the active controller resign, so that another one is elected."""

@@ -20,7 +20,7 @@ SMALL: Mapping[str, Any] = {"seed": 1, "time_limit": "10s", "recovery_limit": "5
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class PlayedMistake:
     """The kind of finding, what is made of the broker, and the run that plays it."""
 
     kind: str

@@ -24,7 +24,7 @@ from images.broker.raft import log
 from images.broker.raft.node import RaftNode
 from images.broker.raft.state import QuorumState
 from images.broker.raft.values import NO_NODE, EpochAndOffset, Moment, RaftRole, SnapshotId, VoteRequest
-from tests.torture.mistakes.mistake import Fault, Mistake, Patch
+from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 # ---- votes -----------------------------------------------------------------------------------------------------------
 
@@ -166,27 +166,27 @@ LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
 
 MISTAKES = (
-    Mistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
-    Mistake("vote-unasked", _vote_for_leader, [LEADER_DIES], said="nobody had asked it"),
-    Mistake("leader-of-another-epoch", _leader_kept, [LEADER_DIES]),
-    Mistake("vote-refused-wrongly", _prevote_bound_by_vote, [LEADER_DIES]),
-    Mistake(
+    PlayedMistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
+    PlayedMistake("vote-unasked", _vote_for_leader, [LEADER_DIES], said="nobody had asked it"),
+    PlayedMistake("leader-of-another-epoch", _leader_kept, [LEADER_DIES]),
+    PlayedMistake("vote-refused-wrongly", _prevote_bound_by_vote, [LEADER_DIES]),
+    PlayedMistake(
         "prevote-granted-wrongly",
         _prevote_against_leader,
         [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}],
     ),
-    Mistake(
+    PlayedMistake(
         "appended-without-leader", _in_charge_after_resigning, [ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}]
     ),
-    Mistake("snapshot-of-another-epoch", _snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
-    Mistake("producer-ids-allocated-twice", _block_kept),
-    Mistake("producer-id-assigned-twice", _block_kept),
-    Mistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
-    Mistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
-    Mistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
+    PlayedMistake("snapshot-of-another-epoch", _snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
+    PlayedMistake("producer-ids-allocated-twice", _block_kept),
+    PlayedMistake("producer-id-assigned-twice", _block_kept),
+    PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
+    PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
+    PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
 )
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_of_controllers_is_found(mistake: Mistake, monkeypatch: Patch) -> None:
+def test_a_mistake_of_controllers_is_found(mistake: PlayedMistake, monkeypatch: Patch) -> None:
     mistake.check_found(monkeypatch)

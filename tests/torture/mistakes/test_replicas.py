@@ -17,7 +17,7 @@ from images.broker.replication.partition import Limits, Partition, PartitionStep
 from images.broker.replication.replica import Replica
 from images.wire.batch import Header
 from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
-from tests.torture.mistakes.mistake import Fault, Mistake, Patch
+from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
 def _synced_in_word(patch: Patch) -> None:
@@ -112,17 +112,17 @@ LAGGING = {"settings": IMPATIENT | {"replica.fetch.max.bytes": "200"}, "rate": 4
 """One batch a fetch, and more of them than the slow follower fetches; the high watermark moves on with it."""
 
 MISTAKES = (
-    Mistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
-    Mistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
-    Mistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
-    Mistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
-    Mistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
-    Mistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
-    Mistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
-    Mistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
+    PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
+    PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
+    PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
+    PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
+    PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
+    PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
+    PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
+    PlayedMistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_a_mistake_of_replicas_is_found(mistake: Mistake, monkeypatch: Patch) -> None:
+def test_a_mistake_of_replicas_is_found(mistake: PlayedMistake, monkeypatch: Patch) -> None:
     mistake.check_found(monkeypatch)
