@@ -16,7 +16,7 @@ may have lost something, and that nobody measured what.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 from nemesis.situation import Occurrence, Situation
-from nemesis.targets import TRIGGER, check_target
+from nemesis.targets import FaultTargets
 from nemesis.uninterrupted import uninterrupted
 
 Heal = Callable[[], Awaitable[None]]
@@ -37,17 +37,22 @@ class ActiveEffects:
 
     cuts: dict[Link, int] = field(default_factory=dict)
     qualities: dict[Link, list[LinkQuality]] = field(default_factory=dict)
-    interceptions: int = 0  # so far; each has the next number
+    """The qualities that faults gave a link, the latest of which holds."""
+    interceptions: int = 0
+    """How many there were so far; each has the next number."""
     paused: dict[str, int] = field(default_factory=dict)
     down: dict[str, int] = field(default_factory=dict)
     lying: dict[str, int] = field(default_factory=dict)
     full: dict[str, int] = field(default_factory=dict)
     delays_ms: dict[str, list[float]] = field(default_factory=dict)
+    """The delays of a slow disk, the latest of which holds."""
     clocks: dict[str, int] = field(default_factory=dict)
     victims: dict[int, str] = field(default_factory=dict)
     """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
-    endangered: dict[str, int] = field(default_factory=dict)  # victims, by the faults under way that may end them yet
+    endangered: dict[str, int] = field(default_factory=dict)
+    """Victims, by the faults under way that may end them yet."""
     placements: dict[int, int] = field(default_factory=dict)
+    """Partitions that a fault moves, and will put back."""
     confirmations: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
     """Requests to send once everything is healed, by their purpose."""
 
@@ -67,8 +72,10 @@ def _release(effects: dict[Any, int], key: Any) -> bool:
 
 UNKNOWN_PREFIX: Final = "unknown_"
 """Begins the name of evidence that could not be read back; the rest is the name of what was to be measured."""
-_PEAKS: Final = ("offset_ms", "asked_below")  # of these the largest reading counts; all other evidence is summed
-_LATE_END_S: Final = 0.5  # within that a node ends over a write that was refused, unless it is frozen
+_PEAKS: Final = ("offset_ms", "asked_below")
+"""Evidence whose largest reading counts; all other is summed."""
+_LATE_END_S: Final = 0.5
+"""Time within which a node ends over a write that was refused, unless it is frozen."""
 _CUT, _DEGRADED, _INTERCEPTED = ("held", "refused", "reset"), ("delayed", "lost"), ("intercepted",)
 _STOPPED, _KILLED, _LOST = ("stopped",), ("killed",), ("killed", "lost_bytes")
 
@@ -93,101 +100,26 @@ class FaultHandle:
         are nodes of occurrences that it waited for; without `replication_factor` no partition counts as moving."""
         self.cluster = cluster
         self.random = random
+        self.situation = situation or Situation()
+        self.topic = topic
+        self.min_isr = min_isr
+        """`min.insync.replicas` as the run has it."""
+        self.replication_factor = replication_factor
         self.evidence: dict[str, float] = {}
         self.evidence_of_node: dict[str, dict[str, float]] = {}
         """By node, the same names; and `down_ns`, the time at which its process had first been ended."""
-        self.target_nodes: list[str] = []
-        self.resolved: dict[str, list[str]] = {}
         self.notes: list[str] = []
         self.unhealed: list[str] = []
         """What could not be undone, a line each."""
+        self.targets = FaultTargets(
+            cluster, random, self.situation, self._victim, self.notes.append, topic=topic, trigger=trigger
+        )
         self._effects = effects
         self._on_evidence = on_evidence
-        self.situation = situation or Situation()
-        self.topic = topic
-        self.min_isr = min_isr  # `min.insync.replicas` as the run has it
         self._step_s = step_s
-        self._trigger = tuple(trigger)
-        self.replication_factor = replication_factor
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._started_again: list[str] = []  # nodes that this fault has ended before
-
-    # ---- targets -----------------------------------------------------------------------------------------------------
-
-    async def resolve(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """The nodes that `targets` stand for now, without repetition; they are recorded as targets."""
-        nodes_of_targets: list[str] = []
-        for target in targets:
-            nodes = await self._resolve(target)
-            if nodes != (target,):
-                self.resolved[target] = list(nodes)
-            nodes_of_targets += [node for node in nodes if node not in nodes_of_targets]
-        self.add_targets(nodes_of_targets)
-        return tuple(nodes_of_targets)
-
-    async def resolve_peers(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """As `resolve`, for the nodes at the other end of links: they are no targets of the fault."""
-        target_nodes = list(self.target_nodes)
-        peers = await self.resolve(targets)
-        self.target_nodes[:] = target_nodes
-        return peers
-
-    def stood_for(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """The nodes that `targets` stood for when they were resolved."""
-        return tuple(node for target in targets for node in self.resolved.get(target, [target]))
-
-    def add_targets(self, nodes: Iterable[str]) -> None:
-        """Record nodes as targets of the fault."""
-        self.target_nodes += [node for node in nodes if node not in self.target_nodes]
-
-    async def leader(self, partition: int) -> str | None:
-        """The leader of the partition, as far as the cluster reports one."""
-        leaders = await self.cluster.leaders()
-        for (topic, index), node in sorted(leaders.items()):
-            if index == partition and self.topic in ("", topic):
-                return node
-        return None
-
-    async def active_controller(self) -> str:
-        """The active controller, or one drawn at random while none is reported."""
-        active = await self.cluster.controller()
-        if active is None:
-            self.notes.append("controller: none at the time, drawn instead")
-            return self.random.choice(self.cluster.controllers)
-        return active
-
-    async def _resolve(self, target: str) -> tuple[str, ...]:
-        brokers, controllers = self.cluster.brokers, self.cluster.controllers
-        if target in brokers or target in controllers:
-            return (target,)
-        groups = {"brokers": brokers, "controllers": controllers, "all": brokers + controllers}
-        if target in groups:
-            return groups[target]
-        if target == "any":
-            return (self.random.choice(brokers),)
-        if target == "controller":
-            return (await self.active_controller(),)
-        if target == TRIGGER:
-            if not self._trigger:
-                self.notes.append(f"{target}: a state held, drawn instead")
-            return self._trigger or (self.random.choice(brokers),)
-        if target == "minority":
-            return tuple(sorted(self.random.sample(brokers, max(1, (len(brokers) - 1) // 2))))
-        role, _, index = target.partition("/")
-        if role in ("leader", "follower") and (not index or index.isdigit()):
-            leader = await self.leader(int(index or 0))
-            if role == "follower":
-                return (self.random.choice([node for node in brokers if node != leader] or list(brokers)),)
-            if leader is None:
-                self.notes.append(f"{target}: none at the time, drawn instead")
-                return (self.random.choice(brokers),)
-            return (leader,)
-        if role == "victim" and index.isdigit():
-            return (self._victim(int(index)),)
-        if target in self.situation.names:
-            return self.situation.names[target]
-        check_target(target, brokers, controllers)
-        raise AssertionError(target)
+        self._started_again: list[str] = []
+        """Nodes that this fault has ended, and that have started since."""
 
     def _victim(self, number: int) -> str:
         """The broker that may lose data: as long as the last one is not whole again no other, then the one of which the
@@ -198,7 +130,7 @@ class FaultHandle:
         if victim is None or (victim not in self._effects.endangered and self.situation.wholeness.is_whole(victim)):
             others = {each for other, each in victims.items() if other != number}
             possible = [each for each in self.cluster.brokers if each not in others]
-            triggering = [each for each in possible if each in self._trigger]
+            triggering = [each for each in possible if each in self.targets.trigger]
             victim = victims[number] = self.random.choice(triggering or possible)
         self._claim(self._effects.endangered, victim)
         self.situation.wholeness.went_down(victim)
@@ -303,7 +235,7 @@ class FaultHandle:
 
     async def _stop(self, node: str, stop: Callable[[], Coroutine[Any, Any, Evidence]], proof: Sequence[str]) -> Heal:
         _acquire(self._effects.down, node)
-        self.add_targets([node])
+        self.targets.add([node])
 
         async def start() -> None:
             if _release(self._effects.down, node):
@@ -325,7 +257,7 @@ class FaultHandle:
     async def fill_disk(self, node: str, room_bytes: int) -> None:
         """Leave a node's disk `room_bytes` of room. A node that ended over it starts again once there is room."""
         _acquire(self._effects.full, node)
-        self.add_targets([node])
+        self.targets.add([node])
 
         async def start() -> None:
             if node not in self._effects.down and not self.cluster.alive(node):
@@ -352,7 +284,7 @@ class FaultHandle:
     async def slow_disk(self, node: str, delay_ms: float) -> None:
         """Slow a node's disk; of several delays the latest holds."""
         self._effects.delays_ms.setdefault(node, []).append(delay_ms)
-        self.add_targets([node])
+        self.targets.add([node])
 
         async def restore_speed() -> None:
             delays_ms = self._effects.delays_ms[node]
@@ -382,7 +314,7 @@ class FaultHandle:
     ) -> Heal:
         """Change a node, and restore it when the last fault that holds it so heals; gives back what heals it early."""
         _acquire(held, node)
-        self.add_targets([node])
+        self.targets.add([node])
 
         async def release() -> None:
             if _release(held, node):

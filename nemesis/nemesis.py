@@ -167,7 +167,7 @@ class Nemesis:
                 save()
                 self._active[number] = " ".join((fault.describe(), *_resolved(handle)))
                 if scheduled.binds:
-                    self._situation.names[scheduled.binds] = handle.stood_for(fault.nodes_named())
+                    self._situation.names[scheduled.binds] = handle.targets.stood_for(fault.nodes_named())
                 timeline.injected(scheduled.id)
                 if not fault.ends_by_itself:
                     await (timeline.until(scheduled.until) if scheduled.until else loop.create_future())
@@ -229,7 +229,7 @@ class _Record:
             number=self.number,
             fault=self.fault.name,
             family=self.fault.family.name,
-            nodes=tuple(handle.target_nodes),
+            nodes=tuple(handle.targets.nodes),
             started_ns=self.started_ns,
             ended_ns=self.ended_ns,
             detail=self._detail(handle),
@@ -239,7 +239,7 @@ class _Record:
         )
 
     def _detail(self, handle: FaultHandle) -> dict[str, Any]:
-        detail = {**self.fault.to_mapping(), "resolved": handle.resolved}
+        detail = {**self.fault.to_mapping(), "resolved": handle.targets.resolved}
         if self.scheduled.when is not None:
             detail |= {"when": self.scheduled.when.to_mapping(), "struck_s": round(self.moment.at_s, 6)}
         unmet = {"not_injected": self.moment.missed, "not_ended": self.not_ended}
@@ -247,4 +247,4 @@ class _Record:
 
 
 def _resolved(handle: FaultHandle) -> list[str]:
-    return [f"[{target}: {' '.join(nodes)}]" for target, nodes in handle.resolved.items() if target != "all"]
+    return [f"[{target}: {' '.join(nodes)}]" for target, nodes in handle.targets.resolved.items() if target != "all"]

@@ -36,7 +36,7 @@ class Observe(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Resolve the targets."""
-        await handle.resolve(self.nodes)
+        await handle.targets.resolve(self.nodes)
         handle.count_evidence("observed")
 
 
@@ -69,7 +69,7 @@ class PlaceReplicas(AdminStep):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for the reassignment; it completes once the new replicas are in sync."""
-        replicas = await handle.resolve(self.nodes)
+        replicas = await handle.targets.resolve(self.nodes)
         await self.ask(handle, lambda: handle.cluster.admin.reassign(handle.topic, self.partition, replicas))
 
 

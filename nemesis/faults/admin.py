@@ -195,7 +195,7 @@ class ControlledRestart(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.stop(node, self.keep)
 
     def describe(self) -> str:
@@ -265,7 +265,7 @@ class MoveController(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it once."""
-        handle.add_targets((await handle.active_controller(),))
+        handle.targets.add((await handle.targets.active_controller(),))
         answer = (await handle.cluster.admin.move_controller()).outcome
         if answer == DONE:
             handle.count_evidence("moved")
@@ -290,7 +290,7 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
     leaving = handle.random.choice(before)
     coming = (handle.random.choice(outside),) if outside else ()
     target = tuple(broker for broker in before if broker != leaving) + coming
-    handle.add_targets((leaving, *coming))
+    handle.targets.add((leaving, *coming))
 
     if not outside:
         handle.add_undo(lambda: put_back(handle, partition, before, answers))

@@ -83,7 +83,7 @@ class Clock(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Change the clock of every node."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.set_clock(node, ClockChange(self.jump_ms, self.rate, self.wall_jump_ms))
 
     def needs(self) -> frozenset[EnvironmentCapability]:

@@ -103,26 +103,26 @@ class DeleteRecords(Fault):
         answer = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset)).outcome
         outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
         handle.count_evidence(outcome.get(answer, "refused"))
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.power_off(node, self.keep)
 
     async def _stall(self, handle: FaultHandle) -> None:
-        leader = await handle.leader(self.partition)
+        leader = await handle.targets.leader(self.partition)
         if leader is None:
             handle.notes.append("no leader to be cut off")
             return
-        handle.add_targets([leader])
+        handle.targets.add([leader])
         await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
         await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
 
     async def _move_leadership(self, handle: FaultHandle) -> None:
-        before, leader = await claimed(handle, self.partition), await handle.leader(self.partition)
+        before, leader = await claimed(handle, self.partition), await handle.targets.leader(self.partition)
         others = [replica for replica in before if replica != leader]
         if leader is None or len(others) in (0, len(before)):
             handle.notes.append("leadership is not moved")
             return
         coming = handle.random.choice(others)
-        handle.add_targets((leader, coming))
+        handle.targets.add((leader, coming))
         await handle.cut(both_ways([leader], [coming]))
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
@@ -130,14 +130,14 @@ class DeleteRecords(Fault):
 
     async def _leave_behind(self, handle: FaultHandle) -> int | None:
         """Cut a follower off until it has left the ISR, and go on for a while: its log ends here or a little above."""
-        leader = await handle.leader(self.partition)
+        leader = await handle.targets.leader(self.partition)
         replicas = await handle.cluster.admin.replicas(handle.topic, self.partition)
         followers = [replica for replica in replicas if replica != leader]
         if leader is None or not followers:
             handle.notes.append("there is no follower")
             return None
         follower = handle.random.choice(followers)
-        handle.add_targets((leader, follower))
+        handle.targets.add((leader, follower))
         _, end = await self._offsets(handle)
         await handle.cut(both_ways([leader], [follower]))
         await self._await(handle, Occurrence.LEFT_ISR, follower)

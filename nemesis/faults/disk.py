@@ -76,7 +76,7 @@ class PowerLoss(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every node."""
         stopping_s = None if self.stopping_ms is None else self.stopping_ms / 1000
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.power_off(node, self.keep, stopping_s)
 
     def took_effect(self, evidence: Evidence) -> bool:
@@ -135,7 +135,7 @@ class ShortLife(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """One node after the other."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             start = await handle.stop(node)
             await start()
             await handle.sleep(self.life_ms / 1000)
@@ -176,7 +176,7 @@ class WipeDisk(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node and empty its disk."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.wipe(node)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
@@ -203,7 +203,7 @@ class PowerLossAll(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every broker and controller."""
-        for node in await handle.resolve(("all",)):
+        for node in await handle.targets.resolve(("all",)):
             await handle.power_off(node, self.keep)
 
     def took_effect(self, evidence: Evidence) -> bool:
@@ -235,5 +235,5 @@ class FsyncLies(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Make every node's disk lie."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.lie_about_fsync(node)

@@ -50,7 +50,7 @@ class DiskFull(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Fill the disk of every node."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.fill_disk(node, self.room_bytes)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:

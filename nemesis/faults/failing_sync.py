@@ -62,7 +62,7 @@ class FailingSync(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node, and cut its power."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             try:
                 await handle.stop_unsynced(node, self.failing_syncs, self.keep)
             finally:  # its logs may have grown since it was told to stop

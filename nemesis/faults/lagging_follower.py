@@ -59,14 +59,14 @@ class LaggingFollower(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Lose the messages, and wait until the follower has left."""
-        (leader,) = await handle.resolve(self.targets())
+        (leader,) = await handle.targets.resolve(self.targets())
         followers = [each for each in handle.situation.partition(self.partition).isr if each != leader]
         if len(followers) < 1 + self.elected:
             handle.notes.append("the ISR has too few followers")
             return
         follower, *others = handle.random.sample(followers, len(followers))
         fetched_from = others[0] if self.elected else leader
-        handle.add_targets((fetched_from, follower))
+        handle.targets.add((fetched_from, follower))
         since, before, answers = len(handle.situation.events), tuple[str, ...](), list[AdminResult]()
         if self.elected:
             before = await claimed(handle, self.partition)

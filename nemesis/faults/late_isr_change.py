@@ -58,13 +58,13 @@ class LateIsrChange(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held or down at the end comes back then."""
-        (leader,) = await handle.resolve(self.targets())
+        (leader,) = await handle.targets.resolve(self.targets())
         followers = [each for each in handle.situation.partition(self.partition).isr if each != leader]
         if not followers:
             handle.notes.append("the ISR has no follower")
             return
         follower, controllers = handle.random.choice(followers), handle.cluster.controllers
-        handle.add_targets((follower,))
+        handle.targets.add((follower,))
         since = len(handle.situation.events)
         reunite = await handle.cut(both_ways([leader], [follower]))
         if not await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, self._limit_s):

@@ -155,13 +155,13 @@ class LateMessage(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
-        senders: Sequence[str] = await handle.resolve(self.nodes)
+        senders: Sequence[str] = await handle.targets.resolve(self.nodes)
         again = self.arrives_after is LateMoment.LEADS_AGAIN
         receivers: Sequence[str]
         if again:
             senders, receivers = await self._follower_and_leader(handle, senders)
         else:
-            receivers = await handle.resolve_peers(self.against)
+            receivers = await handle.targets.resolve_peers(self.against)
         if not senders:
             return
         interception = await self._hold(handle, senders[0], one_way(senders, receivers))
@@ -182,13 +182,13 @@ class LateMessage(Fault):
 
     async def _follower_and_leader(self, handle: FaultHandle, senders: Sequence[str]) -> tuple[list[str], list[str]]:
         """A sender that is not the active controller, and this; nobody where there is none."""
-        active = await handle.active_controller()
+        active = await handle.targets.active_controller()
         others = [sender for sender in senders if sender != active]
         if not others:
             handle.notes.append(f"{active} is active, and fetches from nobody")
             return [], []
         follower = handle.random.choice(others)
-        handle.add_targets((follower, active))
+        handle.targets.add((follower, active))
         return [follower], [active]
 
     # ---- the message -------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class LateMessage(Fault):
                 await drawn_pause(handle, self.patience_ms, 0.02, 0.3)
                 await start()
             elif self.api in _OF_ELECTIONS:
-                restore = await handle.pause(await handle.active_controller())
+                restore = await handle.pause(await handle.targets.active_controller())
         if interception is None:
             return None
         held = await until_taken(handle, interception.taken, self._limit_s)
@@ -220,7 +220,7 @@ class LateMessage(Fault):
         """Have a leader propose to take a follower out of the ISR, or to have it in again: the victim, if that is
         another node. One that stands alone proposes whoever comes next. None where the leader comes to lead nothing;
         what comes second has the follower and the leader reach each other again."""
-        partition, victims = await self._led_by(handle, leader), await handle.resolve(self._victims)
+        partition, victims = await self._led_by(handle, leader), await handle.targets.resolve(self._victims)
         if partition is None:
             handle.notes.append(f"{leader} leads no partition")
             return None, None
@@ -272,7 +272,7 @@ class LateMessage(Fault):
     async def _overtake(self, handle: FaultHandle, *, among_controllers: bool) -> None:
         """End a process or stall it, and return when the moment has come after which the message arrives."""
         leader = "controller" if among_controllers else f"leader/{self.partition}"
-        (node,) = await handle.resolve((self.victim or leader,))
+        (node,) = await handle.targets.resolve((self.victim or leader,))
         since = len(handle.situation.events)
         undo = await (self._end(handle, node) if self.victim else handle.pause(node))
         if self.arrives_after is LateMoment.ELECTED:
@@ -302,7 +302,7 @@ class LateMessage(Fault):
             await drawn_pause(handle, self.patience_ms, 0.0, 0.3)
 
     async def _end(self, handle: FaultHandle, target: str) -> Heal:
-        (node,) = await handle.resolve((target,))
+        (node,) = await handle.targets.resolve((target,))
         return await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
 
     @property

@@ -141,8 +141,8 @@ class MessageFault(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Look at the messages between the nodes."""
-        nodes = await handle.resolve(self.nodes)
-        against = await handle.resolve_peers(self.against)
+        nodes = await handle.targets.resolve(self.nodes)
+        against = await handle.targets.resolve_peers(self.against)
         rule = MessageRule(API_KEYS[self.api], self.part, self.effect, self.delay_ms, self.count)
         await handle.intercept(one_way(nodes, against), rule)
 

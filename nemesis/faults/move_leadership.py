@@ -64,10 +64,10 @@ class MoveLeadership(Fault):
             handle.notes.append("no other replica may lead")
         if len(before) < 2:
             return
-        leader, among = await handle.leader(self.partition), before
+        leader, among = await handle.targets.leader(self.partition), before
         if self.cut:
             among = _pair(handle, before, leader)
-            handle.add_targets(among)
+            handle.targets.add(among)
             await handle.cut(both_ways(among[:1], among[1:]))
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
@@ -75,7 +75,7 @@ class MoveLeadership(Fault):
             if number:  # requests need no injection: a pause between two may be shorter than that
                 await asyncio.sleep(handle.random.random() ** 3 * self.patience_ms / 1000)
             coming = handle.random.choice([replica for replica in among if replica != leader])
-            handle.add_targets((coming,))
+            handle.targets.add((coming,))
             answer = await put_first(handle, self.partition, coming, before, answers)
             handle.count_evidence(_OUTCOMES.get(answer, "refused"))
             if answer == DONE:

@@ -151,14 +151,14 @@ class NetworkPartition(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Cut every link of the shape."""
         brokers, controllers = handle.cluster.brokers, handle.cluster.controllers
-        nodes = await handle.resolve(self.nodes or DEFAULT_NODES[self.shape])
+        nodes = await handle.targets.resolve(self.nodes or DEFAULT_NODES[self.shape])
         if self.shape in (PartitionShape.HALVES, PartitionShape.RING):
             rest = [broker for broker in brokers if broker not in nodes]
             handle.random.shuffle(rest)
             nodes = (*nodes, *rest)
-            handle.add_targets(nodes)
+            handle.targets.add(nodes)
         is_one_way = self.shape is PartitionShape.ONE_WAY
-        against = await handle.resolve_peers(self.against or ("all",)) if is_one_way else ()
+        against = await handle.targets.resolve_peers(self.against or ("all",)) if is_one_way else ()
         if self.channel is ChannelName.CLIENT:
             cut = one_way(nodes, (CLIENTS,)) if is_one_way else both_ways(nodes, (CLIENTS,))
         else:

@@ -70,9 +70,9 @@ class Packets(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Degrade every link."""
-        nodes = await handle.resolve(self.nodes)
+        nodes = await handle.targets.resolve(self.nodes)
         of_clients = self.channel is ChannelName.CLIENT
-        against = (CLIENTS,) if of_clients else await handle.resolve_peers(self.against)
+        against = (CLIENTS,) if of_clients else await handle.targets.resolve_peers(self.against)
         links = one_way(nodes, against) if self.one_way else both_ways(nodes, against)
         await handle.degrade(
             on_channel(dict.fromkeys(links), self.channel),

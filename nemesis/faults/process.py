@@ -41,7 +41,7 @@ class Kill(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Kill every node."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.kill(node)
 
 
@@ -69,5 +69,5 @@ class Pause(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Freeze every node."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.pause(node)

@@ -230,13 +230,13 @@ class RecreateTopic(Fault):
         """Cut the broker that is to be behind off from the controllers; what heals that again."""
         if self.behind is None:
             return None
-        behind = await handle.resolve((self.behind,))
+        behind = await handle.targets.resolve((self.behind,))
         return await handle.cut(both_ways(behind, handle.cluster.controllers))
 
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
         assert self.victim is not None, "nobody is to end"
-        (node,) = await handle.resolve((self.victim,))
+        (node,) = await handle.targets.resolve((self.victim,))
         start = await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()

@@ -45,7 +45,7 @@ class SlowDisk(Fault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Slow the disk of every node."""
-        for node in await handle.resolve(self.nodes):
+        for node in await handle.targets.resolve(self.nodes):
             await handle.slow_disk(node, self.delay_ms)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:

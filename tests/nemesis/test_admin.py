@@ -358,7 +358,7 @@ def test_moving_the_controller_asks_the_active_one_once() -> None:
     cluster.active = "c2"
     handle = carried_out(MoveController(), cluster)
     assert cluster.calls == ["move controller"]
-    assert handle.target_nodes == ["c2"]
+    assert handle.targets.nodes == ["c2"]
     assert MoveController().took_effect(handle.evidence)
 
 

@@ -164,7 +164,7 @@ def test_a_replica_leaves_and_joins_the_isr_once_that_is_known() -> None:
 
 def resolved(target: str, trigger: tuple[str, ...], seed: int) -> tuple[str, ...]:
     handle = FaultHandle(FakeCluster(), ActiveEffects(), Random(seed), situation=Situation(), trigger=trigger)
-    return asyncio.run(handle.resolve([target]))
+    return asyncio.run(handle.targets.resolve([target]))
 
 
 def test_the_target_of_a_trigger_is_its_node_and_a_free_victim_is_that_node_too() -> None:

@@ -94,7 +94,7 @@ def made_whole(wholeness: Wholeness, broker: str) -> None:
 
 
 def resolved(handle: FaultHandle, *targets: str) -> tuple[str, ...]:
-    return asyncio.run(handle.resolve(targets))
+    return asyncio.run(handle.targets.resolve(targets))
 
 
 def handle_of(situation: Situation, effects: ActiveEffects, seed: int) -> FaultHandle:

@@ -51,7 +51,7 @@ class SlowCatchUp(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the order of replicas."""
         patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
-        (leader,) = await handle.resolve(self.targets())
+        (leader,) = await handle.targets.resolve(self.targets())
         before = await claimed(handle, self.partition)
         followers = [replica for replica in before if replica != leader]
         if leader not in before or len(followers) < 2:
@@ -59,7 +59,7 @@ class SlowCatchUp(ScriptedLeaderFault):
             return
         handle.random.shuffle(followers)
         successor, follower, *_ = followers
-        handle.add_targets((successor, follower))
+        handle.targets.add((successor, follower))
         if not await until_isr(handle, self.partition, {leader, successor, follower}.issubset, patience_s):
             handle.notes.append("the followers are not in the ISR")
             return

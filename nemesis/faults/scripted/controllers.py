@@ -39,7 +39,7 @@ class ScriptedQuorumFault(ScriptedFault):
         if len(handle.cluster.controllers) < 3:
             handle.notes.append("three controllers are needed")
             return None
-        (active,) = await handle.resolve(self.targets())
+        (active,) = await handle.targets.resolve(self.targets())
         return active
 
 
@@ -95,7 +95,7 @@ class LaggingController(ScriptedQuorumFault):
         if active is None:
             return
         laggard = handle.random.choice([controller for controller in controllers if controller != active])
-        handle.add_targets((laggard,))
+        handle.targets.add((laggard,))
         reunite = await handle.cut(both_ways([laggard], controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.6) * patience_s)
         await _commit_something(handle)
@@ -127,7 +127,7 @@ class LateQuorumFetch(ScriptedQuorumFault):
         if active is None:
             return
         follower = handle.random.choice([each for each in handle.cluster.controllers if each != active])
-        handle.add_targets((follower,))
+        handle.targets.add((follower,))
         rule = MessageRule(API_KEYS[NodeRequest.FETCH], MessagePart.REQUEST, MessageEffect.HOLD)
         let_pass, taken = await handle.intercept(one_way([follower], [active]), rule)
         if not await until_taken(handle, taken, 2 * patience_s):

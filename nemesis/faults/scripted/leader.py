@@ -93,7 +93,7 @@ class UncleanReturn(ScriptedPowerLoss):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (victim,) = await handle.resolve((self.victim,))
+        (victim,) = await handle.targets.resolve((self.victim,))
         others = [broker for broker in handle.cluster.brokers if broker != victim]
         survivor = others.pop(handle.random.randrange(len(others)))
         for node in others:
@@ -128,7 +128,7 @@ class DeafLeader(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (leader,) = await handle.resolve((f"leader/{self.partition}",))
+        (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
         followers = [broker for broker in handle.cluster.brokers if broker != leader]
         handle.random.shuffle(followers)
         wake = await handle.pause(followers[0])
@@ -219,13 +219,13 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
-        (victim,) = await handle.resolve((self.victim,))
-        if await handle.leader(self.partition) == victim:
+        (victim,) = await handle.targets.resolve((self.victim,))
+        if await handle.targets.leader(self.partition) == victim:
             wake = await handle.pause(victim)
             await handle.sleep(1.3 * patience_s)
             await wake()
             await handle.sleep(0.3 * patience_s)
-        (leader,) = await handle.resolve((f"leader/{self.partition}",))
+        (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
         if leader == victim:
             handle.notes.append("the victim leads")
             return
@@ -272,7 +272,7 @@ class QuickSuccession(ScriptedLeaderFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         everyone = [*handle.cluster.brokers, *handle.cluster.controllers]
-        (leader,) = await handle.resolve((f"leader/{self.partition}",))
+        (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
         followers = [broker for broker in handle.cluster.brokers if broker != leader]
         if len(followers) < 2:
             handle.notes.append("two followers are needed")
@@ -282,14 +282,14 @@ class QuickSuccession(ScriptedLeaderFault):
         await handle.cut(both_ways([leader], everyone))
 
         async def one_of_them() -> str | None:
-            successor = await handle.leader(self.partition)
+            successor = await handle.targets.leader(self.partition)
             return successor if successor in followers else None
 
         successor = await until_seen(handle, one_of_them, 2 * patience_s)
         if successor is None:
             handle.notes.append("no leader was elected")
             return
-        handle.add_targets((successor,))
+        handle.targets.add((successor,))
         await handle.sleep(handle.random.uniform(0.05, 0.4) * patience_s)
         await handle.cut(both_ways([successor], everyone))
         await handle.sleep(2 * patience_s)

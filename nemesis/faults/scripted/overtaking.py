@@ -115,15 +115,15 @@ class LateJoin(ScriptedPowerLoss):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
-        (victim,) = await handle.resolve((self.victim,))
+        (victim,) = await handle.targets.resolve((self.victim,))
         partition = await self._held_by(handle, victim)
         if partition is None:
             return
-        if await handle.leader(partition) == victim:
+        if await handle.targets.leader(partition) == victim:
             wake = await handle.pause(victim)
             await handle.sleep(1.3 * patience_s)
             await wake()
-        (leader,) = await handle.resolve((f"leader/{partition}",))
+        (leader,) = await handle.targets.resolve((f"leader/{partition}",))
         if leader == victim:
             handle.notes.append("the victim leads")
             return
@@ -203,7 +203,7 @@ class RemovedAndBack(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
         patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
-        (leader,) = await handle.resolve(self.targets())
+        (leader,) = await handle.targets.resolve(self.targets())
         before = await claimed(handle, self.partition)
         if not before:
             return
@@ -212,7 +212,7 @@ class RemovedAndBack(ScriptedLeaderFault):
             handle.notes.append("no replica can be spared")
             return
         follower = handle.random.choice(followers)
-        handle.add_targets((follower,))
+        handle.targets.add((follower,))
         rest = tuple(replica for replica in before if replica != follower)
 
         answers: list[AdminResult] = []
@@ -293,7 +293,7 @@ class LateEpochAnswer(ScriptedFault):
         if not before:
             return
         partition, *brokers = place
-        handle.add_targets(brokers)
+        handle.targets.add(brokers)
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, partition, before, answers))
 

@@ -61,7 +61,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
-        (victim,) = await handle.resolve((self.victim,))
+        (victim,) = await handle.targets.resolve((self.victim,))
         partition, before = await self._claim(handle, victim)
         if not before:
             return
@@ -163,7 +163,7 @@ class CancelledInDoubt(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and the replicas of before with it."""
         patience_s, admin = self.patience_ms / 1000, handle.cluster.admin
-        (leader,) = await handle.resolve(self.targets())
+        (leader,) = await handle.targets.resolve(self.targets())
         before = await claimed(handle, self.partition)
         if not before:
             return
@@ -175,7 +175,7 @@ class CancelledInDoubt(ScriptedLeaderFault):
         new = handle.random.choice(outside)
         handle.random.shuffle(rest)
         apart = rest[handle.min_isr - 2 :]
-        handle.add_targets((*apart, new))
+        handle.targets.add((*apart, new))
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         await handle.cut(both_ways([leader], apart))

@@ -86,13 +86,13 @@ class ScriptedLeaderFault(ScriptedFault):
 
     async def leader_and_two(self, handle: FaultHandle) -> tuple[str, str, str] | None:
         """The leader, and two of the other brokers in an order drawn; None, with a note, where there are fewer."""
-        (leader,) = await handle.resolve(self.targets())
+        (leader,) = await handle.targets.resolve(self.targets())
         others = [broker for broker in handle.cluster.brokers if broker != leader]
         handle.random.shuffle(others)
         if len(others) < 2:
             handle.notes.append("two followers are needed")
             return None
-        handle.add_targets(others[:2])
+        handle.targets.add(others[:2])
         return leader, others[0], others[1]
 
 
@@ -126,7 +126,7 @@ async def until_led_by(handle: FaultHandle, partition: int, node: str, limit_s: 
     """Wait until `node` leads, as far as the cluster reports; False, with a note, after `limit_s`."""
 
     async def it() -> str | None:
-        return node if await handle.leader(partition) == node else None
+        return node if await handle.targets.leader(partition) == node else None
 
     if await until_seen(handle, it, limit_s) is None:
         handle.notes.append(f"{node} did not come to lead partition {partition}")
