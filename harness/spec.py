@@ -28,7 +28,7 @@ A spec is YAML, every field optional:
     channels: 0                 # share of the drawn faults of links that concern the connections of one name
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
     schedules: 1                # drawn schedules at the same time: more make a run denser
-    administrators: 0           # who change a topic beside that of the run, where faults of administrators are drawn
+    administrators: 0           # administrators that change a second topic during the run (needs the family `admin`)
     losses: promised            # what drawn faults take from brokers: none, or what their replicas are to survive
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records

@@ -105,7 +105,8 @@ class LostAnswer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecreateTopic(Fault):
-    """Create a topic beside that of the run, write to it, delete it and create it anew under its name.
+    """Create a topic beside that of the run, write to it, maybe add partitions to it and configure it, delete it and
+    create it anew under its name.
 
     Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
     finds that broker ended: it starts again with what its disk has of the old one and of the new one. A broker that is
