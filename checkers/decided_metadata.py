@@ -1,8 +1,10 @@
 """The metadata as the controllers decided it, in the order of the metadata log: what the changes in a trace add up to.
 
 A change is one batch, and all of its events have the offset at which the log ends with it. A controller that takes over
-traces what it finds committed, perhaps once more and without the reason; a deposed one may trace its change late. So
-the changes are put in the order of their offsets, and of two traces of one the one that knows the reason counts.
+traces what it finds committed, perhaps once more and without the reason; a deposed one may trace its change late, and
+one that is killed may have traced the first events of a change alone. So the changes are put in the order of their
+offsets, each is all that any controller has traced of it, and of two traces of one event the one that knows the reason
+counts.
 """
 
 from __future__ import annotations
@@ -78,6 +80,12 @@ class DecidedEvent:
     def place(self) -> tuple[str, int]:
         """Topic and number of its partition."""
         return self.event.topic, self.event.partition
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What it has in common with other traces of it, and with no other event of its change."""
+        event = self.event
+        return event.kind, *self.place, event.partition_epoch, event.broker, event.broker_epoch
 
     @property
     def taken_over(self) -> bool:
@@ -169,12 +177,13 @@ def decided_changes(trace: pa.Table) -> list[DecidedChange]:
 
 def changes_of(events: Iterable[TraceRow]) -> list[DecidedChange]:
     """The changes of these events, in the order of the metadata log."""
-    told: dict[int, dict[tuple[str, bool], list[DecidedEvent]]] = {}
+    traced: dict[int, list[DecidedEvent]] = {}
     for event in events:
-        each = DecidedEvent(event, event.details())
-        told.setdefault(event.offset, {}).setdefault((event.node, each.taken_over), []).append(each)
+        traced.setdefault(event.offset, []).append(DecidedEvent(event, event.details()))
     changes = []
-    for offset, versions in sorted(told.items()):
-        first = next((key for key in versions if not key[1]), next(iter(versions)))
-        changes.append(DecidedChange(offset, tuple(versions[first])))
+    for offset, of_change in sorted(traced.items()):
+        known: dict[object, DecidedEvent] = {}
+        for each in sorted(of_change, key=lambda each: each.taken_over):
+            known.setdefault(each.identity, each)
+        changes.append(DecidedChange(offset, tuple(known.values())))
     return changes

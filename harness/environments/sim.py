@@ -438,7 +438,7 @@ class SimDeployment:
             raise KeyError(f"no node {name!r}; there are: {', '.join(self._machines)}") from None
 
     def _take_trace(self, node: str, event: TraceEvent) -> None:
-        if not self._deduplicator.is_new(node, event):
+        if not self._deduplicator.is_new(event):
             return
         if event.kind == "quorum_leader":
             self._controller = node

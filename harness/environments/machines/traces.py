@@ -25,7 +25,7 @@ def merged(files: Mapping[str, bytes], began_ns: Mapping[str, int]) -> Iterator[
     streams = [_events(node, contents.splitlines(), began_ns[node]) for node, contents in files.items()]
     deduplicator = TraceDeduplicator()
     for time_ns, node, event in merge(*(sorted(stream, key=itemgetter(0)) for stream in streams), key=itemgetter(0)):
-        if deduplicator.is_new(node, event):
+        if deduplicator.is_new(event):
             yield time_ns, node, event
 
 

@@ -152,6 +152,10 @@ def test_a_groups_coordinator_leads_the_partition_of_its_hash(group: str, leader
     assert findings == ([] if right else ["metadata-misstated"])
 
 
+def test_of_an_offsets_topic_that_the_trace_has_in_part_nothing_is_said() -> None:
+    assert kinds(*BORN, decided(6, OFFSETS, 1), applied(6), coordinator("group", 1)) == []
+
+
 def test_without_the_offsets_topic_there_is_no_coordinator() -> None:
     assert kinds(*BORN, applied(5), coordinator("group", -1, "coordinator_not_available")) == []
     assert kinds(*BORN, applied(5), coordinator("group", 1)) == ["metadata-misstated"]
