@@ -231,9 +231,10 @@ seen, however lucky its run was.
 while it has not read of the next one, or while that is fenced: then it counts for nothing.
 
 Unclean elections and losses beyond the fault model (`checkers.violations`) can excuse the four promises about the
-replicas that hold committed records, and retention-early: another record may stand at an offset then. The others are
-about decisions of nodes, and nothing excuses them; nodes whose disk lied about fsync are held to none of the promises
-about logs that come back whole.
+replicas that hold committed records, and retention-early: another record may stand at an offset then; and
+generation-repeated: the record of the generation before may be gone. The others are about decisions of nodes, and
+nothing excuses them; nodes whose disk lied about fsync are held to none of the promises about logs that come back
+whole.
 
 *A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`):
 Apache Kafka, whose metadata logs have them. Then unclean-election, fenced-broker-elected, fenced-broker-joined-isr,

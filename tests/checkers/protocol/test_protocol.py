@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
+from checkers.protocol import checker
 from checkers.protocol.checker import check
 from checkers.verdict import Validity, Verdict
+from checkers.violations import INEXCUSABLE
 from tests.checkers import small_evidence
 
 Event = dict[str, Any]
@@ -255,6 +258,25 @@ def test_a_loss_beyond_the_fault_model_excuses_records_that_candidates_lack() ->
     fault = small_evidence.fault("power-loss-all", ["b2", "b3"], 4, 5, {"lost_bytes": 9})
     verdict = check(RunEvidence(trace=small_evidence.trace(*events), faults=small_evidence.faults(fault)))
     assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "fault-model-exceeded")
+
+
+EXCUSABLE = {
+    "leader-incomplete",
+    "candidate-incomplete",
+    "replica-counted-wrongly",
+    "committed-overwritten",
+    "retention-early",
+    "generation-repeated",
+}
+"""An unclean election or a loss beyond the fault model can put another record in the place of one, or take the record
+of a generation."""
+
+
+def test_every_promise_is_excusable_or_not_by_decision() -> None:
+    table = set(re.findall(r"^([a-z]+(?:-[a-z]+)+) +\S", checker.__doc__ or "", re.MULTILINE))
+    assert len(table) > 100
+    assert table - INEXCUSABLE == EXCUSABLE
+    assert not EXCUSABLE & INEXCUSABLE
 
 
 def test_a_gap_in_the_trace_is_not_a_violation() -> None:
