@@ -82,7 +82,8 @@ class NodeFailure:
     node: str
     fault: str
     started_ns: int
-    ended_ns: int
+    last_loss_ns: int
+    """Time at which it last lost something, if it did; the end of the fault where that is not known."""
     killed: float
     lost_bytes: float
     is_unknown: bool = False
@@ -129,17 +130,19 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
     """
     failures, lied = [], lied_to(faults)
     for row in faults.to_pylist():
+        ended_ns = row["ended_ns"] if row["ended_ns"] is not None else NEVER
         for node, numbers in _measured(row).items():
             synced = node not in lied and _had_stopped(numbers)
+            is_unknown = not synced and bool(numbers.get(_UNKNOWN_LOSS, 0))
             failures.append(
                 NodeFailure(
                     node=node,
                     fault=row["fault"],
                     started_ns=int(numbers.get("down_ns", row["started_ns"])),
-                    ended_ns=row["ended_ns"] if row["ended_ns"] is not None else NEVER,
+                    last_loss_ns=ended_ns if is_unknown else int(numbers.get("loss_ns", ended_ns)),
                     killed=float(numbers.get("killed", 0) or numbers.get("unknown_killed", 0)),
                     lost_bytes=0.0 if synced else float(numbers.get("lost_bytes", 0)),
-                    is_unknown=not synced and bool(numbers.get(_UNKNOWN_LOSS, 0)),
+                    is_unknown=is_unknown,
                     interrupted=bool(numbers.get("interrupted", 0)),
                 )
             )
@@ -238,9 +241,10 @@ def _lost_by(node: str, events: list[_Event], failures: list[NodeFailure]) -> li
     losses, end, previous_ns = [], 0, -1
     for number, (time_ns, kind, offset, log_end) in enumerate(events):
         if kind == "log_recovered":
-            # A fault with several steps may cut the power more than once, or of a life that began after its first step.
+            # A fault with several steps may cut the power more than once, or of a life that began after its first step,
+            # and one that has taken its last does not charge the lives after that, although it goes on.
             causes = [
-                failure for failure in failures if failure.started_ns <= time_ns and previous_ns < failure.ended_ns
+                failure for failure in failures if failure.started_ns <= time_ns and previous_ns < failure.last_loss_ns
             ]
             if causes and 0 <= log_end < end:
                 since_ns = max(min(cause.started_ns for cause in causes), previous_ns)

@@ -107,7 +107,8 @@ class FaultHandle:
         self.replication_factor = replication_factor
         self.evidence: dict[str, float] = {}
         self.evidence_of_node: dict[str, dict[str, float]] = {}
-        """By node, the same names; and `down_ns`, the time at which its process had first been ended."""
+        """By node, the same names; `down_ns`, the time at which its process had first been ended; and `loss_ns`, when it
+        had lost data last."""
         self.notes: list[str] = []
         self.unhealed: list[str] = []
         """What could not be undone, a line each."""
@@ -206,7 +207,7 @@ class FaultHandle:
         whole = self.situation.wholeness.is_whole(node)
         start = await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
         if keep is not None and whole and self.evidence_of_node[node].get("stopped"):
-            await uninterrupted(self._apply(self.cluster.power_off(node, keep), ("lost_bytes",), node))
+            await uninterrupted(self._apply(self.cluster.power_off(node, keep), _LOST[1:], node, is_down=True))
         elif keep is not None:
             self.notes.append(f"{node}: was not whole, or did not stop cleanly; it keeps its power")
         return start
@@ -415,7 +416,9 @@ class FaultHandle:
             raise
         finally:
             if is_down and node is not None:
-                self.evidence_of_node.setdefault(node, {}).setdefault("down_ns", self.cluster.now_ns())
+                now_ns, of_node = self.cluster.now_ns(), self.evidence_of_node.setdefault(node, {})
+                of_node.setdefault("down_ns", now_ns)
+                of_node |= {"loss_ns": now_ns} if "lost_bytes" in proof else {}
         self._add_evidence(evidence, node)
         return evidence
 

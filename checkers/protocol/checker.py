@@ -360,7 +360,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
     wiped = {failure.node for failure in node_failures(evidence.faults) if failure.is_unknown}
     for failure in node_failures(evidence.faults):
         if failure.lost_bytes > 0:
-            lossy.setdefault(failure.node, []).append((failure.started_ns, failure.ended_ns))
+            lossy.setdefault(failure.node, []).append((failure.started_ns, failure.last_loss_ns))
     return ClusterState(
         lossy_faults=lossy,
         lied_to=lied_to(evidence.faults),

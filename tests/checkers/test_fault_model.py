@@ -213,13 +213,28 @@ def test_a_sum_over_several_nodes_leaves_unknown_what_each_of_them_lost() -> Non
 
 
 def test_a_fault_may_take_what_a_life_wrote_that_began_after_its_first_step() -> None:
-    numbers = {"down_ns": 3 * S, "stopped": 1, "killed": 1, "lost_bytes": 8}
+    numbers = {"down_ns": 3 * S, "loss_ns": 5 * S, "stopped": 1, "killed": 1, "lost_bytes": 8}
     short_life = small_evidence.fault("short-life", ["b1"], 3, 6, {"nodes": {"b1": numbers}})
     events = [appended(1, "b1", 0, 10), recovered(4, "b1", 10), appended(4.5, "b1", 10, 14)]
     (loss,) = replica_losses(evidence([*events, recovered(7, "b1", 10)], short_life))[T]
     assert (loss.first, loss.end, loss.since_ns) == (10, 14, 4 * S)
     later = [*events, recovered(5, "b1", 14), recovered(6.5, "b1", 14), recovered(8, "b1", 10)]
-    assert replica_losses(evidence(later, short_life)) == {T: []}, "it was whole when the fault had ended"
+    assert replica_losses(evidence(later, short_life)) == {T: []}, "it was whole when the fault had taken its last"
+
+
+def test_a_fault_that_goes_on_takes_nothing_from_a_life_that_began_after_its_last_loss() -> None:
+    """The log is opened whole as the fault heals, and comes back shorter later, without any fault."""
+
+    def losses(**numbers: Any) -> list[ReplicaLoss]:
+        of_node = {"b1": {"down_ns": 3 * S, "killed": 1, "lost_bytes": 8, **numbers}}
+        events = [appended(1, "b1", 0, 10), recovered(5.9, "b1", 10), appended(7, "b1", 10, 20)]
+        lossy = small_evidence.fault("power-loss", ["b1"], 3, 6, {"nodes": of_node})
+        return replica_losses(evidence([*events, recovered(12, "b1", 12)], lossy))[T]
+
+    assert losses(loss_ns=3 * S) == []
+    unknown = losses()
+    assert [(loss.first, loss.end) for loss in unknown] == [(12, 20)], "as runs of earlier versions have it"
+    assert losses(loss_ns=3 * S, unknown_lost_bytes=1) == unknown
 
 
 def test_a_second_loss_on_two_replicas_is_an_excess_of_its_own() -> None:

@@ -132,7 +132,22 @@ def test_a_node_that_a_fault_ends_twice_counts_as_ended_from_the_first_time_on()
 
     run(scenario())
     assert handle.evidence_of_node["b1"]["lost_bytes"] == 120.0
-    assert handle.evidence_of_node["b1"]["down_ns"] == SECOND
+    times_ns = {name: handle.evidence_of_node["b1"][name] for name in ("down_ns", "loss_ns")}
+    assert times_ns == {"down_ns": SECOND, "loss_ns": 2 * SECOND}
+
+
+def test_a_node_that_is_killed_or_stops_loses_nothing() -> None:
+    handle = FaultHandle(FakeCluster(), ActiveEffects(), Random(1))
+
+    async def scenario() -> None:
+        await handle.kill("b1")
+        await handle.stop("b2")
+
+    run(scenario())
+    assert [sorted(numbers.keys() & {"down_ns", "loss_ns"}) for numbers in handle.evidence_of_node.values()] == [
+        ["down_ns"],
+        ["down_ns"],
+    ]
 
 
 def test_what_could_not_be_healed_is_known_by_name() -> None:

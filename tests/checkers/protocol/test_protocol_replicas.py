@@ -239,6 +239,17 @@ def test_a_follower_is_held_to_its_leader_epoch_start_as_well() -> None:
     assert kinds([*COPIED, proposed(3, "b1", {"3": -1}, 0, 0)]) == ["isr-proposal-behind"]
 
 
+def test_a_fault_that_goes_on_excuses_no_log_that_was_opened_after_its_last_loss() -> None:
+    measured = {"down_ns": 0.5 * S, "lost_bytes": 10}
+    again = [*COPIED, started(4, "b2"), opened(5, "b2", 3)]
+
+    def lossy(**numbers: float) -> Any:
+        return small_evidence.faults(fault("power-loss", ["b2"], 0.5, 1.5, {"nodes": {"b2": measured | numbers}}))
+
+    assert kinds(again, faults=lossy()) == []
+    assert kinds(again, faults=lossy(loss_ns=0.5 * S)) == ["log-shortened"]
+
+
 SYNCED = [*RESTARTED, closed(4.2, "b2", 8, 5, on_disk=4), registered(5, 2, False), opened(6, "b2", 3)]
 
 
