@@ -52,7 +52,7 @@ class _Voter:
                 self.leaders[event.leader_epoch] = event.leader
         elif event.kind == "quorum_voted" and "candidate" not in event.details():
             self.own_id = event.broker if self.own_id == _NOBODY else self.own_id
-            self.stands_in = event.leader_epoch
+            self.stands_in = event.leader_epoch if event.broker == self.own_id else self.stands_in
 
 
 def vote_findings(trace: pa.Table) -> Iterator[Finding]:

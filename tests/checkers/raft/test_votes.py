@@ -57,6 +57,11 @@ def test_a_vote_for_itself_is_that_of_a_candidate(role: str, right: bool) -> Non
     assert kinds(*own, of_quorum(2, "follower", 3, 103)) == []
 
 
+def test_a_vote_for_another_does_not_make_a_candidate() -> None:
+    unasked = [voted(0, 0, 102), OWN_VOTE, of_quorum(1, "candidate", 1), voted(2, 2, 102, asked=False)]
+    assert kinds(*unasked, of_quorum(2, "follower", 2, 102)) == ["vote-unasked"]
+
+
 def test_votes_of_a_version_that_did_not_trace_requests_are_not_looked_at() -> None:
     assert kinds(OWN_VOTE, voted(2, 2, 102, asked=False)) == []
 
