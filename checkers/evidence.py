@@ -76,6 +76,8 @@ class CheckSettings:
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     replica_lag_ms: int = -1
     """`replica.lag.time.max.ms`; -1 where it is not known, or nodes may differ."""
+    mixed_settings: bool = False
+    """Whether nodes have settings of their own, so that the defaults of one controller need not be those of another."""
     offset_reset: str = ""
     """`auto.offset.reset` of the tailing consumers; empty in runs of earlier versions."""
     planned_appends: int = 0

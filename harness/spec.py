@@ -168,10 +168,9 @@ class Spec:
     def _check(self) -> None:
         numbers = {name: getattr(self, name) for name in LIMITS}
         check_limits(self.name, (self.settings, *self.node_settings.values()), numbers, len(self.script))
-        if self.replication_factor > self.brokers:
-            raise ValueError(
-                f"replication_factor: {self.replication_factor} replicas do not fit on {self.brokers} brokers"
-            )
+        replicas = self.replication_factor
+        if replicas > self.brokers:
+            raise ValueError(f"replication_factor: {replicas} replicas do not fit on {self.brokers} brokers")
         if self.clients.idle_partitions >= self.partitions:
             raise ValueError(
                 f"clients.idle_partitions: {self.clients.idle_partitions} leaves none of {self.partitions} partitions"
@@ -366,6 +365,7 @@ class Spec:
             retention_bytes=self._retention("retention.bytes"),
             producer_id_expiration_ms=int(self.settings.get("producer.id.expiration.ms", _PRODUCER_ID_EXPIRATION_MS)),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),
+            mixed_settings=bool(self.node_settings),
             offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s),
             groups=self.workload == "groups",

@@ -9,7 +9,8 @@ create is created, deleted or gets more partitions, `configured`, `reassignment`
 - or one in doubt: a broker that was asked did not answer, or could not pass it on for certain. It may be carried out at
   any time from its beginning on, and more than once.
 
-So a change without such a request was made by one that was refused, or was made twice. The reverse: a topic is created
+So a change without such a request was made by one that was refused, was made twice, or is another one than was asked
+for: partitions up to another number. The reverse: a topic is created
 or deleted, or gets the partitions that were asked for, between a request and its answer `done`; the partition has the
 replicas or the leader that were asked for at some moment between them, the topic the configuration. Where a fault has
 struck any controller, one that does not know yet that it is deposed may answer by old metadata that nothing is to be
@@ -34,7 +35,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.raft.configurations import Configurations, altered, configuration_findings
+from checkers.evidence import CheckSettings
+from checkers.raft.configurations import Configurations, configuration_findings, may_become
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 from workloads.columns import NEVER
@@ -49,6 +51,7 @@ _CHANGE_OF: Final = {
     "preferred_election": "elect",
 }
 """Reason of a `partition_changed` → the request that it is made upon."""
+_NOTHING_DECIDED: Final = "no controller had decided on that by then"
 _KINDS: Final = ("partition_changed", "partition_deleted", "topic_configured", "quorum_recovered")
 
 
@@ -72,23 +75,65 @@ class _AskedChange:
     made: bool = False
     """Whether the one change that it was answered for is known."""
 
+    def may_be(self, change: _MadeChange) -> bool:
+        """Whether a change is one that it asks for, at whatever time."""
+        return self.place == change.place and change.partition_count in (None, self.wanted)
+
     def __str__(self) -> str:
         answer = {_DONE: "done", _UNANSWERED: "no answer"}.get(self.outcome, self.outcome)
         ended = f"{self.ended_ns / 1e9:.6f} s" if self.ended_ns != NEVER else "never"
-        return f"{_named(self.place)}, asked for at {self.began_ns / 1e9:.6f} s, answered at {ended}: {answer}"
+        what = f"{_named(self.place)} to {self.wanted}" if self.place.change == "grow" else _named(self.place)
+        return f"{what}, asked for at {self.began_ns / 1e9:.6f} s, answered at {ended}: {answer}"
 
 
 class _MadeChange(NamedTuple):
     place: _Place
+    offset: int
     time_ns: int
     taken_over: bool
     described: str
-    then: int | None = None
-    """Of added partitions: how many the topic has then."""
+    partition_count: int | None = None
+    """Of added partitions: how many the topic has with them."""
+
+
+class _Creations:
+    """The creations of partitions among these events, of the topics that faults create."""
+
+    def __init__(self, events: Iterable[TraceRow], side_topics: Collection[str]) -> None:
+        self.of: dict[str, dict[int, TraceRow]] = {}
+        """Topic, by its name in the trace → partition → its creation, as it was traced first."""
+        for event in events:
+            reason = event.details().get("reason") if event.kind == "partition_changed" else None
+            if reason == "created" and event.topic.partition("#")[0] in side_topics:
+                self.of.setdefault(event.topic, {}).setdefault(event.partition, event)
+
+    def changes(self) -> Iterator[_MadeChange]:
+        """A topic begins with its partition 0; those that one change adds later are created up to one offset."""
+        for topic, partitions in self.of.items():
+            last_of = {event.offset: number for number, event in sorted(partitions.items()) if number}
+            for number, event in partitions.items():
+                place = _Place("grow" if number else "create", topic.partition("#")[0], -1)
+                yield _made(event, place, last_of[event.offset] + 1 if number else None)
+
+    def findings(self) -> Iterator[Finding]:
+        """Partitions behind a gap in the numbers, or with another number of replicas. Without the creation of a
+        partition 0, which no request adds, the trace has no creation of the topic, and there may be others of it."""
+        for topic, partitions in self.of.items():
+            first = partitions.get(0)
+            for number, event in sorted(partitions.items()):
+                did = (
+                    f"{event.node} decided {event.at} to create {topic}-{number}, up to {event.offset} of the metadata"
+                )
+                if not all(below in partitions for below in range(1, number)):
+                    line = f"of the topic there are {sorted(partitions)}"
+                    yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
+                elif first is not None and _replicas(event) != _replicas(first):
+                    line = f"it has {_replicas(event)} replicas, and the topic's first has {_replicas(first)}"
+                    yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
 
 
 def administration_findings(
-    trace: pa.Table, recovery: Mapping[str, Any], side_topics: Sequence[str], struck: Collection[str] = ()
+    trace: pa.Table, recovery: Mapping[str, Any], settings: CheckSettings, struck: Collection[str] = ()
 ) -> Iterator[Finding]:
     """Every broken promise of a run with these administrator's requests, in its trace (schema TRACE); none of a run
     that recorded no requests. Faults have `struck` these nodes."""
@@ -96,12 +141,17 @@ def administration_findings(
         return
     requests = [_request(each) for each in recovery["requests"]]
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
-    changes = list(_changes(events, side_topics))
+    creations = _Creations(events, settings.side_topics)
+    changes = _once([*creations.changes(), *_changes(events, settings.side_topics)])
     yield from _unasked(changes, requests)
-    yield from _added_otherwise(events, side_topics)
-    yield from configuration_findings(events, recovery["requests"], side_topics)
+    yield from creations.findings()
+    yield from configuration_findings(events, recovery["requests"], mixed_settings=settings.mixed_settings)
     up_to_date = not any(event.node in struck for event in events)
-    yield from _undone(changes, requests, events, up_to_date)
+    for request in requests:
+        if request.outcome == _DONE and request.place.change in _OF_TOPICS:
+            yield from _undone_of_topic(request, changes)
+        elif request.outcome == _DONE:
+            yield from _undone(request, events, settings.mixed_settings, up_to_date=up_to_date)
 
 
 def _request(recorded: Mapping[str, Any]) -> _AskedChange:
@@ -116,103 +166,80 @@ def _request(recorded: Mapping[str, Any]) -> _AskedChange:
     )
 
 
-def _changes(events: Sequence[TraceRow], side_topics: Sequence[str]) -> Iterator[_MadeChange]:
-    """The changes that are made upon requests alone, in the order in which they were traced; of two traces of one the
-    first."""
-    seen: set[tuple[_Place, int]] = set()
-    counts = _counts(events)
+def _changes(events: Iterable[TraceRow], side_topics: Collection[str]) -> Iterator[_MadeChange]:
+    """The changes, but for creations, that are made upon requests alone."""
     for event in events:
-        detail, topic = event.details(), event.topic.partition("#")[0]
-        reason, side = detail.get("reason"), topic in side_topics
-        if event.kind == "partition_deleted":
-            place = _Place("delete", topic, -1) if side else None
-        elif reason == "created":
-            place = _Place("grow" if event.partition else "create", topic, -1) if side else None
+        topic, reason = event.topic.partition("#")[0], event.details().get("reason")
+        if event.kind == "partition_deleted" and topic in side_topics:
+            yield _made(event, _Place("delete", topic, -1))
         elif reason in _CHANGE_OF:
             change = _CHANGE_OF[reason]
-            place = _Place(change, topic, -1 if change == "configure" else event.partition)
-        else:
-            place = None
-        if place is None or (place, event.offset) in seen:
-            continue
-        seen.add((place, event.offset))
-        described = f"{event.node} decided {event.at} on {_named(place)}, up to {event.offset} of the metadata"
-        count = counts.get((event.topic, event.offset)) if place.change == "grow" else None
-        yield _MadeChange(place, event.time_ns, bool(detail.get("taken_over")), described, count)
+            yield _made(event, _Place(change, topic, -1 if change == "configure" else event.partition))
 
 
-def _counts(events: Iterable[TraceRow]) -> dict[tuple[str, int], int]:
-    """How many partitions a topic has once those are there that are created up to an offset of the metadata."""
-    counts: dict[tuple[str, int], int] = {}
-    for event in events:
-        if event.kind == "partition_changed" and event.details().get("reason") == "created":
-            place = event.topic, event.offset
-            counts[place] = max(counts.get(place, 0), event.partition + 1)
-    return counts
+def _made(event: TraceRow, place: _Place, partition_count: int | None = None) -> _MadeChange:
+    what = f"{_named(place)} to {partition_count}" if partition_count is not None else _named(place)
+    described = f"{event.node} decided {event.at} on {what}, up to {event.offset} of the metadata"
+    taken_over = bool(event.details().get("taken_over"))
+    return _MadeChange(place, event.offset, event.time_ns, taken_over, described, partition_count)
+
+
+def _once(changes: Iterable[_MadeChange]) -> list[_MadeChange]:
+    """In order of time; of two traces of one change the first."""
+    once: dict[tuple[_Place, int], _MadeChange] = {}
+    for change in sorted(changes, key=lambda each: each.time_ns):
+        once.setdefault((change.place, change.offset), change)
+    return list(once.values())
 
 
 def _unasked(changes: Iterable[_MadeChange], requests: Sequence[_AskedChange]) -> Iterator[Finding]:
-    for change in sorted(changes, key=lambda each: each.time_ns):
+    for change in changes:
         asked = [each for each in requests if each.place == change.place and each.began_ns <= change.time_ns]
         done = [
             each
             for each in asked
-            if each.outcome == _DONE and not each.made and (each.ended_ns >= change.time_ns or change.taken_over)
+            if each.outcome == _DONE
+            and each.may_be(change)
+            and not each.made
+            and (each.ended_ns >= change.time_ns or change.taken_over)
         ]
         if done:
             min(done, key=lambda each: each.ended_ns).made = True
-        elif not any(each.doubtful for each in asked):
+        elif not any(each.doubtful and each.may_be(change) for each in asked):
             told = [f"the administrator's last requests: {each}" for each in asked[-2:]]
             none = "no administrator had asked for that"
             yield Finding("change-unasked", (change.described, *(told or [none])), time_ns=change.time_ns)
-
-
-def _added_otherwise(events: Iterable[TraceRow], side_topics: Sequence[str]) -> Iterator[Finding]:
-    created: dict[str, dict[int, TraceRow]] = {}
-    for event in events:
-        reason = event.details().get("reason") if event.kind == "partition_changed" else None
-        if reason == "created" and event.topic.partition("#")[0] in side_topics:
-            created.setdefault(event.topic, {}).setdefault(event.partition, event)
-    for topic, partitions in created.items():
-        first = partitions.get(0)
-        for number, event in sorted(partitions.items()):
-            did = f"{event.node} decided {event.at} to create {topic}-{number}, up to {event.offset} of the metadata"
-            if not all(below in partitions for below in range(1, number)):
-                line = f"of the topic there are {sorted(partitions)}"
-                yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
-            elif first is not None and _replicas(event) != _replicas(first):
-                line = f"it has {_replicas(event)} replicas, and the topic's first has {_replicas(first)}"
-                yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
 
 
 def _replicas(event: TraceRow) -> int:
     return len(event.details().get("replicas") or ())
 
 
+def _undone_of_topic(request: _AskedChange, changes: Iterable[_MadeChange]) -> Iterator[Finding]:
+    """A request that was answered as done, and that no such change follows by its answer."""
+    made = [
+        change
+        for change in changes
+        if change.place == request.place
+        and request.began_ns <= change.time_ns
+        and (change.time_ns <= request.ended_ns or change.taken_over)
+    ]
+    if not any(request.may_be(change) for change in made):
+        lines = [change.described for change in made] or [_NOTHING_DECIDED]
+        yield Finding("answered-undone", (str(request), *lines), time_ns=request.ended_ns)
+
+
 def _undone(
-    changes: Sequence[_MadeChange], requests: Iterable[_AskedChange], events: Sequence[TraceRow], up_to_date: bool
+    request: _AskedChange, events: Sequence[TraceRow], mixed_settings: bool, *, up_to_date: bool
 ) -> Iterator[Finding]:
-    born = Configurations(events).born
-    for request in requests:
-        if request.outcome != _DONE:
-            continue
-        if request.place.change in _OF_TOPICS:
-            done = any(
-                change.place == request.place
-                and request.began_ns <= change.time_ns
-                and (change.time_ns <= request.ended_ns or change.taken_over)
-                and change.then in (None, request.wanted)
-                for change in changes
-            )
-        else:
-            states = [event for event in events if _concerns(request, event) and event.time_ns <= request.ended_ns]
-            if up_to_date:
-                before = sum(event.time_ns < request.began_ns for event in states)
-                states = states[max(0, before - 1) :]
-            done = any(_holds(request, event, born) for event in states)
-        if not done:
-            line = "no controller had decided on that by then"
-            yield Finding("answered-undone", (str(request), line), time_ns=request.ended_ns)
+    """A request that was answered as done, and whose partition or topic was in no such state by its answer."""
+    first = Configurations(events).first_configurations
+    states = [event for event in events if _concerns(request, event) and event.time_ns <= request.ended_ns]
+    if up_to_date:
+        before = sum(event.time_ns < request.began_ns for event in states)
+        states = states[max(0, before - 1) :]
+    if not any(_holds(request, event, first, mixed_settings) for event in states):
+        yield Finding("answered-undone", (str(request), _NOTHING_DECIDED), time_ns=request.ended_ns)
 
 
 def _concerns(request: _AskedChange, event: TraceRow) -> bool:
@@ -223,13 +250,16 @@ def _concerns(request: _AskedChange, event: TraceRow) -> bool:
     return event.kind == "partition_changed" and (event.topic, event.partition) == (topic, partition)
 
 
-def _holds(request: _AskedChange, event: TraceRow, born: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether this state of the partition, or of the topic, is as a request wants it. Topics were `born` with these
+def _holds(
+    request: _AskedChange, event: TraceRow, first: Mapping[str, Mapping[str, str]], mixed_settings: bool
+) -> bool:
+    """Whether this state of the partition, or of the topic, is as a request wants it. Topics have these `first`
     configurations."""
     change, leader, detail = request.place.change, event.leader, event.details()
     replicas, removing = detail.get("replicas") or [], detail.get("removing") or ()
     if change == "configure":
-        return altered(detail["config"], request.wanted, born[detail["id"]]) == detail["config"]
+        config = detail["config"]
+        return may_become(config, config, request.wanted, first[detail["id"]], mixed_settings=mixed_settings)
     if change == "elect":
         return bool(replicas[:1] == [leader])
     if change == "cancel":

@@ -465,8 +465,7 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.findings += leadership_findings(evidence.trace, wrong, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
-        side_topics = evidence.settings.side_topics
-        raft.findings += administration_findings(evidence.trace, evidence.recovery, side_topics, struck)
+        raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings, struck)
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

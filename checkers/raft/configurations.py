@@ -1,7 +1,7 @@
 """Promises about the configurations of topics, for `checkers.raft`, whose table has them.
 
-A topic is configured upon requests alone, each of one key, and its configuration is decided as a whole. So what follows
-the configuration before is that one after some request:
+A topic is configured upon requests alone, each of one key, and its configuration is decided as a whole. Each
+configuration is the previous one, changed by one request:
 
 - `set`, `append` or `subtract` changes the key that it names, and no other;
 - `delete` gives the key its default again, and `replace` does so with every key but its own.
@@ -12,7 +12,8 @@ nothing else in the beginning, and of other topics no key is deleted.
 Example: `leader.replication.throttled.replicas` is `0:1,1:2`. After `subtract 0:1` it is `1:2`; where it is `0:1,1:2`
 still, nothing has been decided, and where it is empty, no request explains that.
 
-Blind spot: which of several requests that would explain a change it was made for.
+Blind spots: which of several requests that would explain a change it was made for; where nodes have settings of their
+own, the value of a default that is given back: it is that of the controller which is active then.
 """
 
 from __future__ import annotations
@@ -39,23 +40,26 @@ class Configurations:
                 self.of.setdefault(event.details()["id"], {}).setdefault(event.offset, event)
 
     @property
-    def born(self) -> dict[str, dict[str, str]]:
+    def first_configurations(self) -> dict[str, dict[str, str]]:
         """Id of a topic → its first configuration."""
         return {topic: events[min(events)].details()["config"] for topic, events in self.of.items()}
 
 
 def configuration_findings(
-    events: Iterable[TraceRow], requests: Iterable[Mapping[str, Any]], side_topics: Sequence[str]
+    events: Iterable[TraceRow], requests: Iterable[Mapping[str, Any]], *, mixed_settings: bool = False
 ) -> Iterator[Finding]:
     """Every change among these events that none of the administrator's `requests` explains."""
     asked = [request for request in requests if request["change"] == "configure"]
     configurations = Configurations(events)
-    for topic, born in configurations.born.items():
+    for topic, first in configurations.first_configurations.items():
         decided = [event for _, event in sorted(configurations.of[topic].items())]
         for before, after in pairwise(decided):
             has, had, name = after.details()["config"], before.details()["config"], after.details()["name"]
             possible = [request for request in asked if request["topic"] == name and _may_be_for(after, request)]
-            if has != had and not any(altered(had, each["wanted"], born) == has for each in possible):
+            explained = any(
+                may_become(had, has, each["wanted"], first, mixed_settings=mixed_settings) for each in possible
+            )
+            if has != had and not explained:
                 did = f"{after.node} configured {name} {after.at}, up to {after.offset} of the metadata"
                 changed = sorted(key for key in had.keys() | has.keys() if had.get(key) != has.get(key))
                 lines = [f"{key} was {had.get(key)!r} and is {has.get(key)!r}" for key in changed]
@@ -72,15 +76,33 @@ def _may_be_for(event: TraceRow, request: Mapping[str, Any]) -> bool:
     return bool(request["in_doubt"]) or (request["outcome"] == _DONE and in_time)
 
 
-def altered(config: Mapping[str, str], wanted: Sequence[str], born: Mapping[str, str]) -> dict[str, str]:
-    """This configuration after a request for [key, value, operation], of a topic that was `born` with that one."""
+def may_become(
+    before: Mapping[str, str],
+    after: Mapping[str, str],
+    wanted: Sequence[str],
+    first: Mapping[str, str],
+    *,
+    mixed_settings: bool,
+) -> bool:
+    """Whether a configuration may become another one by a request for [key, value, operation], of a topic whose `first`
+    one has the defaults; with `mixed_settings` it has those of one controller, and others may have others."""
+    expected = _altered(before, wanted, first)
+    key, operation = wanted[0], wanted[2] if len(wanted) > 2 else "set"
+    if mixed_settings and operation in ("delete", "replace"):
+        given_back = {key} if operation == "delete" else first.keys() - {key}
+        expected |= {name: after[name] for name in given_back & first.keys() & after.keys()}
+    return expected == after
+
+
+def _altered(config: Mapping[str, str], wanted: Sequence[str], first: Mapping[str, str]) -> dict[str, str]:
+    """This configuration after a request for [key, value, operation], of a topic that began with the `first` one."""
     key, text, operation = (*wanted, "set")[:3]
     value = text.lower() if text.lower() in ("true", "false") else text
     if operation == "replace":
-        return {**born, key: value}
+        return {**first, key: value}
     if operation == "delete":
         kept = {name: each for name, each in config.items() if name != key}
-        return kept | ({key: born[key]} if key in born else {})
+        return kept | ({key: first[key]} if key in first else {})
     if operation == "set":
         return {**config, key: value}
     items, operands = ([each for each in text.split(",") if each] for text in (config.get(key, ""), value))

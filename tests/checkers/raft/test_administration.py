@@ -14,6 +14,7 @@ from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 
 SIDE = "side"
+SETTINGS = CheckSettings(side_topics=(SIDE,))
 
 
 def decided(time_s: float, reason: str, topic: str = "t", **detail: Any) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def asked(
 
 def kinds(requests: list[dict[str, Any]], *events: dict[str, Any], struck: Sequence[str] = ()) -> list[str]:
     trace = small_evidence.trace(*events)
-    return [finding.kind for finding in administration_findings(trace, {"requests": requests}, (SIDE,), struck)]
+    return [finding.kind for finding in administration_findings(trace, {"requests": requests}, SETTINGS, struck)]
 
 
 CREATED = decided(10, "created", SIDE)
@@ -165,11 +166,12 @@ BORN = [asked("create", 3, 6, topic=SIDE)], decided(5, "created", SIDE)
     ("request_", "partitions", "found"),
     [
         (asked("grow", 9, 11, topic=SIDE, wanted=3), (1, 2), []),
-        (asked("grow", 9, 11, topic=SIDE, wanted=2), (1, 2), ["answered-undone"]),
-        (asked("grow", 9, 11, topic=SIDE, wanted=4), (1, 2), ["answered-undone"]),
+        (asked("grow", 9, 11, topic=SIDE, wanted=2), (1, 2), ["change-unasked", "answered-undone"]),
+        (asked("grow", 9, 11, topic=SIDE, wanted=4), (1, 2), ["change-unasked", "answered-undone"]),
         (asked("grow", 9, 11, topic=SIDE, wanted=3), (), ["answered-undone"]),
         (asked("grow", 9, 11, "INVALID_PARTITIONS", topic=SIDE, wanted=3), (1, 2), ["change-unasked"]),
         (asked("grow", 9, None, "UNANSWERED", topic=SIDE, wanted=3, in_doubt=True), (1, 2), []),
+        (asked("grow", 9, None, "UNANSWERED", topic=SIDE, wanted=2, in_doubt=True), (1, 2), ["change-unasked"]),
         (asked("grow", 9, 11, topic=SIDE, wanted=3), (2,), ["partitions-added-otherwise"]),
     ],
 )
@@ -180,6 +182,15 @@ def test_as_many_partitions_are_added_as_were_asked_for(
     assert kinds([*requests, request_], first, *map(added, partitions)) == found
 
 
+def test_a_wrong_number_of_partitions_is_named() -> None:
+    requests, first = BORN
+    grown = [*requests, asked("grow", 9, 11, topic=SIDE, wanted=2)]
+    trace = small_evidence.trace(first, added(1), added(2))
+    _, undone = administration_findings(trace, {"requests": grown}, SETTINGS)
+    assert "grow side to 2" in undone.lines[0]
+    assert "grow side to 3" in undone.lines[1]
+
+
 def test_an_added_partition_has_as_many_replicas_as_the_first() -> None:
     requests, first = BORN
     grown = [*requests, asked("grow", 9, 11, topic=SIDE, wanted=2)]
@@ -188,14 +199,14 @@ def test_an_added_partition_has_as_many_replicas_as_the_first() -> None:
 
 
 def test_a_run_without_recorded_requests_says_nothing_of_them() -> None:
-    assert list(administration_findings(small_evidence.trace(CREATED), {}, (SIDE,))) == []
+    assert list(administration_findings(small_evidence.trace(CREATED), {}, SETTINGS)) == []
 
 
 def test_the_verdict_of_the_controllers_has_it() -> None:
     began = small_evidence.event(1, "c1", "quorum_recovered", {}, topic="", leader_epoch=1, offset=0, log_end=0)
     evidence = RunEvidence(
         trace=small_evidence.trace(began, CREATED),
-        settings=CheckSettings(side_topics=(SIDE,)),
+        settings=SETTINGS,
         recovery={"requests": [EXISTS]},
     )
     assert [finding.kind for finding in raft.check(evidence).findings] == ["change-unasked"]

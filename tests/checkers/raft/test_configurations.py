@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checkers.evidence import CheckSettings
 from checkers.raft.administration import administration_findings
 from tests.checkers import small_evidence
 from tests.checkers.raft.test_administration import asked
@@ -30,10 +31,11 @@ LISTED = asked("configure", 3, 7, topic="side", wanted=[LIST, "0:1,1:2", "append
 BEFORE = [configured(4, BORN), configured(5, BORN | {MINIMUM: "3"}), configured(6, FULL)]
 
 
-def kinds(request: dict[str, Any], *events: dict[str, Any]) -> list[str]:
+def kinds(request: dict[str, Any], *events: dict[str, Any], mixed: bool = False) -> list[str]:
     trace = small_evidence.trace(*BEFORE, *events)
     requests = {"requests": [GIVEN, LISTED, request]}
-    return [finding.kind for finding in administration_findings(trace, requests, ("side",))]
+    settings = CheckSettings(side_topics=("side",), mixed_settings=mixed)
+    return [finding.kind for finding in administration_findings(trace, requests, settings)]
 
 
 @pytest.mark.parametrize(
@@ -84,3 +86,27 @@ def test_each_topic_of_a_name_begins_with_a_configuration_of_its_own() -> None:
 def test_two_traces_of_one_change_are_one() -> None:
     again = configured(6, FULL, taken_over=True)
     assert kinds(wanted(SIZE, "", "delete"), again) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "given_back"),
+    [
+        (wanted(MINIMUM, "", "delete"), {MINIMUM: "4", LIST: "0:1,1:2"}),
+        (wanted(SIZE, "9", "replace"), {MINIMUM: "4", SIZE: "9"}),
+    ],
+)
+def test_where_settings_differ_a_default_is_that_of_any_controller(
+    request_: dict[str, Any], given_back: dict[str, str]
+) -> None:
+    after = configured(10, given_back)
+    assert kinds(request_, after)[:1] == ["configured-otherwise"]
+    assert kinds(request_, after, mixed=True) == []
+    assert kinds(request_, configured(10, given_back | {LIST: "1:2"}), mixed=True)[:1] == ["configured-otherwise"]
+    without = {key: value for key, value in given_back.items() if key != MINIMUM}
+    assert kinds(request_, configured(10, without), mixed=True)[:1] == ["configured-otherwise"]
+
+
+def test_where_settings_differ_a_default_may_be_what_is_so_already() -> None:
+    assert kinds(wanted(MINIMUM, "", "delete")) == ["answered-undone"]
+    assert kinds(wanted(MINIMUM, "", "delete"), mixed=True) == []
+    assert kinds(wanted(LIST, "", "delete"), mixed=True) == ["answered-undone"]
