@@ -34,7 +34,7 @@ class GroupOperation:
     instance: str = ""
     """The instance id of its member; empty where that is not static."""
     epoch: int | None = None
-    """Commit, start: the leader epoch with the offset; None where any may be."""
+    """Commit, start: the leader epoch with the offset; None where the history does not have it."""
     metadata: str | None = None
     """… and the text."""
 

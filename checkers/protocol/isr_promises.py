@@ -103,7 +103,8 @@ def _proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A granted change has a partition epoch of its own: by that the leader knows that it is made."""
+    """An answer may end a change, or leave it to be sent again. A granted one has a partition epoch of its own: by that
+    the leader knows that it is made. Grants are kept for `check_granted`."""
     detail = event.details()
     granted = detail.get("partition_epoch")
     if detail.get("sent"):
@@ -115,15 +116,15 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
         partition.ended_proposals[event.node] = event
     elif detail["error"] == "none" and isinstance(granted, int):
         partition.granted.append((event, granted))
-    if detail["error"] == "none" and isinstance(granted, int) and granted <= event.partition_epoch:
-        partition.report(
-            event,
-            "partition-epoch-stood",
-            UNKNOWN,
-            f"the controllers granted {event.node} the ISR {names(frozenset(event.members))} {event.at}",
-            f"it had proposed that in partition epoch {event.partition_epoch}, and the answer has {granted}: no leader "
-            "can tell that from the state before, and the change stays in flight",
-        )
+        if granted <= event.partition_epoch:
+            partition.report(
+                event,
+                "partition-epoch-stood",
+                UNKNOWN,
+                f"the controllers granted {event.node} the ISR {names(frozenset(event.members))} {event.at}",
+                f"it had proposed that in partition epoch {event.partition_epoch}, and the answer has {granted}: no "
+                "leader can tell that from the state before, and the change stays in flight",
+            )
 
 
 def check_granted(partition: PartitionState) -> None:

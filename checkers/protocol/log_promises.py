@@ -23,9 +23,10 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
     A record that any leader has deleted is not compared: its followers could not be compared with it any more.
     """
-    if '"synced"' in event.detail:
+    detail = event.details()
+    if detail.get("synced"):
         partition.synced_to[event.node] = event.log_end
-    crc = event.details().get("crc")
+    crc = detail.get("crc")
     if not isinstance(crc, int):
         return
     log, start = partition.log(event.node), max(partition.decided_log_start, partition.log_starts.get(event.node, 0))

@@ -21,8 +21,9 @@ from checkers.protocol.state import (
 from checkers.tables import TraceRow
 
 _EARLIEST, _MAX_TIMESTAMP = -2, -3
+"""The times by which ListOffsets asks for the earliest offset, and for the record with the largest timestamp."""
 _SPECIAL: Final[Mapping[int, str]] = {_EARLIEST: "its earliest offset", _MAX_TIMESTAMP: "the newest record"}
-"""The time by which ListOffsets asks for the earliest offset."""
+"""What is asked for by each of these, in the words of a finding."""
 
 
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -1,9 +1,9 @@
 """Promises about the lives of a broker's process, one after the other, for `checkers.raft`, whose table has them.
 
-A life has a broker epoch of its own, above all before. A clean shutdown is claimed by the next life alone: it deletes
-the mark durably before anything else, so that no life after it counts as the successor of that shutdown, whatever it
-has lost. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
-registration lets it come back. What it is told of that is committed.
+Each registration gets a broker epoch above all earlier ones. A clean shutdown is claimed by the next life alone: it
+deletes the mark durably before anything else, so that no life after it counts as the successor of that shutdown,
+whatever it has lost. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the
+next registration lets it come back. What it is told of that is committed.
 
 Blind spots: a broker whose disk lied about fsync; runs of versions that did not trace `clean_shutdown`.
 """
