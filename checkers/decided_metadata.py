@@ -10,7 +10,7 @@ counts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ from checkers.tables import TraceRow, trace_rows
 OF_BROKERS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
 OF_PARTITIONS: Final = ("partition_changed", "partition_deleted")
 NO_LEADER: Final = -1
+_IN_ORDER: Final = "replicas"
+"""The one fact of a partition that is a list in an order, of preference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,24 @@ class DecidedPartition:
             frozenset(detail.get("removing") or ()),
             detail.get("min_isr", 1),
         )
+
+    def facts(self) -> dict[str, object]:
+        """As events and answers have them; sets as sorted lists."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            name: sorted(value) if isinstance(value, frozenset) else list(value) if name == _IN_ORDER else value
+            for name, value in values.items()
+        }
+
+
+def differences(decided: Mapping[str, object], other: Mapping[str, Any]) -> Iterator[str]:
+    """How facts differ from those decided, a line for each that is among both."""
+    for name, value in decided.items():
+        has = other.get(name, value)
+        if isinstance(has, list) and name != _IN_ORDER:
+            has = sorted(has)
+        if has != value:
+            yield f"{name} {has}, and decided is {value}"
 
 
 @dataclass(frozen=True, slots=True)

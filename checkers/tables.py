@@ -165,6 +165,12 @@ class TraceRow(NamedTuple):
         return f"at {self.time_ns / 1e9:.6f} s"
 
     @property
+    def topic_name(self) -> str:
+        """Its topic as brokers name it: topics of one name, one after the other, have names of their own in the trace
+        (`name#2`)."""
+        return self.topic.partition("#")[0]
+
+    @property
     def number(self) -> int:
         """The id of the broker that wrote it; -1 for a controller."""
         return int(self.node[1:]) if self.node[:1] == "b" and self.node[1:].isdigit() else -1

@@ -104,15 +104,15 @@ class _Creations:
         """Topic, by its name in the trace → partition → its creation, as it was traced first."""
         for event in events:
             reason = event.details().get("reason") if event.kind == "partition_changed" else None
-            if reason == "created" and event.topic.partition("#")[0] in side_topics:
+            if reason == "created" and event.topic_name in side_topics:
                 self.of.setdefault(event.topic, {}).setdefault(event.partition, event)
 
     def changes(self) -> Iterator[_MadeChange]:
         """A topic begins with its partition 0; those that one change adds later are created up to one offset."""
-        for topic, partitions in self.of.items():
+        for partitions in self.of.values():
             last_of = {event.offset: number for number, event in sorted(partitions.items()) if number}
             for number, event in partitions.items():
-                place = _Place("grow" if number else "create", topic.partition("#")[0], -1)
+                place = _Place("grow" if number else "create", event.topic_name, -1)
                 yield _made(event, place, last_of[event.offset] + 1 if number else None)
 
     def findings(self) -> Iterator[Finding]:
@@ -169,7 +169,7 @@ def _request(recorded: Mapping[str, Any]) -> _AskedChange:
 def _changes(events: Iterable[TraceRow], side_topics: Collection[str]) -> Iterator[_MadeChange]:
     """The changes, but for creations, that are made upon requests alone."""
     for event in events:
-        topic, reason = event.topic.partition("#")[0], event.details().get("reason")
+        topic, reason = event.topic_name, event.details().get("reason")
         if event.kind == "partition_deleted" and topic in side_topics:
             yield _made(event, _Place("delete", topic, -1))
         elif reason in _CHANGE_OF:

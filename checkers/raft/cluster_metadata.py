@@ -24,9 +24,9 @@ from checkers.decided_metadata import (
     OF_BROKERS,
     OF_PARTITIONS,
     DecidedMetadata,
-    DecidedPartition,
     MetadataReplay,
     changes_of,
+    differences,
 )
 from checkers.raft.told_metadata import TOLD, told_findings
 from checkers.tables import TraceRow, trace_rows
@@ -67,9 +67,10 @@ def cluster_metadata_findings(
     """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Sessions are as long
     on `wrong_timers` as the clocks say that faults have changed there; `stalls` as `checkers.fault_model` has them."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
-    yield from _loaded_otherwise(events)
+    as_named = [event._replace(topic=event.topic_name) for event in events]
+    yield from _loaded_otherwise(as_named)
     yield from _applied_otherwise(events if whole else [])
-    yield from told_findings(events)
+    yield from told_findings(as_named)
     yield from _decided_early(events)
     yield from _sessions(events, wrong_timers, stalls)
 
@@ -79,8 +80,7 @@ def cluster_metadata_findings(
 
 def _loaded_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
     decided = [event for event in events if event.kind in OF_BROKERS + OF_PARTITIONS and event.offset >= 0]
-    changes = changes_of(event._replace(topic=event.topic.partition("#")[0]) for event in decided)
-    topics = {event.topic.partition("#")[0] for event in decided}
+    changes, topics = changes_of(decided), {event.topic for event in decided}
     given = [(each.offset, each) for each in events if each.kind == "producer_ids_allocated"]
     configured = sorted((each for each in events if each.kind == "topic_configured"), key=lambda each: each.offset)
     replay = MetadataReplay(changes)
@@ -112,7 +112,7 @@ def _of_partitions(metadata: DecidedMetadata, loaded: Mapping[str, Any], topics:
         elif name not in decided:
             yield f"it has the partition {name}, which does not exist"
         else:
-            yield from (f"{name}: {line}" for line in _differences(_facts(decided[name]), has[name]))
+            yield from (f"{name}: {line}" for line in differences(decided[name].facts(), has[name]))
 
 
 def _of_brokers(metadata: DecidedMetadata, loaded: Mapping[str, Any]) -> Iterator[str]:
@@ -124,7 +124,7 @@ def _of_brokers(metadata: DecidedMetadata, loaded: Mapping[str, Any]) -> Iterato
         if has is None:
             yield f"it has no broker b{broker}, which is registered in broker epoch {state.epoch}"
         else:
-            yield from (f"b{broker}: {line}" for line in _differences(facts, has))
+            yield from (f"b{broker}: {line}" for line in differences(facts, has))
 
 
 def _of_topics(configured: Iterable[TraceRow], loaded: Mapping[str, Any]) -> Iterator[str]:
@@ -133,25 +133,7 @@ def _of_topics(configured: Iterable[TraceRow], loaded: Mapping[str, Any]) -> Ite
     for decided in {each.details()["name"]: each.details() for each in configured}.values():
         topic = has.get(decided["name"])
         if topic is not None:
-            yield from (f"{decided['name']}: {line}" for line in _differences(decided, topic))
-
-
-def _facts(partition: DecidedPartition) -> dict[str, object]:
-    sets = ("isr", "elr", "last_known_elr", "adding", "removing")
-    return {
-        **{name: getattr(partition, name) for name in ("leader", "leader_epoch", "partition_epoch", "min_isr")},
-        "replicas": list(partition.replicas),
-        **{name: sorted(getattr(partition, name)) for name in sets},
-    }
-
-
-def _differences(decided: Mapping[str, object], loaded: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in decided.items():
-        has = loaded.get(name, value)
-        if isinstance(has, list) and name != "replicas":
-            has = sorted(has)
-        if has != value:
-            yield f"{name} {has}, and decided is {value}"
+            yield from (f"{decided['name']}: {line}" for line in differences(decided, topic))
 
 
 def _applied_otherwise(events: list[TraceRow]) -> Iterator[Finding]:

@@ -29,6 +29,7 @@ from checkers.decided_metadata import (
     DecidedPartition,
     MetadataReplay,
     changes_of,
+    differences,
 )
 from checkers.fault_model import OFFSETS_TOPIC
 from checkers.tables import TraceRow
@@ -40,11 +41,11 @@ _NONE: Final = "none"
 
 
 def told_findings(events: Iterable[TraceRow]) -> Iterator[Finding]:
-    """Every answer among these events, in the order of the trace, that its broker's metadata contradicts."""
+    """Every answer among these events, in the order of the trace, that its broker's metadata contradicts. Topics are
+    named as brokers name them."""
     decided, ids, answers = [], [], []
     applied: dict[str, int] = {}
     for event in events:
-        event = event._replace(topic=event.topic.partition("#")[0])
         if event.kind == "node_started":
             applied.pop(event.node, None)
         elif event.kind == "metadata_applied":
@@ -112,10 +113,8 @@ class _KnownMetadata:
         if sorted(told) != sorted(decided):
             yield f"partitions {sorted(told)}, and it has {sorted(decided)}"
         for number in sorted(told.keys() & decided.keys()):
-            for what, value in _facts(self._replay.metadata, decided[number]).items():
-                has = told[number].get(what, value)
-                if (has if what == "replicas" or not isinstance(has, list) else sorted(has)) != value:
-                    yield f"partition {number}: {what} {has}, and decided is {value}"
+            facts = _facts(self._replay.metadata, decided[number])
+            yield from (f"partition {number}: {line}" for line in differences(facts, told[number]))
 
 
 def _by_topic(metadata: DecidedMetadata) -> dict[str, dict[int, DecidedPartition]]:
@@ -127,16 +126,8 @@ def _by_topic(metadata: DecidedMetadata) -> dict[str, dict[int, DecidedPartition
 
 def _facts(metadata: DecidedMetadata, partition: DecidedPartition) -> dict[str, object]:
     offline = (each for each in partition.replicas if each not in metadata.brokers or metadata.brokers[each].fenced)
-    return {
-        "error": _NONE if partition.leader != NO_LEADER else "leader_not_available",
-        "leader": partition.leader,
-        "leader_epoch": partition.leader_epoch,
-        "replicas": list(partition.replicas),
-        "isr": sorted(partition.isr),
-        "offline": sorted(offline),
-        "elr": sorted(partition.elr),
-        "last_known_elr": sorted(partition.last_known_elr),
-    }
+    error = _NONE if partition.leader != NO_LEADER else "leader_not_available"
+    return {"error": error, **partition.facts(), "offline": sorted(offline)}
 
 
 def _of_coordinator(metadata: DecidedMetadata, group: str, answer: list[Any]) -> Iterator[str]:

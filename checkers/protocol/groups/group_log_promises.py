@@ -217,7 +217,7 @@ def _check_tombstones(
 
 
 def _topic_changed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    name = event.topic.partition("#")[0]
+    name = event.topic_name
     if event.kind == "partition_deleted":
         cluster.topic_ends.setdefault(name, []).append(event.offset)
     elif partition.decision is None:

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from checkers.raft.cluster_metadata import cluster_metadata_findings
-from checkers.raft.told_metadata import told_findings
-from checkers.tables import trace_rows
 from tests.checkers import small_evidence
 
 Event = dict[str, Any]
@@ -59,7 +57,8 @@ def coordinator(group: str, leader: int, error: str = "none") -> Event:
 
 
 def kinds(*events: Event) -> list[str]:
-    return [finding.kind for finding in told_findings(trace_rows(small_evidence.trace(*events)))]
+    findings = cluster_metadata_findings(small_evidence.trace(*events), whole=False)
+    return [finding.kind for finding in findings]
 
 
 BORN = [
@@ -159,10 +158,3 @@ def test_of_an_offsets_topic_that_the_trace_has_in_part_nothing_is_said() -> Non
 def test_without_the_offsets_topic_there_is_no_coordinator() -> None:
     assert kinds(*BORN, applied(5), coordinator("group", -1, "coordinator_not_available")) == []
     assert kinds(*BORN, applied(5), coordinator("group", 1)) == ["metadata-misstated"]
-
-
-def test_a_run_is_held_to_it() -> None:
-    findings = cluster_metadata_findings(small_evidence.trace(*BORN, told(TOPIC, brokers=[2])), whole=False)
-    assert [finding.kind for finding in findings] == []
-    wrong = small_evidence.trace(*BORN, applied(5), told(TOPIC, brokers=[2]))
-    assert [finding.kind for finding in cluster_metadata_findings(wrong, whole=False)] == ["metadata-misstated"]
