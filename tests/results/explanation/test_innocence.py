@@ -84,6 +84,16 @@ def removed_and_added(replicas: list[int]) -> list[Event]:
     return [*BORN, away, changed(4.5, 1, 1, 2, (1, 3), adding=[2], reason="reassignment"), opened(5, 0, {})]
 
 
+def counted_late(replicas: list[int]) -> list[Event]:
+    """3 has lost its log, and has been counted before; these were the replicas meanwhile. A leader that does not know
+    of that yet commits by it."""
+    away = changed(4.2, 1, 1, 1, (1, 2), replicas=replicas, reason="reassignment")
+    added = changed(4.4, 1, 1, 2, (1, 2), adding=[3], reason="reassignment")
+    commits = moved(5, "b1", 0, 5, 6, b1=6, b2=6, b3=6) | {"partition_epoch": 0}
+    held = [appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3")]
+    return [*BORN, *held, away, added, {**opened(4.5, 0, {}), "node": "b3"}, commits]
+
+
 def restored(written: int) -> list[Event]:
     """A controller has a record of the epoch `written` where the others committed one of epoch 2, and takes a snapshot
     in place of its log."""
@@ -136,6 +146,12 @@ CASES: dict[str, tuple[str, Look, Sequence[Event], Sequence[Event]]] = {
         of_logs,
         [*BORN, *(refused_registration(4 + number, contact_ms) for number, contact_ms in enumerate((1, 2, 2)))],
         [*BORN, *(refused_registration(4 + number, contact_ms) for number, contact_ms in enumerate((1, 2, 3)))],
+    ),
+    "a replica that was removed after it was counted": (
+        "stale-position-counted",
+        of_logs,
+        counted_late([1, 2]),
+        counted_late([1, 2, 3]),
     ),
     "a log of a replica that had been removed": (
         "log-came-back-shorter",
