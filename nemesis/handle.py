@@ -107,8 +107,8 @@ class FaultHandle:
         self.replication_factor = replication_factor
         self.evidence: dict[str, float] = {}
         self.evidence_of_node: dict[str, dict[str, float]] = {}
-        """By node, the same names; `down_ns`, the time at which its process had first been ended; and `loss_ns`, when it
-        had lost data last."""
+        """By node, the same names; `down_ns`, the time at which its process had first been ended; and `loss_ns`, at
+        which it had lost data last."""
         self.notes: list[str] = []
         self.unhealed: list[str] = []
         """What could not be undone, a line each."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,8 +17,10 @@ from harness.simulation.event_loop.loop import NodeLoop
 from images.broker import controller_node
 from images.broker.apis import producer_ids
 from images.broker.controller import metadata_change
+from images.broker.controller.controller import Controller
 from images.broker.controller.metadata_change import MetadataChange
 from images.broker.controller.requests import Heartbeat
+from images.broker.controller_node import _ActiveController
 from images.broker.metadata.image import BrokerImage, ProducerIdsBlock, Record
 from images.broker.raft import log
 from images.broker.raft.node import RaftNode
@@ -103,6 +105,28 @@ def _in_charge_after_resigning(patch: Patch) -> None:
     patch.setattr(RaftNode, "append", append_anyway)
 
 
+def _answered_before_commit(patch: Patch) -> None:
+    """A controller answers a request once it has decided on it, and commits the change then."""
+    right = _ActiveController._decide
+
+    async def decide_and_answer(self: _ActiveController, decide: Callable[[Controller, int], Any]) -> Any:
+        answer = asyncio.get_running_loop().create_future()
+
+        def decided(controller: Controller, now_ms: int) -> Any:
+            result = decide(controller, now_ms)
+            answer.set_result(result.answer)
+            return result
+
+        change = asyncio.ensure_future(right(self, decided))
+        await asyncio.wait((answer, change), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            return change.result()
+        change.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return answer.result()
+
+    patch.setattr(_ActiveController, "_decide", decide_and_answer)
+
+
 def _snapshot_of_epoch_before(patch: Patch) -> None:
     """A snapshot is named by the epoch before that of its last record."""
     patch.setattr(log, "SnapshotId", lambda end, epoch: SnapshotId(end, max(1, epoch - 1)))
@@ -147,6 +171,12 @@ def _sessions_by_wall_clock(patch: Patch) -> None:
 LEADER_DIES: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c1"]}
 ONE_WAY: Fault = {"at": "3s", "for": "6s", "fault": "partition", "shape": "one-way"}
 """c1 is the active controller of these runs."""
+DEPOSED: Fault = ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}
+LAGS: Fault = {"at": "2.4s", "for": "6s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
+"""b3 leads in this run, and takes b1 out of the ISR while c1 has no majority any more."""
+IMPATIENT = {"settings": {"replica.lag.time.max.ms": "1000"}, "time_limit": "6s"}
+"""The run is over before the next controller decides anything in the partition epoch that c1 has granted."""
+LEAVES: Fault = {"at": "2s", "for": "1.2s", "fault": "controlled-restart", "nodes": ["b3"]}
 SNAPSHOTS = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "500"}}
 LATE_HEARTBEAT: Fault = {
     "at": "2s",
@@ -175,9 +205,9 @@ MISTAKES = (
         _prevote_against_leader,
         [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}],
     ),
-    PlayedMistake(
-        "appended-without-leader", _in_charge_after_resigning, [ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}]
-    ),
+    PlayedMistake("appended-without-leader", _in_charge_after_resigning, [DEPOSED]),
+    PlayedMistake("isr-answer-undecided", _answered_before_commit, [LAGS, DEPOSED], IMPATIENT),
+    PlayedMistake("registered-undecided", _answered_before_commit, [LEAVES, DEPOSED]),
     PlayedMistake("snapshot-of-another-epoch", _snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
     PlayedMistake("producer-ids-allocated-twice", _block_kept),
     PlayedMistake("producer-id-assigned-twice", _block_kept),

@@ -1,0 +1,82 @@
+"""Mistakes in what coordinators tell of their groups, each played by a running cluster: `protocol` finds it in the
+answer, whether or not it did any harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kio.schema.describe_groups.v6.response import DescribedGroup
+from kio.schema.leave_group.v5.response import LeaveGroupResponse
+
+from images.broker.apis import groups
+from tests.torture.mistakes.mistake import Patch, PlayedMistake
+
+
+class _AnyState(str):
+    """A state that every group is in."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def lower(self) -> _AnyState:
+        return self
+
+
+def _states_ignored(patch: Patch) -> None:
+    """ListGroups tells the groups in all states, whatever is asked for."""
+    right = groups.GroupCoordinator.list_groups
+
+    async def list_groups(self: groups.GroupCoordinator, request: Any) -> Any:
+        states = tuple(map(_AnyState, request.body.states_filter))
+        return await right(self, request._replace(body=replace(request.body, states_filter=states)))
+
+    patch.setattr(groups.GroupCoordinator, "list_groups", list_groups)
+
+
+def _member_left_out(patch: Patch) -> None:
+    """The answer to LeaveGroup for several members is without the last one; the trace has what is answered."""
+    right = groups.leave_told
+
+    def answer(*, members: Sequence[Any], **others: Any) -> LeaveGroupResponse:
+        return LeaveGroupResponse(members=tuple(members[: max(1, len(members) - 1)]), **others)
+
+    def leave_told(asked: Iterable[Any], answers: Sequence[Any]) -> dict[str, object]:
+        return right(asked, answers[: max(1, len(answers) - 1)])
+
+    patch.setattr(groups, "LeaveGroupResponse", answer)
+    patch.setattr(groups, "leave_told", leave_told)
+
+
+def _assignments_exchanged(patch: Patch) -> None:
+    """DescribeGroups gives each member the assignment of another one."""
+    right = groups.described_group
+
+    def described_group(*of_group: Any) -> DescribedGroup:
+        description = right(*of_group)
+        assignments = [member.member_assignment for member in reversed(description.members)]
+        members = zip(description.members, assignments, strict=True)
+        return replace(
+            description, members=tuple(replace(member, member_assignment=given) for member, given in members)
+        )
+
+    patch.setattr(groups, "described_group", described_group)
+
+
+AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
+
+MISTAKES = (
+    PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
+    PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
+    PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
+)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_of_coordinators_is_found(mistake: PlayedMistake, monkeypatch: Patch) -> None:
+    mistake.check_found(monkeypatch)
