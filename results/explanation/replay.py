@@ -212,6 +212,8 @@ class PartitionReplay:
     """The last decision without a leader that was told as a step."""
     last_change_ns: int = -1
     """When the controllers last decided something about a broker or the partition."""
+    registrations: dict[int, TraceRow] = field(default_factory=dict)
+    """Broker → its last one."""
     applied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Broker's node → when it last took over metadata, and up to which offset."""
     refusals: dict[tuple[str, int, int, str], list[int]] = field(default_factory=dict)
@@ -237,10 +239,15 @@ class PartitionReplay:
 
     def removed_after(self, broker: int, partition_epoch: int) -> bool:
         """Whether the controllers took the partition away from a broker after a partition epoch, with all it held."""
-        return any(
-            decision.partition_epoch > partition_epoch and decision.replicas and broker not in decision.replicas
-            for decision in self.decisions.values()
-        )
+        later = [decision.replicas for epoch, decision in self.decisions.items() if epoch > partition_epoch]
+        return any(replicas and broker not in replicas for replicas in later)
+
+    def knows_life(self, node: str, broker: int) -> bool:
+        """Whether a broker has read that another one is registered in its present life, as far as its events say."""
+        registered, started_ns = self.registrations.get(broker), self.started_ns.get(broker)
+        if registered is None or started_ns is None or registered.time_ns < started_ns:
+            return started_ns is None
+        return node not in self.applied or registered.offset <= self.applied[node][1]
 
     def is_active(self, broker: int) -> bool:
         """Whether a broker may lead, and be in an ISR, as far as the controllers have decided."""
@@ -332,6 +339,7 @@ class PartitionReplay:
         self.shutting_down.discard(event.broker)
         self.leave_asked.pop(event.broker, None)
         self.broker_epochs[event.broker] = event.broker_epoch
+        self.registrations[event.broker] = event
         if event.details().get("clean") is False:
             self.unclean[event.broker] = event.time_ns
 

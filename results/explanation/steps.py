@@ -134,6 +134,12 @@ def _counted_wrongly(
             why = f"it counted {name} {position}, and {name} {held}"
             yield StepKind.DIVERGING_POSITION_COUNTED, why, (), lacking
         elif (cut := _cut(member, after)) is not None:
+            if (
+                member.shortened
+                and member.shortened.kind == "log_recovered"
+                and not state.knows_life(event.node, number)
+            ):
+                continue  # it cannot know yet that a restart has taken records from the follower
             why = f"it counted {name} {position}, where it had been before; the log of {name} ends at {len(member.log)}"
             yield StepKind.STALE_POSITION_COUNTED, why, (cut,), lacking
         else:

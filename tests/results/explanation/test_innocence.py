@@ -18,7 +18,7 @@ from results.explanation.steps import broken_steps
 from results.explanation.story import Step
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import end_offset
-from tests.results.explanation.test_decision_steps import ALIVE, refused_registration, registered
+from tests.results.explanation.test_decision_steps import ALIVE, of_broker, refused_registration, registered
 from tests.results.explanation.test_steps import (
     COMMITS,
     COUNTED,
@@ -94,6 +94,18 @@ def counted_late(replicas: list[int]) -> list[Event]:
     return [*BORN, *held, away, added, {**opened(4.5, 0, {}), "node": "b3"}, commits]
 
 
+def came_back_shorter(read_s: float) -> list[Event]:
+    """3 has lost its log in a restart, of which its leader reads then, and has been counted before."""
+    started = event(4.4, "b3", "node_started")
+    back = of_broker(4.45, "broker_registered", 3, incarnation="new") | {"offset": 9}
+    read = event(read_s, "b1", "metadata_applied", offset=0, log_end=9)
+    lost = [started, back, {**opened(4.5, 0, {}), "node": "b3"}]
+    commits = moved(5, "b1", 0, 5, 6, b1=6, b2=6, b3=6)
+    unread = event(4, "b1", "metadata_applied", offset=0, log_end=8)
+    held = [appended(4, node, 1, 0, 5, 6) for node in ("b1", "b2", "b3")]
+    return sorted([*BORN, *held, unread, *lost, read, commits], key=lambda each: each["time_ns"])
+
+
 def restored(written: int) -> list[Event]:
     """A controller has a record of the epoch `written` where the others committed one of epoch 2, and takes a snapshot
     in place of its log."""
@@ -152,6 +164,12 @@ CASES: dict[str, tuple[str, Look, Sequence[Event], Sequence[Event]]] = {
         of_logs,
         counted_late([1, 2]),
         counted_late([1, 2, 3]),
+    ),
+    "a replica that a restart took records from, before its leader read that it is back": (
+        "stale-position-counted",
+        of_logs,
+        came_back_shorter(5.5),
+        came_back_shorter(4.6),
     ),
     "a log of a replica that had been removed": (
         "log-came-back-shorter",
