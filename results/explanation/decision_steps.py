@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from checkers.tables import TraceRow
-from results.explanation.replay import Decision, PartitionReplay, proposals_of, take_past
+from results.explanation.event_facts import take_past
+from results.explanation.replay import Decision, PartitionReplay, proposals_of
 from results.explanation.story import Step, StepKind, brokers, listed
 
 

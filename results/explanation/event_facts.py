@@ -1,4 +1,4 @@
-"""What single events of the trace say that several steps ask for."""
+"""What events of the trace say that several steps ask for."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def is_unclean_election(event: TraceRow) -> bool:
 def session_of(refused: TraceRow) -> tuple[str, int, int, str]:
     """For which session, at which controller, a registration is refused, and which."""
     return refused.node, refused.broker, refused.broker_epoch, refused.details()["incarnation"]
+
+
+def take_past(pending: dict[int, int], now_ns: int) -> list[tuple[int, int]]:
+    """Take out of `pending`, brokers with the instant of an event, those whose instant is over."""
+    over = sorted((broker, time_ns) for broker, time_ns in pending.items() if time_ns < now_ns)
+    for broker, _ in over:
+        del pending[broker]
+    return over

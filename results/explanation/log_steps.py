@@ -40,7 +40,8 @@ def _knowledge(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     """Epoch cache and producer state of a log that was truncated or recovered, or that a new leader begins with."""
     detail, replica = event.details(), state.replica(event.node)
     end = event.end_after
-    if "epochs" not in detail or "log_start" in detail or end > len(replica.log):
+    undone = event.kind == "log_recovered" and not detail.get("clean") and replica.cut_to < end
+    if "epochs" not in detail or "log_start" in detail or end > len(replica.log) or undone:
         return
     did = {
         "truncated": f"{event.node} cut its log {event.log_end} → {event.offset}",

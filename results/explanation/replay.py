@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.event_facts import batch_of, is_unclean_election, positions_of, session_of
 from results.explanation.story import Belief, brokers
+from workloads.columns import NEVER
 
 UNKNOWN: Final = -1
 """The leader epoch of a record that the trace does not have; it equals every other."""
@@ -90,6 +91,8 @@ class ReplicaView:
     """The log start that was in force at a later event of the replica."""
     shortened: TraceRow | None = None
     """The last event that cut its log."""
+    cut_to: int = NEVER
+    """The lowest offset that it has cut its log to in this life: a power loss may undo that."""
     settled: TraceRow | None = None
     """The event that settled the last proposal of this leadership."""
     removed: bool = False
@@ -344,14 +347,6 @@ class PartitionReplay:
             self.unclean[event.broker] = event.time_ns
 
 
-def take_past(pending: dict[int, int], now_ns: int) -> list[tuple[int, int]]:
-    """Take out of `pending`, brokers with the instant of an event, those whose instant is over."""
-    over = sorted((broker, time_ns) for broker, time_ns in pending.items() if time_ns < now_ns)
-    for broker, _ in over:
-        del pending[broker]
-    return over
-
-
 def _role(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     leads = event.kind == "became_leader"
     changed = not replica.role or (replica.leader, replica.leader_epoch) != (event.leader, event.leader_epoch)
@@ -390,7 +385,7 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
 def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.resize(event.offset)
     replica.high_watermark = min(replica.high_watermark, event.offset)
-    replica.shortened = event
+    replica.shortened, replica.cut_to = event, min(replica.cut_to, event.offset)
     replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.offset}
     start = event.details().get("log_start")
     if isinstance(start, int):
@@ -402,8 +397,11 @@ def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) ->
 def _recovered(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     if event.log_end < len(replica.log):
         replica.shortened = event
+    known_end = event.log_end if event.details().get("clean") else min(event.log_end, replica.cut_to)
+    replica.resize(known_end)
     replica.resize(event.log_end)
-    replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < event.log_end}
+    replica.batches = {batch: copy for batch, copy in replica.batches.items() if copy.offset < known_end}
+    replica.cut_to = NEVER
     replica.log_start = max(event.offset, 0)
     replica.high_watermark = min(event.high_watermark, event.log_end)
     if replica.high_watermark >= 0:  # one was checkpointed

@@ -25,7 +25,7 @@ from results.explanation import (
     log_steps,
     refusal_steps,
 )
-from results.explanation.event_facts import batch_of, is_unclean_election, positions_of
+from results.explanation.event_facts import batch_of, is_unclean_election, positions_of, take_past
 from results.explanation.replay import (
     UNKNOWN,
     Decision,
@@ -33,7 +33,6 @@ from results.explanation.replay import (
     ReplicaView,
     differs,
     proposals_of,
-    take_past,
 )
 from results.explanation.story import Belief, Step, StepKind, brokers, listed, span
 

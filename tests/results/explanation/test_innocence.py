@@ -192,6 +192,14 @@ CASES: dict[str, tuple[str, Look, Sequence[Event], Sequence[Event]]] = {
             for came_back in ([opened(4, 3, {}), opened(5, 5, {})], [])
         ),
     ),
+    "the epoch cache of records that a power loss brought back": (
+        "epoch-cache-contradicts-log",
+        of_logs,
+        *(
+            [*BORN, appended(4, "b2", 1, 0, 0, 5), *cut, appended(6, "b2", 1, 1, 3, 5), opened(7, 5, {})]
+            for cut in ([event(5, "b2", "truncated", {}, leader=1, leader_epoch=1, offset=3, log_end=5)], [])
+        ),
+    ),
     "a high watermark that lies at the log start": (
         "high-watermark-not-counted",
         of_logs,
