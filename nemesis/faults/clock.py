@@ -20,6 +20,8 @@ from nemesis.ports import ClockChange, EnvironmentCapability
 
 _SLOWEST_RATE = 0.1
 """Below it a clock counts as standing still: a wait of half a second takes more than five."""
+_NEAR_MS = 4_000.0
+"""The furthest that a clock jumps where a wall clock would have: one of timers that jumps back stands still as long."""
 _FAR_MS = (5_000, 60_000)
 """Of a wall clock's jump: longer than any session, and than it takes until somebody else is in charge."""
 
@@ -96,11 +98,17 @@ class Clock(Fault):
         return frozenset(needs)
 
     def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
-        """A slow clock where none can stand still."""
+        """A slow clock where none can stand still, and a short jump of the clock where no wall clock jumps alone."""
         lacking = self.needs() & frozenset(unsupported)
-        if lacking == {EnvironmentCapability.FROZEN_CLOCKS}:
-            return replace(self, rate=round(random.uniform(0.3, 0.95), 3))
-        return None if lacking else self
+        if EnvironmentCapability.CLOCKS in lacking:
+            return None
+        fault = self
+        if EnvironmentCapability.FROZEN_CLOCKS in lacking:
+            fault = replace(fault, rate=round(random.uniform(0.3, 0.95), 3))
+        if EnvironmentCapability.WALL_CLOCKS in lacking:
+            jump_ms = max(-_NEAR_MS, min(self.wall_jump_ms, _NEAR_MS))
+            fault = replace(fault, jump_ms=self.jump_ms or jump_ms, wall_jump_ms=0.0)
+        return fault
 
     def describe(self) -> str:
         """Targets, and what their clocks do."""

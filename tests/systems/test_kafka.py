@@ -174,6 +174,7 @@ def test_faults_that_kafka_cannot_carry_are_known_before_anything_runs() -> None
         EnvironmentCapability.MESSAGES,
         EnvironmentCapability.CHANNELS,
         EnvironmentCapability.FAILING_SYNCS,
+        EnvironmentCapability.WALL_CLOCKS,
     }
     of_kafka = {
         EnvironmentCapability.FROZEN_CLOCKS,
@@ -205,3 +206,9 @@ def test_a_clock_that_cannot_stand_still_runs_slowly() -> None:
     assert slow.jump_ms == stopped.jump_ms
     assert fast.adapted(lacking, Random(1)) == fast
     assert stopped.adapted(set(EnvironmentCapability), Random(1)) is None
+
+
+@pytest.mark.parametrize(("stepped_ms", "jumps_ms"), [(900.0, 900.0), (60_000.0, 4_000.0), (-60_000.0, -4_000.0)])
+def test_a_wall_clock_that_cannot_jump_alone_takes_the_clock_with_it(stepped_ms: float, jumps_ms: float) -> None:
+    stepped = Clock(nodes=("b1",), wall_jump_ms=stepped_ms)
+    assert stepped.adapted({EnvironmentCapability.WALL_CLOCKS}, Random(1)) == Clock(nodes=("b1",), jump_ms=jumps_ms)
