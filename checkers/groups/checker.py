@@ -12,7 +12,7 @@ records-skipped         a member fetched from beyond its position: no member of 
 stale-commit            a commit of one generation is acknowledged although a later generation had begun before it was
                         invoked
 commit-went-back        a member's commits in one generation, each acknowledged before the next was invoked, go back, or
-                        its first one lies below its start
+                        its first one lies below its start, although no leader has told it that the records are deleted
 committed-offset-lost   a member starts at an offset that was committed once, but since then later ones had been
                         acknowledged, or another member had started at one
 deleted-offset-returned a client starts at an offset that its group had committed before it was deleted
@@ -67,6 +67,7 @@ from workloads.history import NO_GENERATION
 
 NAME = "groups"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
+_OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 _NEVER_COMMITTED: Final = frozenset({"uncommitted-start", "committed-otherwise"})
 """Violations by answers that no coordinator may give, also one that was deposed."""
 
@@ -121,9 +122,10 @@ def _check_partition(
         *unfounded_starts(starts, commits),
     ]
     of_both = Tolerance.of_any((of_offsets, of_records))
+    went_back = [*commits_that_went_back(starts, commits, _sent_elsewhere(operations, of_records))]
     verdicts = [
         verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures),
-        verdict_of(NAME, _violations([*commits_that_went_back(starts, commits)], topic, partition), of_both),
+        verdict_of(NAME, _violations(went_back, topic, partition), of_both),
     ]
     if evidence.settings.acks == -1:
         missing, undelivered = _undelivered(rows, members)
@@ -133,6 +135,14 @@ def _check_partition(
             violations = _violations(undelivered, topic, partition)
             verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
     return verdicts
+
+
+def _sent_elsewhere(operations: Sequence[GroupOperation], of_records: Tolerance) -> list[GroupOperation]:
+    """The polls that were told to go where a log starts, by a leader that may have deleted what they asked for. Another
+    leader's log may start lower: it has not heard of the deletion."""
+    polls = [row for row in operations if row.kind == "poll" and row.error == _OUT_OF_RANGE]
+    below = of_records.deleted_by(np.array([poll.completed_ns for poll in polls], dtype=np.int64))
+    return [poll for poll, deleted_below in zip(polls, below, strict=True) if poll.offset < deleted_below]
 
 
 def _check_others(rows: pa.Table, topic: str, partition: int, confirmed: bool, of_offsets: Tolerance) -> Verdict:

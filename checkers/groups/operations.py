@@ -37,6 +37,8 @@ class GroupOperation:
     """Commit, start: the leader epoch with the offset; None where the history does not have it."""
     metadata: str | None = None
     """… and the text."""
+    error: str = ""
+    """Why it failed; empty where it did not, or nothing says it."""
 
     @property
     def ok(self) -> bool:
@@ -98,6 +100,7 @@ def operations_of(table: pa.Table) -> list[GroupOperation]:
             instance=values["instance"] or "",
             epoch=values["leader_epoch"],
             metadata=values["metadata"],
+            error=values["error"] or "",
         )
 
     return [row(values) for values in table.to_pylist()]

@@ -171,6 +171,20 @@ def test_a_first_commit_below_the_start_of_its_member_is_a_violation() -> None:
     assert kinds(verdict) == ["commit-went-back"]
 
 
+@pytest.mark.parametrize(("deleted_s", "found"), [(8, []), (None, ["commit-went-back"])])
+def test_a_member_may_go_back_from_what_a_leader_has_deleted_to_another_ones_log(
+    deleted_s: int | None, found: list[str]
+) -> None:
+    """It starts at 5, of which its leader says that it is deleted, and the next leader has not heard of that."""
+    story = begun().start(8, 8, 2, 5)
+    story.add(9, 8, "poll", "fail", offset=5, error="OFFSET_OUT_OF_RANGE")
+    story.poll(10, 8, 0, 8).commit(12, 8, 2, 3)
+    asked = (
+        [] if deleted_s is None else [small_evidence.fault("delete-records", ["b1"], deleted_s, 9, {"asked_below": 7})]
+    )
+    assert kinds(story.verdict(*asked)) == found
+
+
 def after_losing(offset: int, time_s: int, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault model of the next checks was exceeded at that time, from `offset` of partition 0 of `topic` on."""
     exceeded = Tolerances(Tolerance())
