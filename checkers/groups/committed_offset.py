@@ -53,7 +53,7 @@ _REPLACED: Final = {
 
 
 def commits_that_went_back(
-    starts: Sequence[GroupOperation], commits: Sequence[GroupOperation], sent_elsewhere: Sequence[GroupOperation] = ()
+    starts: Sequence[GroupOperation], commits: Sequence[GroupOperation], sent_elsewhere: Sequence[GroupOperation]
 ) -> Iterator[GroupViolation]:
     """A member starts at the committed offset of its group, and none of its commits in that generation is lower than
     what it knew to be committed, unless a poll of it was `sent_elsewhere` since: told that the records are deleted."""
@@ -62,16 +62,22 @@ def commits_that_went_back(
         key = (operation.process, operation.generation)
         before = last.get(key)
         went_back = operation.kind == "commit" and before is not None and operation.offset < before.offset
-        moved = any(
-            poll.process == operation.process and before is not None and before.index < poll.index < operation.index
-            for poll in sent_elsewhere
-        )
-        if before is not None and went_back and before.completed_ns < operation.invoked_ns and not moved:
+        if (
+            before is not None
+            and went_back
+            and before.completed_ns < operation.invoked_ns
+            and not _moved_between(before, operation, sent_elsewhere)
+        ):
             reason = "its commits go back" if before.kind == "commit" else "its commit goes back behind its start"
             yield GroupViolation(
                 "commit-went-back", operation.offset, operation.completed_ns, (before, operation), reason
             )
         last[key] = operation
+
+
+def _moved_between(before: GroupOperation, after: GroupOperation, sent_elsewhere: Sequence[GroupOperation]) -> bool:
+    """Whether the member of both was sent elsewhere between them."""
+    return any(poll.process == after.process and before.index < poll.index < after.index for poll in sent_elsewhere)
 
 
 def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterator[GroupViolation]:
