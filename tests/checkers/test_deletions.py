@@ -18,9 +18,9 @@ from checkers.protocol import checker as protocol
 from checkers.verdict import Validity, Verdict
 from checkers.violations import Deletion
 from tests.checkers import small_evidence
+from tests.checkers.groups.group_history import GroupHistory
 from tests.checkers.protocol.test_protocol import COMMITTED, Event, appended, changed, leads, moved
 from tests.checkers.small_histories import append, end_offset, poll
-from tests.checkers.test_groups import GroupHistory
 from workloads.columns import INFO, NEVER
 from workloads.history import SCHEMA
 
