@@ -180,6 +180,11 @@ class TraceRow(NamedTuple):
         """Where the log is said to end after the event: that which cuts a log has the end before it as `log_end`."""
         return self.offset if self.kind == "truncated" else self.log_end
 
+    @property
+    def bytes_behind(self) -> int:
+        """The bytes of a log's file behind its last batch, as the event says."""
+        return int(self.details().get("bytes_behind", 0))
+
     def details(self) -> dict[str, Any]:
         """The event's further facts."""
         facts: dict[str, Any] = json.loads(self.detail) if self.detail else {}
@@ -193,6 +198,9 @@ def with_added_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
             table = table.append_column(item, pa.array([ADDED_COLUMNS[item.name]] * table.num_rows, item.type))
     return table
 
+
+WITH_BYTES_BEHIND = "what it appends next lies behind them, where neither a read nor the next opening finds it"
+"""What `TraceRow.bytes_behind` mean to the replica that left them."""
 
 DAMAGED_CHECKPOINT = "damaged"
 """The value of `epoch_checkpoint` for a file that Kafka could not read."""

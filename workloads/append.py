@@ -61,7 +61,7 @@ from workloads.clients.native import (
     Truncation,
 )
 from workloads.clients.producer_clock import ProducerClock
-from workloads.history import Phase, Recorder
+from workloads.history import OUT_OF_RANGE, Phase, Recorder
 from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s, sleep_until
 from workloads.operations import ClientOperation
 from workloads.scripted import ScriptedClient
@@ -73,7 +73,6 @@ Appender = Callable[[int, int, Callable[[int], None]], Iterable[Coroutine[Any, A
 """Appends to a partition so many records, each an operation, and calls a function with the number of those that ended.
 """
 
-_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _POLL_TIMEOUT_S = 5.0
 _DEATHS_SHARE = 0.5
 """Of producers that end in the middle of a run: they give up what is open, while the others see it through."""
@@ -411,7 +410,7 @@ class AppendWorkload:
         """Record one answer, and leave an offset that is out of range."""
         if fetched.error is not None:
             self._recorder.complete(fetched.token, "fail", error=fetched.error)
-            if fetched.error == _OUT_OF_RANGE and self._settings.auto_offset_reset == "earliest":
+            if fetched.error == OUT_OF_RANGE and self._settings.auto_offset_reset == "earliest":
                 await consumer.return_to_log(fetched.topic, fetched.partition)
         elif fetched.records or self._settings.record_empty_polls:
             self._recorder.complete(

@@ -68,6 +68,9 @@ TopicPartition = tuple[str, int]
 NO_GENERATION: Final = -1
 """The generation in the commits of a client that is no member of its group."""
 
+OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
+"""The error of a poll at an offset that the log does not have."""
+
 CHANGES: Final = ("append", "commit", "forget")
 """Kinds of operations that change the cluster, and so are never discarded."""
 

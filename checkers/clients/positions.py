@@ -51,12 +51,12 @@ from checkers.tables import of_partition
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, verdict_of
 from workloads.columns import NEVER, NOTHING, Int64, numbers, partitions
+from workloads.history import OUT_OF_RANGE
 
 NAME = "positions"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
 
 _KINDS = ("poll", "assign", "reset")
-_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 _NO_JUMP = ("earliest", "none")
 """The values of `auto.offset.reset` with which no consumer goes to the end of the log."""
 
@@ -92,7 +92,7 @@ def check_partition(
     follows = np.flatnonzero((process[1:] == process[:-1]) & is_poll[1:]) + 1
     known = follows[(after[follows - 1] != NOTHING) & (asked[follows] != NOTHING)]
     completed_ns = numbers(history.column("completed_ns"), NEVER)
-    refused = numbers(pc.fill_null(pc.equal(history.column("error"), _OUT_OF_RANGE), False), 0) == 1
+    refused = numbers(pc.fill_null(pc.equal(history.column("error"), OUT_OF_RANGE), False), 0) == 1
     permitted = np.maximum(after[known - 1], tolerance.deleted_by(completed_ns[known]))
     permitted_at = dict(zip(known.tolist(), permitted.tolist(), strict=True))
     jumps = refused[known - 1] & (reset not in _NO_JUMP)

@@ -63,11 +63,10 @@ from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
 from workloads.columns import NEVER, named_partitions
-from workloads.history import NO_GENERATION
+from workloads.history import NO_GENERATION, OUT_OF_RANGE
 
 NAME = "groups"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.RECOVERY}
-_OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 _NEVER_COMMITTED: Final = frozenset({"uncommitted-start", "committed-otherwise"})
 """Violations by answers that no coordinator may give, also one that was deposed."""
 
@@ -140,7 +139,7 @@ def _check_partition(
 def _sent_elsewhere(operations: Sequence[GroupOperation], of_records: Tolerance) -> list[GroupOperation]:
     """The polls that were told to go where a log starts, by a leader that may have deleted what they asked for. Another
     leader's log may start lower: it has not heard of the deletion."""
-    polls = [row for row in operations if row.kind == "poll" and row.error == _OUT_OF_RANGE]
+    polls = [row for row in operations if row.kind == "poll" and row.error == OUT_OF_RANGE]
     below = of_records.deleted_by(np.array([poll.completed_ns for poll in polls], dtype=np.int64))
     return [poll for poll, deleted_below in zip(polls, below, strict=True) if poll.offset < deleted_below]
 

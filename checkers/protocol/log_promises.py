@@ -10,7 +10,7 @@ import pyarrow as pa
 from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN, AppendedBatch
 from checkers.protocol.state import ClusterState, PartitionState, TraceRowHandler, integers
-from checkers.tables import TraceRow
+from checkers.tables import WITH_BYTES_BEHIND, TraceRow
 
 _SETTLED = frozenset({"appended", "became_leader", "converged", "follower_high_watermark"})
 """Last events of a log after which its node truncates it for no leader that it follows already: a follower takes its
@@ -215,15 +215,14 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
 
 def _check_file(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A log that was opened or cut ends where its file ends, and counts nothing as synced that it has not."""
-    detail, end = event.details(), event.end_after
+    end, behind = event.end_after, event.bytes_behind
     did = "opened" if event.kind == "log_recovered" else "cut"
-    if behind := detail.get("bytes_behind", 0):
+    if behind:
         left = (
             f"{event.node} {did} its log {event.at}, which ends at {end}, and left {behind} bytes behind the last batch"
         )
-        lost = "what it appends next lies behind them, where neither a read nor the next opening finds it"
-        partition.report(event, "bytes-left-behind", end, left, lost)
-    if (synced := detail.get("synced_below", end)) > end:
+        partition.report(event, "bytes-left-behind", end, left, WITH_BYTES_BEHIND)
+    if (synced := event.details().get("synced_below", end)) > end:
         counts = f"{event.node} {did} its log {event.at}, which ends at {end}, and counts all below {synced} as on disk"
         partition.report(event, "synced-beyond-end", end, counts, "what it appends next would not be synced")
 

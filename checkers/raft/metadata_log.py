@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checkers.tables import TraceRow
+from checkers.tables import WITH_BYTES_BEHIND, TraceRow
 
 UNKNOWN = -1
 """The epoch of a record that is not known."""
@@ -15,13 +15,12 @@ def differ(one: int, other: int) -> bool:
 
 def left_behind(opened: TraceRow) -> tuple[str, ...]:
     """The lines about a log whose file went on behind it when it was opened; none where it did not."""
-    behind = opened.details().get("bytes_behind", 0)
-    if not behind:
+    if not opened.bytes_behind:
         return ()
     return (
-        f"{opened.node} started {opened.at} with a metadata log that ends at {opened.log_end}, and left {behind} bytes "
-        "behind its last batch",
-        "what it appends next lies behind them, where neither a read nor the next opening finds it",
+        f"{opened.node} started {opened.at} with a metadata log that ends at {opened.log_end}, and left "
+        f"{opened.bytes_behind} bytes behind its last batch",
+        WITH_BYTES_BEHIND,
     )
 
 

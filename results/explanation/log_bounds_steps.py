@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from checkers.tables import TraceRow
+from checkers.tables import WITH_BYTES_BEHIND, TraceRow
 from results.explanation.replay import PartitionReplay
 from results.explanation.story import Step, StepKind, span
 
@@ -90,8 +90,7 @@ def _checkpoint(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 def bytes_left(event: TraceRow) -> tuple[int, str] | None:
     """The end of a log whose file goes on behind it when it was opened, cut or led, and that in words."""
-    left = event.details().get("bytes_behind", 0)
-    if not left:
+    if not event.bytes_behind:
         return None
     end = event.end_after
     did = {
@@ -99,8 +98,8 @@ def bytes_left(event: TraceRow) -> tuple[int, str] | None:
         "became_leader": f"became leader with a log that ends at {end}",
     }.get(event.kind, f"opened its log, which ends at {end}{cut_as(event)}")
     return end, (
-        f"{event.node} {did}, and its file still has {left} bytes behind the last batch: they were not removed, so "
-        "what it appends next lies behind them, where neither a read nor the next opening finds it"
+        f"{event.node} {did}, and its file still has {event.bytes_behind} bytes behind the last batch: they were not "
+        f"removed, so {WITH_BYTES_BEHIND}"
     )
 
 

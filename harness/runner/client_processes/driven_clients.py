@@ -33,9 +33,9 @@ from workloads.clients.native import (
     OffsetOutOfRangeError,
     Truncation,
 )
+from workloads.history import OUT_OF_RANGE
 from workloads.workload import WorkloadSettings
 
-_OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 _UNKNOWN: Final = -1
 _POLL_S_MAX: Final = 0.5
 """A client's commands wait for the one before."""
@@ -254,7 +254,7 @@ class DrivenConsumer:
             self._truncated(partition, part["offset"], part["epoch"])
             return fetched
         if "error" in part:
-            if part["error"] == _OUT_OF_RANGE:
+            if part["error"] == OUT_OF_RANGE:
                 self._out_of_range(partition)
             return fetched._replace(error=part["error"])
         records = tuple(
