@@ -28,7 +28,8 @@ _DID: Final[Mapping[str, str]] = {
     "request_fenced": "refused a request",
 }
 
-_ANSWERS: Final = ("acknowledged", "append_unacknowledged")
+_LATE_ANSWERS: Final = ("acknowledged", "append_unacknowledged", "request_fenced")
+"""Answers to requests that may have waited: appends, and fetches of consumers."""
 
 
 def not_taken_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
@@ -37,8 +38,8 @@ def not_taken_over(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if event.partition_epoch < 0 or not 0 <= applied_ns < event.time_ns or event.kind == "alter_partition_answered":
         return  # an answer names the state in which the change was proposed
     replica = state.replicas.get(event.node)
-    if event.kind in _ANSWERS and replica is not None and replica.removed:
-        return  # so does that to an append which waited when the replica was taken away: the last one that it had
+    if event.kind in _LATE_ANSWERS and replica is not None and replica.removed:
+        return  # so does that to a request which waited when the replica was taken away: the last one that it had
     decision = _newest(state, end)
     if decision is None or event.partition_epoch >= decision.partition_epoch:
         return

@@ -119,11 +119,20 @@ STARTED = event(4, "b2", "log_start", {"before": 0, "reason": "leader"}, leader=
                 high_watermark=5)  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kind", "detail"),
+    [
+        ("append_unacknowledged", {"acks": -1, "error": "x"}),
+        ("request_fenced", {"api": "fetch", "requested": 0, "error": "not_leader_or_follower", "replica": -1}),
+    ],
+)
 @pytest.mark.parametrize(("resigns", "steps"), [(True, []), (False, ["decision-not-taken-over"])])
-def test_a_replica_that_was_taken_away_answers_its_appends_in_its_last_state(resigns: bool, steps: list[str]) -> None:
+def test_a_replica_that_was_taken_away_answers_what_waited_in_its_last_state(
+    kind: str, detail: dict[str, Any], resigns: bool, steps: list[str]
+) -> None:
     place = {"leader_epoch": 0, "partition_epoch": 0}
     resigned = [event(5, "b1", "resigned", log_end=5, **place)] if resigns else []
-    answered = event(5.2, "b1", "append_unacknowledged", {"acks": -1, "error": "x"}, offset=4, log_end=5, **place)
+    answered = event(5.2, "b1", kind, detail, offset=4, log_end=5, **place)
     assert kinds([*BORN, changed(4, 1, 0, 7, (1, 2, 3)), applied(5, 1, 7), *resigned, answered]) == steps
 
 
