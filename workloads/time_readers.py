@@ -4,7 +4,7 @@ About once per `end_offset_interval_s` a time reader asks some partition for the
 time of the run: one `time_offset` operation, with that time and the offset answered. Recent times are asked for more
 often, and now and then the beginning, whose answer is where the log starts. Beside that it asks for the record with the
 largest timestamp (KIP-734), which is no operation: the trace of the leader has the answer. After the faults it asks
-every partition for a few times of the whole run, each until that is answered.
+every partition for the beginning, and for a few times of the whole run, each until that is answered.
 
 Records have the time at which their batch was first sent, on the clock of the history: so it is known between which
 times the timestamp of each record lies, and `checkers.clients.time_offsets` judges the answers.
@@ -50,8 +50,7 @@ class TimeReader:
     async def read_finally(self) -> None:
         """Ask every partition, until all queries are answered."""
         for partition in range(self._settings.partitions):
-            for _ in range(_FINAL_QUERIES):
-                share = self._random.random()
+            for share in (0.0, *(self._random.random() for _ in range(_FINAL_QUERIES))):
                 await self._ask_until_answered(partition, share)
 
     async def _ask_until_answered(self, partition: int, share: float) -> None:

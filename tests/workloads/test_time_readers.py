@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from checkers.clients import time_offsets
@@ -13,6 +15,7 @@ from checkers.violations import Deletion, FaultModelExceeded, Tolerance
 from harness.environments.mistakes import Mistake
 from harness.runner.run import Outcome, run_in_simulation
 from harness.spec import parse
+from results.run import evidence_loader
 from workloads.columns import of_records
 from workloads.history import SCHEMA
 
@@ -39,21 +42,32 @@ UNCOMMITTED_TOLD: Final = Mistake(
     replace="if record is not None and record[0] < leader.readable_end(self.state, self.limits):",
     by="if record is not None:",
 )
+DELETED_TOLD: Final = Mistake(
+    "deleted_told",
+    "A query by time finds a record below the start of the log, in the batch in which that lies.",
+    "images.broker.log.time_index:first_not_older",
+    replace="if record.timestamp >= timestamp and record.offset >= start:",
+    by="if record.timestamp >= timestamp:",
+)
 
 
-def run() -> Outcome:
-    return run_in_simulation(parse(dict(RUN)))
+def run(directory: Path | None = None, **changed: Any) -> Outcome:
+    return run_in_simulation(parse(RUN | changed), directory)
 
 
 def kinds(outcome: Outcome) -> set[tuple[str, str]]:
     return {(verdict.checker, finding.kind) for verdict in outcome.verdicts for finding in verdict.findings}
 
 
-def test_time_readers_are_answered_and_believed() -> None:
-    outcome = run()
+def test_time_readers_are_answered_and_believed(tmp_path: Path) -> None:
+    outcome = run(tmp_path)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     verdict = next(verdict for verdict in outcome.verdicts if verdict.checker == "time_offsets")
     assert verdict.figures["time_offsets"] > 20
+    assert outcome.directory is not None
+    asked = evidence_loader.load(outcome.directory).history.filter(pc.field("kind") == "time_offset").to_pylist()
+    beginnings = [row["partition"] for row in asked if row["phase"] == "final" and row["value"] == 0]
+    assert beginnings == [0, 1] * 2
 
 
 def test_an_answer_that_passes_over_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +78,14 @@ def test_an_answer_that_passes_over_a_record_is_found(monkeypatch: pytest.Monkey
 def test_an_answer_above_the_high_watermark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(UNCOMMITTED_TOLD.function(), "__code__", UNCOMMITTED_TOLD.code())
     assert ("visibility", "read-above-high-watermark") in kinds(run())
+
+
+def test_a_deleted_record_in_an_answer_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    deletions = [{"at": 10, "fault": "delete-records", "partition": partition} for partition in range(2)]
+    batched = {"clients": {"time_readers": 1, "batch": 50, "linger": "1s"}, "faults": deletions}
+    assert run(**batched).validity is Validity.VALID
+    monkeypatch.setattr(DELETED_TOLD.function(), "__code__", DELETED_TOLD.code())
+    assert ("protocol", "offset-misstated") in kinds(run(**batched))
 
 
 def test_another_record_than_the_newest_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
