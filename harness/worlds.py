@@ -123,7 +123,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(57, "clients.late_commits", (0.0, 0.3, 1.0), workload="groups"),
     Dimension(59, "clients.awkward_members", (0.0, 0.3, 1.0), weights={1.0: 3.0}, workload="groups"),
     Dimension(29, "clients.time_readers", (0, 1, 2)),
-    Dimension(64, "clients.clock_error", (0.0, 0.3, 5.0)),
+    Dimension(64, "clients.clock_error", (0.0, 0.3, 5.0, 3_600.0), weights={3_600.0: _RARE}),
     # So near the last one that every partition with a few batches gets past it.
     Dimension(65, "clients.first_sequence", (0, (1 << 31) - 4, (1 << 31) - 50), weights={0: 2.0}),
     Dimension(25, "clients.idle_partitions", (0, 1, 2)),
@@ -159,6 +159,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(44, "controller.quorum.fetch.timeout.ms", (1_000, 500, 2_000)),
     Dimension(45, "metadata.log.segment.bytes", (4_096, 1_024, 65_536)),
     Dimension(46, "metadata.log.max.record.bytes.between.snapshots", (8_192, 1_000, 65_536)),
+    # No state is so old in any run, but the times of two batches in flight may lie so far apart.
+    Dimension(70, "producer.id.expiration.ms", (86_400_000, 1_800_000)),
     # Kafka's brokers ask for a thousand, and hardly ever a second time within a run.
     Dimension(56, "faultline.producer.id.block.size", (1_000, 1, 3)),
     Dimension(47, "max.incremental.fetch.session.cache.slots", (1_000, 0, 2)),

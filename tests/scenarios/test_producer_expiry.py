@@ -9,9 +9,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.schema.produce.v11.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
+from checkers.verdict import Validity
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
 from images.wire.batch import build
 from tests.scenarios.test_position_epochs import P0, TOPIC, Cluster, play
 
+LEADER_CUT_OFF = {"for": 4, "fault": "partition", "shape": "leader-only", "nodes": ["leader/0"]}
 PRODUCER = 4711
 EXPIRES_S = 10
 
@@ -56,4 +60,23 @@ def test_a_producer_is_forgotten_by_every_replica_once_its_newest_batch_has_expi
         assert await produce(cluster, 8) is ErrorCode.none
         assert await produce(cluster, 1) is ErrorCode.out_of_order_sequence_number
 
-    play(scenario, {"producer.id.expiration.ms": str(EXPIRES_S * 1000)})
+    settings = {"producer.id.expiration.ms": EXPIRES_S * 1000, "producer.id.expiration.check.interval.ms": 200}
+    play(scenario, {key: str(value) for key, value in settings.items()})
+
+
+def test_no_batch_is_appended_again_because_another_one_has_a_much_later_time() -> None:
+    """Clocks of producers are an hour wrong at most, and jump; a state expires after half an hour. A retry whose first
+    copy stood before a batch of a later time was taken for the first batch of a new producer."""
+    clients = {"clock_error": "3600s", "request_timeout": "0.7s", "delivery_timeout": "20s", "pipeline": 20}
+    spec = {
+        "seed": 2,
+        "time_limit": "22s",
+        "partitions": 1,
+        "producers": 4,
+        "rate": 8,
+        "clients": clients,
+        "settings": {"producer.id.expiration.ms": "1800000", "replica.lag.time.max.ms": "10000"},
+        "faults": [{"at": at_s, **LEADER_CUT_OFF} for at_s in (3, 10, 17)],
+    }
+    outcome = run_in_simulation(parse(spec))
+    assert outcome.validity is Validity.VALID, outcome.verdicts

@@ -456,7 +456,7 @@ class Log:
         if header.leader_epoch != self.epochs.latest:
             self.epochs = self.epochs.with_batch(header.leader_epoch, header.base_offset)
         if header.producer_id >= 0:
-            self.producers = record(self.producers, header, self.config.producer_expiration_ms)
+            self.producers = record(self.producers, header)
         self._history.appended(self.end, self.producers)
 
     def _restore(self, segment: Segment, error: OSError) -> None:
@@ -482,7 +482,7 @@ class Log:
         self._history.truncate(self.end)
         known, table = self._history.known(self.end)
         for header in self._segments.headers(known):
-            table = record(table, header, self.config.producer_expiration_ms)
+            table = record(table, header)
             self._history.appended(header.next_offset, table)
         self.producers = table
         return known < self.end
@@ -495,5 +495,5 @@ class Log:
         for header in self._segments.headers(known):
             if header.base_offset >= offset:
                 break
-            table = record(table, header, self.config.producer_expiration_ms)
+            table = record(table, header)
         return table

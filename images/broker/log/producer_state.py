@@ -11,7 +11,6 @@ without a check, so that a replica's table follows from its log alone. Unsynced 
     batch                                              result
     -------------------------------------------------  --------------------------------------------------
     no producer id, or no state of its producer        Accept
-    the state of its producer has expired              Accept
     a producer id but no sequence number               Refuse(INVALID_RECORD)
     known epoch, same sequence numbers as a kept one   Duplicate, with the offsets of the first copy
     a lower epoch                                      Refuse(INVALID_PRODUCER_EPOCH)
@@ -19,10 +18,10 @@ without a check, so that a replica's table follows from its log alone. Unsynced 
     the known epoch, not at last sequence + 1          Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)
     anything else                                      Accept
 
-A state expires `producer.id.expiration.ms` after its newest batch (Kafka's default: a day), as if the producer had
-never been here. Which batch comes too late is decided by the largest timestamps of the batches, never by a clock: so
-replicas with the same log agree about it, and a late retry, which has the timestamp of its first copy, is recognized.
-States that no batch follows are removed by `without_expired`, by the clock of each replica, as in Kafka.
+A state expires `producer.id.expiration.ms` after the time of its newest batch (Kafka's default: a day), as if the
+producer had never been here. As in Kafka `without_expired` alone removes such states, now and then and by the clock of
+each replica. No batch makes another one's state expire: timestamps are the producers', and may lie a day apart in
+batches that are in flight together.
 
 Two rules can be switched off. Without `idempotent_dedupe` there is no Duplicate: a retry is accepted and appended
 again, while gaps are still refused. Without `producer_sequence_checked` no batch is refused.
@@ -43,7 +42,6 @@ from images.broker.frozen_map import FrozenMap
 from images.broker.rules import Rules
 from images.wire.batch import SEQUENCE_MODULUS, Header
 
-NEVER_MS = (1 << 63) - 1
 BATCHES_KEPT = 5
 """Batches remembered of each producer: Kafka's limit of requests in flight with idempotence."""
 
@@ -99,7 +97,7 @@ SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
 ACCEPT = Accept()
 
 
-def check_sequence(table: ProducerTable, header: Header, rules: Rules, expiration_ms: int = NEVER_MS) -> SequenceCheck:
+def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> SequenceCheck:
     """Whether a leader with this producer table appends a produced batch. The header's offset does not matter."""
     producer = header.producer_id
     if producer < 0:
@@ -110,7 +108,7 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules, expiratio
             return ACCEPT
         return Refuse(ErrorCode.invalid_record, f"producer {producer} sent a batch without sequence numbers")
     state = table.get(producer)
-    if state is None or _has_expired(state, header.max_timestamp, expiration_ms):
+    if state is None:
         return ACCEPT
     copy = _first_copy(state, header)
     if copy is not None:
@@ -135,7 +133,7 @@ def _out_of_order(state: ProducerState, header: Header) -> Refuse | None:
     return None
 
 
-def record(table: ProducerTable, header: Header, expiration_ms: int = NEVER_MS) -> ProducerTable:
+def record(table: ProducerTable, header: Header) -> ProducerTable:
     """The table once this batch is in the log at the header's offset. No batch is refused.
 
     A second copy of a kept batch changes nothing: the first keeps its offsets, and the producer continues after it.
@@ -146,11 +144,7 @@ def record(table: ProducerTable, header: Header, expiration_ms: int = NEVER_MS) 
     state = table.get(producer)
     batch = ProducedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.last_offset)
     timestamp_ms = header.max_timestamp
-    if (
-        state is None
-        or state.epoch != header.producer_epoch
-        or _has_expired(state, header.max_timestamp, expiration_ms)
-    ):
+    if state is None or state.epoch != header.producer_epoch:
         return table.set(producer, ProducerState(header.producer_epoch, (batch,), timestamp_ms))
     if _first_copy(state, header) is not None:
         return table
@@ -159,12 +153,8 @@ def record(table: ProducerTable, header: Header, expiration_ms: int = NEVER_MS) 
 
 def without_expired(table: ProducerTable, now_ms: int, expiration_ms: int) -> ProducerTable:
     """The table without the producers whose newest batch is `expiration_ms` old; the same one if there are none."""
-    kept = {producer: state for producer, state in table.items() if not _has_expired(state, now_ms, expiration_ms)}
+    kept = {producer: state for producer, state in table.items() if now_ms - state.timestamp_ms < expiration_ms}
     return table if len(kept) == len(table) else ProducerTable(kept)
-
-
-def _has_expired(state: ProducerState, now_ms: int, expiration_ms: int) -> bool:
-    return now_ms - state.timestamp_ms >= expiration_ms
 
 
 def _first_copy(state: ProducerState, header: Header) -> ProducedBatch | None:

@@ -167,9 +167,7 @@ class Replica:
         if len(batch) > self.log.config.segment_bytes:
             return AppendResult(ErrorCode.record_list_too_large)
         if header.producer_id >= 0:
-            verdict = check_sequence(
-                self.log.producers, header, self.limits.rules, self.log.config.producer_expiration_ms
-            )
+            verdict = check_sequence(self.log.producers, header, self.limits.rules)
             if isinstance(verdict, Duplicate):
                 end = verdict.last_offset + 1
                 epoch = self.state.leader_epoch
