@@ -7,7 +7,11 @@ diverge. DeleteRecords is complete once the low watermark, the lowest log start 
 are in sync or on active brokers, has reached its offset.
 
 A follower whose log ends below its leader's log start deletes all records and starts at the leader's log start. An
-empty replica begins in the same way. As in Kafka the log start falls only with a truncation below it.
+empty replica begins in the same way. So does a follower that comes to a leader with a log that ends right there, in an
+epoch before those that the leader has from there on: where that epoch ended the leader does not know any more, so
+nothing tells whether the follower's records are those that the leader has deleted. The producers of other records would
+count as known, and a batch that was never committed as a duplicate. As in Kafka the log start falls only with a
+truncation below it.
 """
 
 from __future__ import annotations
@@ -71,6 +75,14 @@ def advance_log_start(partition: Partition, to: int, reason: LogStartReason) -> 
 def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Limits) -> PartitionStep:
     """The leader's log start in the answer to a fetch that did not diverge."""
     return advance_log_start(partition, min(leader_log_start, highest_start(partition, limits)), LogStartReason.LEADER)
+
+
+def on_leader_log_start_at_end(partition: Partition, first_epoch: int) -> PartitionStep:
+    """The first answer of a leader whose log starts where this one ends: its next record has `first_epoch`, or it leads
+    in that and has none."""
+    if partition.log_start == partition.log_end or first_epoch <= partition.epochs.latest:
+        return PartitionStep(partition)
+    return truncate_fully_and_start_at(partition, partition.log_end)
 
 
 def truncate_fully_and_start_at(partition: Partition, at: int) -> PartitionStep:

@@ -407,9 +407,12 @@ class Replica:
         problem = None
         if self.state.truncation_rounds:
             self._apply(truncation.on_fit(self.state))
-        self.fetched_epoch = sent_epoch
+        is_first, self.fetched_epoch = self.fetched_epoch != sent_epoch, sent_epoch
         fences_every_fetch = self.limits.truncation_protocol.fences_every_fetch
         try:
+            if is_first and leader_log_start == self.log.end:
+                first_epoch = next((header.leader_epoch for header, _ in iterate(records)), sent_epoch)
+                self._apply(log_start.on_leader_log_start_at_end(self.state, first_epoch))
             for header, batch in iterate(records):
                 if fences_every_fetch and header.leader_epoch > sent_epoch:
                     break  # appended after this fetch was sent, in a leader epoch that this replica does not follow yet
@@ -421,8 +424,7 @@ class Replica:
                     self._trace.records_refused(self.state, header, self.log)
                     break
                 self.log.append(batch)
-                base, epoch = header.base_offset, header.leader_epoch
-                self._trace.appended(self.state, base, epoch, header, self.log, sent_epoch)
+                self._trace.appended(self.state, header.base_offset, header.leader_epoch, header, self.log, sent_epoch)
         except CorruptBatch as error:
             problem = f"{self.name}: corrupt batch from the leader: {error}"
             self._trace.records_refused(self.state, None, self.log)

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.apis.delete_records import DeleteRecordsApis
 from images.broker.log.leader_epochs import EpochCache
-from images.broker.log.producer_state import Duplicate, check_sequence
+from images.broker.log.producer_state import Accept, Duplicate, check_sequence
 from images.broker.log.retention import Retention
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import Limits, PartitionRegistration, ReplicaRole
@@ -230,6 +230,28 @@ def test_a_follower_that_ends_below_its_leaders_start_begins_there() -> None:
     assert in_step(nodes[1].replica)
     cuts = [(event.offset, event.detail.get("log_start")) for event in nodes[1].trace if event.kind == "truncated"]
     assert cuts == [(2, None), (4, 4)]
+
+
+@pytest.mark.parametrize("deleted_all", [True, False])
+def test_producers_of_records_that_a_leader_deleted_unseen_are_forgotten(deleted_all: bool) -> None:
+    """Replica 2 has led, and appended what nobody else has. Replica 3 leads after it, with other records there, and has
+    deleted those: a retry of the batch is new to both, for it was never committed."""
+    nodes = cluster(2)
+    nodes[1].lead(2)
+    lost = produced(b"lost", producer=9, sequence=0)
+    nodes[1].replica.append(lost, LEADER_ONLY)
+    leader = nodes[2].lead(3, isr=(1, 3))
+    nodes[0].follow(3, 3, isr=(1, 3))
+    for number in (2, 3):
+        leader.append(produced(b"%d" % number, producer=7, sequence=number), LEADER_ONLY)
+        catch_up(leader, nodes[0].replica)
+    leader.delete_records(TO_HIGH_WATERMARK if deleted_all else 3)
+    nodes[1].follow(3, 3, isr=(1, 3))
+    for _ in range(3):
+        fetch_as_fetcher(leader, nodes[1].replica)
+    assert values(nodes[1].replica) == values(leader)
+    retry = batches.parse(lost)
+    assert [check_sequence(node.replica.log.producers, retry, Rules()) for node in nodes] == [Accept()] * 3
 
 
 def test_an_empty_disk_is_filled_from_a_log_that_starts_above_zero() -> None:
