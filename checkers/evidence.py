@@ -74,6 +74,8 @@ class CheckSettings:
     """How far the producers' clocks, by which records are stamped, may be wrong."""
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
+    flush_messages: int = 0
+    """`flush.messages`: at so many unsynced records a log is synced; 0 where it is not set, or nodes may differ."""
     replica_lag_ms: int = -1
     """`replica.lag.time.max.ms`; -1 where it is not known, or nodes may differ."""
     mixed_settings: bool = False

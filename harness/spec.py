@@ -92,7 +92,6 @@ PATIENCE_SETTINGS: Final = ("replica.lag.time.max.ms", "broker.session.timeout.m
 """How long leaders and controllers wait for a silent broker; a cluster is watched for as long before it is ready."""
 PATIENCE_MS_MAX: Final = 7 * 86_400_000
 """Of each of them: a run would never end."""
-_PRODUCER_ID_EXPIRATION_MS: Final = "86400000"  # the default of Kafka, and of every system here
 
 PROSE: Final = ("title", "source", "story")
 """Fields for readers, of any spec; a run leaves them aside."""
@@ -361,9 +360,10 @@ class Spec:
             confirmed_ends=Capability.CONFIRMED_ENDS in capabilities,
             comparable_clocks=self.environment in COMPARABLE_CLOCKS,
             brokers=self.brokers,
-            retention_ms=self._retention("retention.ms"),
-            retention_bytes=self._retention("retention.bytes"),
-            producer_id_expiration_ms=int(self.settings.get("producer.id.expiration.ms", _PRODUCER_ID_EXPIRATION_MS)),
+            retention_ms=self._setting("retention.ms", -1),
+            retention_bytes=self._setting("retention.bytes", -1),
+            producer_id_expiration_ms=self._setting("producer.id.expiration.ms", 86_400_000),
+            flush_messages=0 if self.node_settings else self._setting("flush.messages", 0),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),
             mixed_settings=bool(self.node_settings),
             offset_reset=self.clients.auto_offset_reset,
@@ -384,9 +384,9 @@ class Spec:
         """The topics that the clients' script creates."""
         return tuple(each.operation.topic for each in self.operations if isinstance(each.operation, CreateTopic))
 
-    def _retention(self, key: str) -> int:
-        """As the settings have it; no run is so long that Kafka's default of a week would matter."""
-        return int(self.settings.get(key, self.settings.get(f"log.{key}", "-1")))
+    def _setting(self, key: str, default: int) -> int:
+        """As the settings have it, for topics or for brokers."""
+        return int(self.settings.get(key, self.settings.get(f"log.{key}", default)))
 
     def to_yaml(self) -> str:
         """The spec, read back by `parse` as the same value: complete but for what is still to be drawn."""

@@ -18,7 +18,8 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       which it counts all as on disk, if above its end; first_segment=[base offset, the
                                       one in the log-start checkpoint or -1] of the first segment, if not at 0;
                                       holes=[[end of a segment, base offset of the next one], …] where these differ;
-                                      base, producers_before, as of log_start_written
+                                      base, producers_before, as of log_start_written; unsynced=the records at its end
+                                      that it does not know to be on disk, if flush.messages is set
 registered                broker      broker_epoch granted; detail: clean
 clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
                                       next one

@@ -109,6 +109,8 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
             opened = f"{node} opened a log {event.at}, one segment of which ends at {end}"
             partition.report(event, "log-with-hole", end, opened, f"the next one begins at {base}")
     partition.synced_to[node] = min(event.log_end, partition.synced_to.get(node, 0)) if whole else 0
+    if (unsynced := event.details().get("unsynced")) is not None:
+        partition.synced_to[node] = max(partition.synced_to[node], event.log_end - unsynced)
     partition.deleted.pop(node, None)
     partition.opened[node] = event.time_ns
     partition.removed.discard(node)
@@ -213,8 +215,9 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
             )
 
 
-def _check_file(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A log that was opened or cut ends where its file ends, and counts nothing as synced that it has not."""
+def _check_file(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    """A log that was opened or cut ends where its file ends, counts nothing as synced that it has not, and leaves no
+    more unsynced than its settings allow."""
     end, behind = event.end_after, event.bytes_behind
     did = "opened" if event.kind == "log_recovered" else "cut"
     if behind:
@@ -222,6 +225,13 @@ def _check_file(partition: PartitionState, event: TraceRow, _: CheckSettings) ->
             f"{event.node} {did} its log {event.at}, which ends at {end}, and left {behind} bytes behind the last batch"
         )
         partition.report(event, "bytes-left-behind", end, left, WITH_BYTES_BEHIND)
+    unsynced = event.details().get("unsynced", 0)
+    if 0 < settings.flush_messages <= unsynced:
+        held = (
+            f"{event.node} opened its log {event.at}, which ends at {end}, and goes on with {unsynced} records unsynced"
+        )
+        limit = f"with flush.messages {settings.flush_messages} they count as safe from a loss of power, and are not"
+        partition.report(event, "opened-unsynced", end - unsynced, held, limit)
     if (synced := event.details().get("synced_below", end)) > end:
         counts = f"{event.node} {did} its log {event.at}, which ends at {end}, and counts all below {synced} as on disk"
         partition.report(event, "synced-beyond-end", end, counts, "what it appends next would not be synced")

@@ -204,10 +204,10 @@ class Log:
         if reason:
             self._log_line(f"log {self.directory}: cut {cut_bytes} bytes, now ends at {self.end}: {reason}")
         if self.end < self.start:
-            self._log_line(
-                f"log {self.directory}: ends at {self.end}, before its start; continues, empty, at {self.start}"
-            )
+            self._log_line(f"log {self.directory}: ends at {self.end}, before its start; continues at {self.start}")
             self.truncate_fully_and_start_at(self.start)
+        if self.end - self.recovery_point >= self.config.flush_interval_messages:
+            self.flush()  # they count as held from now on, and maybe none follows by which they would be synced
         self.epochs = self.epochs.advance_start(self.start)
         self.recovery = LogRecovery(False, cut_bytes, reason, epochs_rebuilt=True, producers_rebuilt=True)
 

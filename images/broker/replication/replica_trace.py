@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
+from images.broker.log.log_config import NEVER
 from images.broker.log.producer_state import ProducerTable
 from images.broker.log.retention import LogStartReason
 from images.broker.replication.partition import (
@@ -337,6 +338,12 @@ def log_detail(log: Log) -> dict[str, object]:
         **({"bytes_behind": behind} if behind else {}),
         **synced_behind,
     }
+
+
+def unsynced_detail(log: Log) -> dict[str, object]:
+    """The records that an opened log does not know to be on disk, if its settings limit how many those are."""
+    is_limited = log.config.flush_interval_messages != NEVER
+    return {"unsynced": log.end - log.recovery_point} if is_limited else {}
 
 
 def last_sequences(producers: ProducerTable) -> dict[str, int]:

@@ -292,6 +292,15 @@ def test_a_flush_interval_counts_records() -> None:
     assert log.recovery_point == 5
 
 
+@pytest.mark.parametrize(("interval", "synced"), [(7, 0), (6, 6), (1, 6)])
+def test_what_a_killed_process_left_unsynced_is_synced_by_its_next_one(interval: int, synced: int) -> None:
+    """It counts as held from then on, and no append may follow that would sync it."""
+    disk = DiskModel()
+    open_log(disk).append(batch(0, count=6))
+    log = open_log(disk, LogConfig(flush_interval_messages=interval))
+    assert (log.end, log.recovery_point) == (6, synced)
+
+
 @pytest.mark.parametrize("number", [EIO, ENOSPC])
 def test_after_a_failed_fsync_nothing_more_is_taken(number: int) -> None:
     disk = DiskModel()

@@ -156,6 +156,8 @@ class Life:
         assert not self.log.recovery.clean
         assert not self.log.recovery.cut_bytes
         assert self.read() == self.now
+        if self.now.end - self.now.start >= self.config.flush_interval_messages:
+            self.note_flush()
 
     def lose_power(self) -> None:
         self.lose({self.now, *self.earlier}, self.flushed)

@@ -72,6 +72,18 @@ def _synced_though_cut(patch: Patch) -> None:
     patch.setattr(Log, "truncate", truncate)
 
 
+def _opened_as_found(patch: Patch) -> None:
+    """What a start finds in the file of a log is not synced."""
+    right = Log._recover
+
+    def recover(self: Log, bases: list[int]) -> None:
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(Log, "flush", lambda self: None)
+            right(self, bases)
+
+    patch.setattr(Log, "_recover", recover)
+
+
 def _deleted_at_once(patch: Patch) -> None:
     """A deletion up to the high watermark waits for nobody."""
     right = log_start.delete_records
@@ -116,6 +128,7 @@ MISTAKES = (
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
+    PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
