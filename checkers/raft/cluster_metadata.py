@@ -326,9 +326,11 @@ def _late(
         return ()
     over_ns = event.time_ns - (silent_ms - timeout_ms - _PATIENCE_MS) * 1_000_000
     over_ns = max(over_ns, took_charge_ns + (timeout_ms + _PATIENCE_MS) * 1_000_000)
+    # A controller that comes out of a pause makes all changes first that have waited for it.
+    ends_ns = [ended_ns for began_ns, ended_ns in stalled if began_ns <= event.time_ns and over_ns <= ended_ns]
+    over_ns = max([over_ns, *(ended_ns + _PATIENCE_MS * 1_000_000 for ended_ns in ends_ns)])
     made = len(work.commits) - bisect_left(work.commits, over_ns)
-    runs = not any(began_ns <= event.time_ns and over_ns <= ended_ns for began_ns, ended_ns in stalled)
-    idle_ms = work.idle_ns(over_ns, event.time_ns) // 1_000_000 if runs else 0
+    idle_ms = work.idle_ns(over_ns, event.time_ns) // 1_000_000
     if made < _CHANGES_MEANWHILE and idle_ms < _IDLE_MS:
         return ()
     did = f"{event.node} had b{event.broker} unfenced until {event.time_ns / 1e9:.6f} s ({event.kind})"
