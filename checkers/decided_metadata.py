@@ -9,6 +9,7 @@ counts.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -20,6 +21,7 @@ from checkers.tables import TraceRow, trace_rows
 
 OF_BROKERS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
 OF_PARTITIONS: Final = ("partition_changed", "partition_deleted")
+_OF_TOPICS: Final = ("topic_configured",)
 NO_LEADER: Final = -1
 _IN_ORDER: Final = "replicas"
 """The one fact of a partition that is a list in an order, of preference."""
@@ -105,7 +107,7 @@ class DecidedEvent:
     def identity(self) -> tuple[object, ...]:
         """What it has in common with other traces of it, and with no other event of its change."""
         event = self.event
-        return event.kind, *self.place, event.partition_epoch, event.broker, event.broker_epoch
+        return event.kind, *self.place, event.partition_epoch, event.broker, event.broker_epoch, self.detail.get("name")
 
     @property
     def taken_over(self) -> bool:
@@ -124,6 +126,11 @@ class DecidedChange:
     def of_brokers(self) -> Iterator[DecidedEvent]:
         """Its events that concern brokers."""
         return (each for each in self.events if each.event.kind in OF_BROKERS)
+
+    @property
+    def configured(self) -> Iterator[DecidedEvent]:
+        """Its events that concern the configurations of topics."""
+        return (each for each in self.events if each.event.kind in _OF_TOPICS)
 
 
 @dataclass(slots=True)
@@ -188,9 +195,28 @@ class MetadataReplay:
         return self._done > before
 
 
+class DecidedConfigurations:
+    """The configurations of topics that a trace (schema TRACE) tells of, in the order of the metadata log."""
+
+    def __init__(self, trace: pa.Table) -> None:
+        self._of: dict[str, dict[int, Mapping[str, str]]] = {}
+        """Name of a topic → the end of a change → the configuration since then. One topic at a time has the name."""
+        for event in trace_rows(trace.filter(pc.equal(trace.column("kind"), "topic_configured"))):
+            detail = event.details()
+            self._of.setdefault(detail["name"], {})[event.offset] = detail["config"]
+        self._ends = {name: sorted(configurations) for name, configurations in self._of.items()}
+
+    def at(self, topic: str, offset: int) -> Mapping[str, str]:
+        """That of the topic of this name (or `name#2`) in the metadata up to `offset`; empty where nothing is known."""
+        name = topic.partition("#")[0]
+        ends = self._ends.get(name, [])
+        place = bisect_right(ends, offset)
+        return self._of[name][ends[place - 1]] if place else {}
+
+
 def decided_changes(trace: pa.Table) -> list[DecidedChange]:
     """The changes in a trace (schema TRACE), in the order of the metadata log."""
-    kinds = pa.array([*OF_BROKERS, *OF_PARTITIONS])
+    kinds = pa.array([*OF_BROKERS, *OF_PARTITIONS, *_OF_TOPICS])
     wanted = pc.and_(pc.is_in(trace.column("kind"), value_set=kinds), pc.greater_equal(trace.column("offset"), 0))
     return changes_of(trace_rows(trace.filter(wanted)))
 

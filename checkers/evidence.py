@@ -12,7 +12,7 @@ them into `unknown`, so no checker has to look for gaps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -43,8 +43,9 @@ class CheckSettings:
     """`unclean.leader.election.enable`, or `proactive` unclean recovery: any live replica may be elected, which permits
     losses once it has happened (`checkers.unclean_elections`)."""
     unclean_recovery: str = "manual"
-    """`unclean.recovery.strategy`. Balanced recovery promises as much durability as none at all: it must not lose
-    records that fewer than min.insync.replicas replicas lost. The last known leader may lack what it lost itself."""
+    """`unclean.recovery.strategy`, until a topic is configured anew (`as_configured`). Balanced recovery promises as
+    much durability as none at all: it must not lose records that fewer than min.insync.replicas replicas lost. The last
+    known leader may lack what it lost itself."""
     recency: str = "default"
     """`default`: an empty poll proves nothing. `strict`: it asserts the end of the log."""
     time_limit_ns: int = 60_000_000_000
@@ -133,6 +134,15 @@ class CheckSettings:
     def retains_less_by(self, reason: str) -> bool:
         """Whether they may for this reason of a `log_start` event."""
         return {"retention_ms": self.retention_ms, "retention_bytes": self.retention_bytes}.get(reason, -1) >= 0
+
+    def as_configured(self, config: Mapping[str, str]) -> CheckSettings:
+        """The settings where a topic has this configuration, which may be another one than that of the run: whom it
+        elects, and when. An empty one changes nothing."""
+        if not config:
+            return self
+        recovery = config.get("unclean.recovery.strategy", self.unclean_recovery)
+        unclean = config.get("unclean.leader.election.enable") == "true" or recovery == "proactive"
+        return replace(self, unclean_recovery=recovery, unclean_election=unclean)
 
     @property
     def losses_tolerated(self) -> int:

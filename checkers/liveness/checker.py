@@ -20,10 +20,11 @@ log-start-unheard  a replica in the ISR has a log that starts below its leader's
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
-operator (`unclean.recovery.strategy=manual`) rather than risk a loss. The verdict is then `unknown`, with that cause.
-It takes both: that many brokers killed or switched off, shown by the faults' evidence, and, where there is a trace with
-comparable clocks, partitions that the controllers left without a leader, with ISR and ELR empty. A member of either is
-elected once it is unfenced. Only what is missing of these partitions is excused: whatever else is, is `not-recovered`.
+operator (`unclean.recovery.strategy=manual`, as the topic has it in the end) rather than risk a loss. The verdict is
+then `unknown`, with that cause. It takes both: that many brokers killed or switched off, shown by the faults' evidence,
+and, where there is a trace with comparable clocks, partitions that the controllers left without a leader, with ISR and
+ELR empty. A member of either is elected once it is unfenced. Only what is missing of these partitions is excused:
+whatever else is, is `not-recovered`.
 A process that ends before it hears of its registration counts as well, however cleanly it stopped: the broker epoch
 that the next one presents is that of a life before, and the controllers cannot know that this life wrote nothing.
 
@@ -44,11 +45,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.evidence import EvidencePart, RunEvidence
+from checkers.decided_metadata import DecidedConfigurations
+from checkers.evidence import CheckSettings, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.liveness import log_starts, out_of_sync
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
+from workloads.columns import NEVER
 
 NAME = "liveness"
 RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS, EvidencePart.TRACE, EvidencePart.SETTINGS})
@@ -164,15 +167,14 @@ def _more(lines: list[str], shown: int) -> tuple[str, ...]:
 def _leaderless_by_design(evidence: RunEvidence, waiting: list[str]) -> tuple[str, ...]:
     """Why the protocol itself may have left partitions without a leader, and nothing else is missing; empty when it may
     not, or something else is."""
-    settings = evidence.settings
-    if settings.unclean_election or settings.unclean_recovery != "manual":
+    settings, leaderless = evidence.settings, _leaderless(evidence)
+    if leaderless is None and not _waits_for_operator(settings):
         return ()
     failures = node_failures(evidence.faults)
     stopped = {failure.node for failure in failures if failure.killed > 0 or failure.may_have_lost}
     brokers = sorted({node for node in stopped if node.startswith("b")} | _registered_unheard(evidence))
     if len(brokers) <= settings.losses_tolerated:
         return ()
-    leaderless = _leaderless(evidence)
     if leaderless is not None and not (waiting and all(_concerns(line, leaderless) for line in waiting)):
         return ()
     which = f": {', '.join(leaderless)}" if leaderless else ""
@@ -204,9 +206,13 @@ def _concerns(line: str, names: list[str]) -> bool:
     return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w)", line) for name in names)
 
 
+def _waits_for_operator(settings: CheckSettings) -> bool:
+    return settings.unclean_recovery == "manual" and not settings.unclean_election
+
+
 def _leaderless(evidence: RunEvidence) -> list[str] | None:
-    """Partitions that the controllers left without a leader or a replica to elect; None where it is not known what they
-    decided."""
+    """Partitions that the controllers left without a leader or a replica to elect, as their topics are configured in
+    the end; None where it is not known what they decided."""
     if not evidence.settings.has_ordered_trace:
         return None
     changes = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_PARTITIONS)))
@@ -214,7 +220,12 @@ def _leaderless(evidence: RunEvidence) -> list[str] | None:
         return None
     in_order = changes.sort_by([("offset", "ascending"), ("seq", "ascending")])
     last = {(row["topic"], row["partition"]): row for row in in_order.to_pylist()}
-    return [f"{topic}-{partition}" for (topic, partition), row in sorted(last.items()) if _is_abandoned(row)]
+    configurations = DecidedConfigurations(evidence.trace)
+    return [
+        f"{topic}-{partition}"
+        for (topic, partition), row in sorted(last.items())
+        if _is_abandoned(row) and _waits_for_operator(evidence.settings.as_configured(configurations.at(topic, NEVER)))
+    ]
 
 
 def _is_abandoned(decision: Mapping[str, Any]) -> bool:

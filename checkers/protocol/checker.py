@@ -237,6 +237,9 @@ generation-repeated: the record of the generation before may be gone. The others
 nothing excuses them; nodes whose disk lied about fsync are held to none of the promises about logs that come back
 whole.
 
+*A topic may be configured anew.* Whether an election is unclean, and who belongs into the LastKnownELR, depends on the
+strategy that the topic has at the time, where the trace says so, and on that of the run where it does not.
+
 *A system may write no trace, and tell of its controllers' decisions afterwards* (`CheckSettings.has_decisions`):
 Apache Kafka, whose metadata logs have them. Then unclean-election, fenced-broker-elected, fenced-broker-joined-isr,
 partition-epoch-stood, leader-epoch-stood, reassignment-joins-isr, reassignment-completed-early and epoch-undecided

@@ -13,7 +13,8 @@ ELR           empty while the ISR has min.isr members, and after an election tha
 replicas      as before, but where a reassignment begins, is cancelled, or completes: once every added replica is in the
               ISR and the target has min.isr members there, one of which may lead
 LastKnownELR  empty where the ELR must be; else whoever has left the ELR since, or with the strategy `last-known-leader`
-              the leader that left an empty ISR behind
+              the leader that left an empty ISR behind. The strategy is that of the topic at the time; where it becomes
+              another one than `last-known-leader`, whoever may have left the ELR, and the other way round who is in it
 
 Where the trace says nothing of a replica's broker, nothing is promised of the partition. A change that a successor has
 found committed is compared where it is known why it was made: a broker left or came. After every change of a broker no
@@ -30,6 +31,7 @@ import pyarrow as pa
 from checkers.decided_metadata import (
     NO_LEADER,
     DecidedChange,
+    DecidedConfigurations,
     DecidedEvent,
     DecidedMetadata,
     DecidedPartition,
@@ -46,6 +48,8 @@ _OF_ISR_BEFORE = frozenset(
 )
 """Reasons of changes that keep the ISR, unless they elect."""
 _OF_REPLICAS = frozenset({"reassignment", "reassignment_cancelled"})
+_InForce = Callable[[str, int], CheckSettings]
+"""The settings that a topic has in the metadata up to an offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,16 @@ class _Situation:
 
     before: DecidedPartition
     after: DecidedPartition
+    last_known: frozenset[int]
+    """The LastKnownELR of before, for the strategy of after."""
     reason: str
     leaving: int | None
     """The broker that is fenced, shuts down or registers in this change."""
     unclean: bool
     """Whether that has registered after an unclean shutdown."""
     eligible: Callable[[int], bool]
+    settings: CheckSettings
+    """Those in force."""
 
     def in_order(self, members: Iterable[int]) -> list[int]:
         """Those that are replicas after the change, in order of preference."""
@@ -89,17 +97,24 @@ class _Situation:
         return (members - dropped) & frozenset(self.after.replicas)
 
 
-def check_decisions(cluster: ClusterState, trace: pa.Table, settings: CheckSettings) -> None:
+def check_decisions(
+    cluster: ClusterState, trace: pa.Table, settings: CheckSettings, configurations: DecidedConfigurations
+) -> None:
     """After the last event: every change of a partition, in the order of the metadata log."""
+
+    def in_force(topic: str, offset: int) -> CheckSettings:
+        return settings.as_configured(configurations.at(topic, offset))
+
     metadata = DecidedMetadata()
     for change in decided_changes(trace):
         metadata.apply_to_brokers(change)
         for each in change.events:
             before = metadata.partitions.get(each.place)
             if each.event.kind == "partition_changed":
-                _check_change(cluster, metadata, change, each, before, settings)
+                _check_change(cluster, metadata, change, each, before, in_force)
             metadata.apply(each)
-        _check_all(cluster, metadata, change, settings)
+        _check_unchanged(cluster, metadata, change, in_force)
+        _check_all(cluster, metadata, change, in_force)
 
 
 def _check_change(
@@ -108,7 +123,7 @@ def _check_change(
     change: DecidedChange,
     each: DecidedEvent,
     before: DecidedPartition | None,
-    settings: CheckSettings,
+    in_force: _InForce,
 ) -> None:
     after, reason = DecidedPartition.of(each.event, each.detail), str(each.detail.get("reason"))
     if not after.replicas or not metadata.knows(after.replicas):
@@ -128,19 +143,53 @@ def _check_change(
         if leaving is None and not came:
             return
         reason = "elected" if came else reason
+    settings, earlier = (in_force(each.event.topic, offset) for offset in (change.offset, change.offset - 1))
     situation = _Situation(
         before,
         after,
+        _converted(before, after, earlier.unclean_recovery, settings.unclean_recovery),
         reason,
         leaving,
         _unclean(others, after),
         lambda replica: replica != leaving and metadata.is_active(replica),
+        settings,
     )
     wrong = _wrong_replicas(situation)
     if wrong:
         _report(cluster, each, "replicas-otherwise", before, after, wrong)
         return
-    _compare(cluster, each, before, after, _outcome(situation, settings))
+    _compare(cluster, each, before, after, _outcome(situation))
+
+
+def _check_unchanged(
+    cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, in_force: _InForce
+) -> None:
+    """Partitions that a change of the strategy leaves as they are: nothing follows from it for these."""
+    changed = {each.place for each in change.events}
+    for configured in change.configured:
+        topic = configured.detail["name"]
+        settings, earlier = (in_force(topic, offset) for offset in (change.offset, change.offset - 1))
+        if (earlier.unclean_recovery == _LAST_KNOWN_LEADER) == (settings.unclean_recovery == _LAST_KNOWN_LEADER):
+            continue
+        of_topic = [place for place in metadata.partitions if place[0].partition("#")[0] == topic]
+        for place in sorted({*of_topic} - changed):
+            state = metadata.partitions[place]
+            if not metadata.knows(state.replicas):
+                continue
+            last_known = _converted(state, state, earlier.unclean_recovery, settings.unclean_recovery)
+            situation = _Situation(state, state, last_known, "configured", None, False, metadata.is_active, settings)
+            event = configured.event._replace(topic=place[0], partition=place[1], partition_epoch=state.partition_epoch)
+            unchanged = DecidedEvent(event, {"reason": "configured without a change"})
+            _compare(cluster, unchanged, state, state, _outcome(situation))
+
+
+def _converted(before: DecidedPartition, after: DecidedPartition, earlier: str, strategy: str) -> frozenset[int]:
+    """The LastKnownELR of before, which was kept for the strategy `earlier`, as `strategy` has it."""
+    if (earlier == _LAST_KNOWN_LEADER) == (strategy == _LAST_KNOWN_LEADER):
+        return before.last_known_elr
+    if strategy == _LAST_KNOWN_LEADER:
+        return before.elr or before.last_known_elr
+    return frozenset() if len(before.isr | before.elr) >= after.min_isr else frozenset(before.replicas)
 
 
 def _wrong_replicas(situation: _Situation) -> str:
@@ -189,21 +238,22 @@ def _unclean(others: list[DecidedEvent], after: DecidedPartition) -> bool:
     return clean is False or (clean is None and registered[0].event.broker not in after.elr)
 
 
-def _outcome(situation: _Situation, settings: CheckSettings) -> _Outcome:
+def _outcome(situation: _Situation) -> _Outcome:
     before, after = situation.before, situation.after
     gone = frozenset({situation.leaving}) if situation.leaving is not None else frozenset[int]()
-    last_known = before.last_known_elr & frozenset(after.replicas)
+    last_known = situation.last_known & frozenset(after.replicas)
     if situation.reason == "unclean_recovery":
-        kept = last_known - {after.leader} if after.leader in before.last_known_elr else frozenset[int]()
+        keeps = after.leader in last_known and after.min_isr > 1
+        kept = last_known - {after.leader} if keeps else frozenset[int]()
         return _Outcome(after.leader, frozenset({after.leader}), frozenset(), kept)
     isr = situation.kept(before.isr) - gone if gone or situation.reason in _OF_ISR_BEFORE | _OF_REPLICAS else after.isr
     candidates = situation.kept(before.isr | before.elr)
     elr = candidates - isr - (gone if situation.unclean else frozenset[int]())
-    elected = _elected(situation, isr, elr, last_known, settings)
+    elected = _elected(situation, isr, elr, last_known)
     if elected.may_lose or len(elected.isr) >= after.min_isr:
         return _Outcome(elected.leader, elected.isr, frozenset(), frozenset())
     elr -= elected.isr
-    if settings.unclean_recovery != _LAST_KNOWN_LEADER:
+    if situation.settings.unclean_recovery != _LAST_KNOWN_LEADER:
         return _Outcome(elected.leader, elected.isr, elr, (candidates | last_known) - elected.isr - elr)
     if elected.leader != NO_LEADER:
         last_known = frozenset()
@@ -212,14 +262,8 @@ def _outcome(situation: _Situation, settings: CheckSettings) -> _Outcome:
     return _Outcome(elected.leader, elected.isr, elr, last_known)
 
 
-def _elected(
-    situation: _Situation,
-    isr: frozenset[int],
-    elr: frozenset[int],
-    last_known: frozenset[int],
-    settings: CheckSettings,
-) -> _Elected:
-    before, after, eligible = situation.before, situation.after, situation.eligible
+def _elected(situation: _Situation, isr: frozenset[int], elr: frozenset[int], last_known: frozenset[int]) -> _Elected:
+    before, after, eligible, settings = situation.before, situation.after, situation.eligible, situation.settings
     wanted = [after.replicas[0]] if situation.reason == "preferred_election" else []
     for replica in [*wanted, before.leader, *situation.in_order(isr)]:
         if replica in isr and eligible(replica):
@@ -280,9 +324,7 @@ def _report(
         partition.report(event, kind, UNKNOWN, decided, was, line)
 
 
-def _check_all(
-    cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, settings: CheckSettings
-) -> None:
+def _check_all(cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, in_force: _InForce) -> None:
     """The state of every partition after a change of a broker, and of each that was changed."""
     if any(True for _ in change.of_brokers):
         places = set(metadata.partitions)
@@ -300,7 +342,7 @@ def _check_all(
         if idle:
             line = f"{names(frozenset(idle))}: fenced, or shutting down"
             partition.report(event, "idle-broker-kept", UNKNOWN, state, line)
-        able = _able(decided, metadata, settings)
+        able = _able(decided, metadata, in_force(place[0], change.offset))
         if decided.leader == NO_LEADER and able:
             line = f"{names(able)} may lead: unfenced, and not shutting down"
             partition.report(event, "left-without-leader", UNKNOWN, state, line)

@@ -48,7 +48,7 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
     if event.partition_epoch < 0:
         return
     detail = event.details()
-    after = PartitionDecision.of(event)
+    after = PartitionDecision.of(event, settings.unclean_recovery)
     before = partition.decision
     if detail.get("reason") == "created" and (before is None or event.offset > before.metadata_offset):
         partition.created_again = before is not None
@@ -71,8 +71,8 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
     if before.replicas and after.replicas:
         _check_reassignment(change, settings)
     if after.partition_epoch == before.partition_epoch + 1:
-        _check_recovery(change, settings)
-        _check_last_known(change, settings)
+        _check_recovery(change)
+        _check_last_known(change)
         if change.reason == "alter_partition":
             partition.changes.append((event, before))
         if settings.has_trace and not detail.get("taken_over"):  # else nothing says why it was made
@@ -122,7 +122,7 @@ def _check_minimum(change: _Change) -> None:
         )
 
 
-def _check_recovery(change: _Change, settings: CheckSettings) -> None:
+def _check_recovery(change: _Change) -> None:
     """An unclean recovery hears of every log that may be the greatest, and forgets none that may be needed again. A
     controller that only finds it committed does not know whom the one before had heard."""
     before, after = change.before, change.after
@@ -130,24 +130,25 @@ def _check_recovery(change: _Change, settings: CheckSettings) -> None:
         return
     detail = change.event.details()
     told = {int(replica) for replica in detail.get("told") or ()}
-    silent = (before.last_known_elr or before.replicas) - told
-    if settings.unclean_recovery == "balanced" and silent and not detail.get("taken_over"):
-        change.report("recovery-early", f"b{after.leader} was elected before {names(silent)} had told of their logs")
+    asked = (before.last_known_elr or before.replicas) if after.strategy == "balanced" else frozenset[int]()
+    if asked - told and not detail.get("taken_over"):
+        silent = names(asked - told)
+        change.report("recovery-early", f"b{after.leader} was elected before {silent} had told of their logs")
     forgotten = (before.last_known_elr & after.replicas) - after.last_known_elr - {after.leader}
-    if after.leader in before.last_known_elr and forgotten:
+    if after.leader in before.last_known_elr and forgotten and len(after.isr) < after.min_isr:
         change.report(
             "last-known-elr-forgotten",
             f"{names(forgotten)} are not in the LastKnownELR any more, and nothing was committed without them yet",
         )
-    change.partition.recoveries.append((change.event, before))
+    change.partition.recoveries.append((change.event, before, asked | {after.leader}))
 
 
-def _check_last_known(change: _Change, settings: CheckSettings) -> None:
+def _check_last_known(change: _Change) -> None:
     """Who was in the ELR is remembered until the ISR is large enough again, or an unclean election ends it. With the
-    strategy `last-known-leader` a leader alone is."""
+    strategy `last-known-leader` a leader alone is, until it becomes another one."""
     before, after, detail = change.before, change.after, change.event.details()
     unclean = change.reason == "unclean_recovery" or detail.get("unclean")
-    if unclean or settings.unclean_recovery == "last-known-leader" or len(after.isr) >= after.min_isr:
+    if unclean or "last-known-leader" in (before.strategy, after.strategy) or len(after.isr) >= after.min_isr:
         return
     known = (before.elr | before.last_known_elr) & after.replicas
     forgotten = known - after.isr - after.elr - after.last_known_elr
@@ -190,14 +191,11 @@ def check_told(cluster: ClusterState, partition: PartitionState, event: TraceRow
                 )
 
 
-def check_recoveries(cluster: ClusterState, partition: PartitionState, settings: CheckSettings) -> None:
+def check_recoveries(cluster: ClusterState, partition: PartitionState) -> None:
     """After the last event, since a registration may be traced late: each log end that a recovery needed was told by
     the life that was registered then, in the leader epoch in which the partition had no leader. Older traces say
     nothing of either."""
-    for event, before in partition.recoveries:
-        needed = frozenset({event.leader})
-        if settings.unclean_recovery == "balanced":
-            needed |= before.last_known_elr or before.replicas
+    for event, before, needed in partition.recoveries:
         for replica, (broker_epoch, leader_epoch) in sorted((event.details().get("told_in") or {}).items()):
             standing = cluster.standing_at(int(replica), event.offset)
             if int(replica) not in needed or standing is None:

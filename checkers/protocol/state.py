@@ -30,9 +30,11 @@ class PartitionDecision:
     adding: frozenset[int]
     min_isr: int
     last_known_elr: frozenset[int]
+    strategy: str
+    """`unclean.recovery.strategy`, by which it was decided."""
 
     @classmethod
-    def of(cls, event: TraceRow) -> PartitionDecision:
+    def of(cls, event: TraceRow, strategy: str) -> PartitionDecision:
         """The decision of a `partition_changed` event."""
         detail = event.details()
         replicas = frozenset(integers(detail, "replicas"))
@@ -48,6 +50,7 @@ class PartitionDecision:
             frozenset(integers(detail, "adding")),
             min(minimum, len(replicas)) if isinstance(minimum, int) else 1,
             frozenset(integers(detail, "last_known_elr")),
+            strategy,
         )
 
     @property
@@ -219,8 +222,8 @@ class PartitionState:
     """Node → below it, all records of its log are on its disk, as it knows."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which it had deleted its log, which it has not opened anew since."""
-    recoveries: list[tuple[TraceRow, PartitionDecision]] = field(default_factory=list)
-    """Every unclean recovery, with the state before it."""
+    recoveries: list[tuple[TraceRow, PartitionDecision, frozenset[int]]] = field(default_factory=list)
+    """Every unclean recovery, with the state before it and the replicas whose logs it needed."""
     unsynced: dict[str, TraceRow] = field(default_factory=dict)
     """Node → the close of its log in a clean stop, if not every record was known to be on disk then; until its process
     starts again."""

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
+from checkers.decided_metadata import DecidedConfigurations
 from checkers.deletions import OWN_DECISIONS, DeletionRequest
 from checkers.evidence import CheckSettings
 from checkers.protocol import (
@@ -41,6 +42,7 @@ def replay_trace(
     """The cluster after the last event of `trace` (schema TRACE). `deletions` has, by
     partition number, what administrators requested to be deleted; `cluster` what faults did to the nodes."""
     cluster = cluster if cluster is not None else ClusterState()
+    configurations = DecidedConfigurations(trace)
     now_ns = -1
     for event in trace_rows(trace):
         if event.time_ns != now_ns:
@@ -65,14 +67,17 @@ def replay_trace(
             partition.events += 1
             for of_cluster in _OF_CLUSTER.get(event.kind, ()):
                 of_cluster(cluster, partition, event)
+            in_force = settings
+            if event.kind == "partition_changed":
+                in_force = settings.as_configured(configurations.at(event.topic, event.offset))
             for handler in _HANDLERS.get(event.kind, ()):
-                handler(partition, event, settings)
+                handler(partition, event, in_force)
     controller_promises.check_candidates(cluster, now_ns)
     if settings.has_trace:
-        decision_promises.check_decisions(cluster, trace, settings)
+        decision_promises.check_decisions(cluster, trace, settings, configurations)
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
-        metadata_promises.check_recoveries(cluster, partition, settings)
+        metadata_promises.check_recoveries(cluster, partition)
         request_promises.check_requests(cluster, partition)
         read_promises.check_reads(partition)
         isr_promises.check_quorums(partition)

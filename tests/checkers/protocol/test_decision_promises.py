@@ -193,3 +193,98 @@ def test_an_unclean_election_is_one_of_the_first_replica_that_may_lead_where_it_
 def test_changes_are_compared_in_the_order_of_the_metadata_log() -> None:
     late = [*WITHOUT_3[-2:], *WITHOUT_2[-2:]]
     assert kinds(*THREE, *late[2:], *late[:2]) == []
+
+
+# --- the strategy of the topic ----------------------------------------------------------------------------------------
+
+
+def configured(offset: int, strategy: str) -> Event:
+    config = {
+        "min.insync.replicas": "2",
+        "unclean.leader.election.enable": "false",
+        "unclean.recovery.strategy": strategy,
+    }
+    facts = {"name": "t", "id": "x", "config": config}
+    return small_evidence.event(offset, "c1", "topic_configured", facts, topic="", partition=-1, offset=offset)
+
+
+FORMER_2 = [
+    *WITHOUT_2,
+    decided(10, 1, (0, 3), (1,), reason="registered"),
+    broker(10, "registered", 2, 10, clean=False),
+]
+"""1 leads alone, and by `last-known-leader` nobody knows that 2 was the last to leave the ELR."""
+TO_BALANCED = configured(11, "balanced")
+
+
+def test_the_strategy_is_that_of_the_topic_at_the_time() -> None:
+    left_elr = decided(10, 1, (0, 3), (1,), (), (2,), reason="registered")
+    events = [*WITHOUT_2, left_elr, broker(10, "registered", 2, 10, clean=False)]
+    assert "last-known-elr-otherwise" in kinds(*events)
+    assert kinds(configured(7, "balanced"), *events) == []
+    assert "last-known-elr-otherwise" in kinds(configured(11, "balanced"), *events)
+    assert "last-known-elr-otherwise" in kinds(configured(7, "last-known-leader"), *events, strategy="balanced")
+
+
+def test_whoever_may_have_left_the_elr_is_last_known_once_the_strategy_is_not_the_last_leader() -> None:
+    assert kinds(*FORMER_2, TO_BALANCED, decided(11, 1, (0, 4), (1,), (), (2, 3), reason="configured")) == []
+    alone = decided(11, 1, (0, 4), (1,), (), (2,), reason="configured")
+    assert "last-known-elr-otherwise" in kinds(*FORMER_2, TO_BALANCED, alone)
+
+
+def test_a_partition_that_a_change_of_the_strategy_should_change_and_does_not_is_found() -> None:
+    assert kinds(*FORMER_2, TO_BALANCED) == ["last-known-elr-otherwise"]
+    assert kinds(configured(7, "manual"), *THREE, TO_BALANCED) == []
+
+
+def test_nobody_is_last_known_where_isr_and_elr_suffice() -> None:
+    forgotten = decided(11, -1, (1, 4), (), (1, 2), (), reason="configured")
+    assert kinds(*LEADERLESS, TO_BALANCED, forgotten) == [], "nor is anybody forgotten"
+    assert "last-known-elr-otherwise" in kinds(*LEADERLESS, TO_BALANCED)
+
+
+def test_a_member_of_the_elr_is_last_known_once_the_strategy_is_the_last_leader() -> None:
+    left = [
+        configured(7, "balanced"),
+        *WITHOUT_2,
+        *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1, 2), reason="fenced")),
+        decided(11, -1, (1, 4), (), (2,), (1,), reason="registered"),
+        broker(11, "registered", 1, 11, clean=False),
+        configured(12, "last-known-leader"),
+    ]
+    assert kinds(*left, decided(12, -1, (1, 5), (), (2,), (2,), reason="configured")) == []
+    assert "last-known-elr-otherwise" in kinds(*left, decided(12, -1, (1, 5), (), (2,), (1, 2), reason="configured"))
+
+
+RECOVERED = [
+    *FORMER_2,
+    TO_BALANCED,
+    decided(11, 1, (0, 4), (1,), (), (2, 3), reason="configured"),
+    *fenced(12, 1, 1, decided(12, -1, (1, 5), (), (1,), (2, 3), reason="fenced")),
+    decided(13, -1, (1, 6), (), (), (1, 2, 3), reason="registered"),
+    broker(13, "registered", 1, 13, clean=False),
+    *unfenced(14, 2, 10),
+]
+
+
+def recovered(*last_known: int, min_isr: int = 2) -> Event:
+    told = {"told": {"1": [0, 5], "2": [0, 5], "3": [0, 2]}, "unclean": True, "min_isr": min_isr}
+    return decided(15, 2, (2, 7), (2,), (), last_known, reason="unclean_recovery", **told)
+
+
+def test_a_recovery_is_one_by_the_strategy_that_the_topic_has_by_then() -> None:
+    assert kinds(*RECOVERED, recovered(1, 3)) == []
+    assert "unclean-election" in kinds(*(event for event in RECOVERED if event is not TO_BALANCED), recovered(1, 3))
+
+
+@pytest.mark.parametrize(("min_isr", "last_known"), [(2, (1, 3)), (1, ())])
+def test_a_recovery_forgets_the_others_exactly_when_its_leader_is_enough_for_an_isr(
+    min_isr: int, last_known: tuple[int, ...]
+) -> None:
+    events = list(RECOVERED)
+    if min_isr == 1:
+        events.append(decided(14, -1, (1, 7), (), (), (1, 2, 3), reason="configured", min_isr=1))
+    for forgotten in ((), (1, 3)):
+        change = recovered(*forgotten, min_isr=min_isr)
+        change = change | {"partition_epoch": 8 if min_isr == 1 else 7}
+        assert (kinds(*events, change) == []) is (forgotten == last_known)
