@@ -7,6 +7,7 @@ power loss that keeps nothing empties a log; both come back as unclean shutdowns
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,13 +59,21 @@ records of b2, which has lost nothing, and b2 is killed. All are back at the sam
 SHORT_RETENTION = {"broker.session.timeout.ms": "3000", "retention.ms": "1000", "segment.ms": "500"}
 
 
-def played(script: Script, strategy: str, *, without: Sequence[str] = (), seed: int = 1, **settings: str) -> Outcome:
+def played(
+    script: Script,
+    strategy: str,
+    *,
+    without: Sequence[str] = (),
+    seed: int = 1,
+    time_limit: str = "25s",
+    **settings: str,
+) -> Outcome:
     return run_in_simulation(
         parse(
             {
                 "seed": seed,
                 "partitions": 1,
-                "time_limit": "25s",
+                "time_limit": time_limit,
                 "faults": list(script),
                 "settings": {"unclean.recovery.strategy": strategy, **settings},
                 "without": list(without),
@@ -220,6 +229,102 @@ def test_a_reassignment_that_adds_to_the_isr_makes_a_candidate_of_an_empty_repli
     )
     assert outcome.validity is (Validity.INVALID if without else Validity.VALID), outcome.verdicts
     assert ("candidate-incomplete" in kinds(outcome)) is bool(without)
+
+
+# ---- a topic that is configured anew ---------------------------------------------------------------------------------
+
+
+def together(*conditions: dict[str, Any]) -> dict[str, Any]:
+    return {"all": list(conditions)}
+
+
+def configured(key: str, value: str) -> dict[str, Any]:
+    return {"fault": "alter-config", "key": key, "value": value, "id": value}
+
+
+TO_BALANCED = configured("unclean.recovery.strategy", "balanced")
+WITHOUT_B3: Script = (
+    {"when": {"acknowledged": 40}, "for": "20s", "fault": "kill", "nodes": ["b3"], "id": "three"},
+    {
+        "when": together({"injected": "three"}, {"isr": {"lacks": "b3"}}),
+        "then_after": "1s",
+        "for": "20s",
+        "fault": "partition",
+        "shape": "leader-only",
+        "nodes": ["b1"],
+        "id": "cut",
+    },
+    {"when": {"injected": "cut"}, "for": "4s", "fault": "kill", "nodes": ["b2"], "id": "two"},
+)
+"""b1 leads alone. b2, which had acknowledged all with it, comes back from a kill and does not catch up."""
+WHILE_ONE_LEADS: Script = (
+    *WITHOUT_B3,
+    {"when": together({"injected": "two"}, {"unfenced": "b2"}), **TO_BALANCED},
+    {
+        "after": "balanced",
+        "then_after": "500ms",
+        "for": "3s",
+        "fault": "power-loss",
+        "nodes": ["b1"],
+        "keep": "nothing",
+    },
+)
+"""The strategy changes while b1 leads; then b1, and nobody else, loses all that it has."""
+WHILE_NOBODY_LEADS: Script = (
+    *WITHOUT_B3,
+    {
+        "when": together({"injected": "cut"}, {"isr": {"lacks": "b2"}}),
+        "then_after": "200ms",
+        "for": "12s",
+        "fault": "kill",
+        "nodes": ["b1"],
+        "id": "one",
+    },
+    {"when": together({"injected": "one"}, {"leader": "none"}, {"elr": {"lacks": "b2"}}), **TO_BALANCED},
+    {
+        "when": together({"injected": "balanced"}, {"leader": "b1"}),
+        "then_after": "100ms",
+        "for": "3s",
+        "fault": "power-loss",
+        "nodes": ["b1"],
+        "keep": "nothing",
+    },
+)
+"""The strategy changes while nobody leads; b1 is back, leads again, and then loses all that it has."""
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("script", [WHILE_ONE_LEADS, WHILE_NOBODY_LEADS], ids=["one leads", "nobody leads"])
+def test_a_change_of_the_strategy_forgets_nobody_whose_log_a_recovery_needs(
+    script: Script, emptied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a LastKnownELR that is emptied, the recovery asks b1 alone, which has lost what b2 still has: that is lost,
+    although one loss is not too much for balanced recovery."""
+
+    def empty(builder: Any) -> Any:
+        builder._partition = replace(builder._partition, last_known_elr=())
+        return builder
+
+    if emptied:
+        monkeypatch.setattr(PartitionChangeBuilder, "convert_last_known_elr", empty)
+    outcome = played(script, "last-known-leader", time_limit="40s")
+    assert outcome.validity is (Validity.INVALID if emptied else Validity.VALID), outcome.verdicts
+    assert all(injection.took_effect for injection in outcome.injections)
+    expected = {"last-known-elr-otherwise", "lost-append"} if emptied else set()
+    assert kinds(outcome) >= expected, kinds(outcome)
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "validity"),
+    [("balanced", "manual", Validity.UNKNOWN), ("manual", "balanced", Validity.VALID)],
+)
+def test_a_run_is_judged_by_the_strategy_that_its_topic_has_then(first: str, then: str, validity: Validity) -> None:
+    change = {"at": "1s", **configured("unclean.recovery.strategy", then)}
+    outcome = played((change, *ONE_LOSS), first)
+    assert outcome.validity is validity, outcome.verdicts
+    by_design = {"leaderless-by-design", "not-finally-read"} & kinds(outcome)
+    assert bool(by_design) is (then == "manual")
+    assert of(outcome, "loss").figures["lost"] == 0
 
 
 # ---- the last known leader -------------------------------------------------------------------------------------------

@@ -219,11 +219,11 @@ class MetadataChange:
         self.trace.append(topic_configured(configured))
         minimum = "min.insync.replicas"
         moves = topic.config[minimum] != config[minimum] and self._rules.min_isr_change_moves_partition_epoch
-        kept_last_leader = strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
+        kept_last_leader, keeps_it = (strategy_of(each) is Strategy.LAST_KNOWN_LEADER for each in (topic, configured))
         for partition in configured.partitions:
             change = self._partition_change(configured, partition).bump_epoch(moves)
-            if kept_last_leader and strategy_of(configured) is not Strategy.LAST_KNOWN_LEADER:
-                change.forget_last_known_elr()
+            if kept_last_leader != keeps_it:
+                change.convert_last_known_elr()
             self._append_change(change, "configured")
 
     def reassign(self, name: str, index: int, target: tuple[int, ...] | None) -> PartitionResult:

@@ -27,8 +27,9 @@ leader, so its log does not change.
 
 **Choice**: a leader elected out of the LastKnownELR leaves the other members in it. Until the ISR has
 min.insync.replicas members again nothing is committed, so their logs still hold all committed records, and are needed
-once more if the leader shuts down uncleanly in turn. A model of every state of a small cluster finds the loss that
-would follow from forgetting them (tests/broker/controller/test_recovery_scope.py).
+once more if the leader shuts down uncleanly in turn. Nor does a change of the strategy forget them. A model of every
+state of a small cluster finds the loss that would follow from forgetting them
+(tests/broker/controller/test_recovery_scope.py).
 """
 
 from __future__ import annotations

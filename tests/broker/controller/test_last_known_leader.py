@@ -89,14 +89,7 @@ def test_of_several_last_known_replicas_none_is_elected() -> None:
     assert driver.partition.leader == NO_LEADER
 
 
-def test_a_change_of_the_strategy_elects_the_one_last_known_replica_and_forgets_the_last_leader() -> None:
-    driver = led(1, 2, min_isr=2)
-    driver.fence(2, 1)
-    for broker in (1, 2):
-        driver.register(broker)
-    configure(driver, "balanced")
-    assert driver.partition.last_known_elr == ()
-    assert driver.controller.recoveries()[0].replicas == (1, 2), "the last leader alone may be the one that lost data"
+def test_a_change_of_the_strategy_elects_the_one_last_known_replica() -> None:
     single = led(1, recovery="manual")
     single.fence(1)
     single.register(1)
@@ -104,6 +97,60 @@ def test_a_change_of_the_strategy_elects_the_one_last_known_replica_and_forgets_
     assert single.partition.leader == NO_LEADER
     configure(single, "last-known-leader")
     assert single.partition.leader == 1
+
+
+def test_under_another_strategy_everybody_is_asked_where_the_last_leader_alone_was_known() -> None:
+    """It may be the one that lost data, so that what the others acknowledged with it would be lost."""
+    driver = led(1, 2, min_isr=2)
+    driver.fence(2, 1)
+    for broker in (1, 2):
+        driver.register(broker)
+    configure(driver, "balanced")
+    assert driver.partition.last_known_elr == (1, 2)
+    assert driver.controller.recoveries()[0].replicas == (1, 2)
+
+
+def test_who_left_the_elr_before_the_strategy_changed_is_asked_with_who_leaves_it_after() -> None:
+    """2 has what it acknowledged with 1. It is back from an unclean shutdown, and then 1 loses its log: were 1 asked
+    alone, it would be elected without a record, and all of them would be lost."""
+    driver = led(1, 2, 3, min_isr=2)
+    driver.fence(3, 2)
+    driver.register(2)
+    assert (state(driver.partition), driver.partition.last_known_elr) == ((1, (1,), ()), ())
+    configure(driver, "balanced")
+    assert driver.partition.last_known_elr == (2, 3)
+    driver.fence(1)
+    driver.register(1)
+    assert driver.controller.recoveries()[0].replicas == (1, 2, 3)
+
+
+def test_no_replica_is_waited_for_that_is_needed_for_nothing() -> None:
+    """ISR and ELR have min.insync.replicas members, of which one loses nothing: 3 may be gone for good."""
+    driver = led(1, 2, 3, min_isr=2)
+    driver.fence(3, 2)
+    assert state(driver.partition) == (1, (1,), (2,))
+    configure(driver, "balanced")
+    assert driver.partition.last_known_elr == ()
+    driver.register(2)
+    driver.fence(1)
+    driver.register(1)
+    assert driver.controller.recoveries()[0].replicas == (1, 2)
+
+
+@pytest.mark.parametrize("clean", [1, 2])
+def test_a_member_of_the_elr_is_taken_for_the_last_leader_when_the_strategy_changes(clean: int) -> None:
+    """The other one has left the ELR, and may lack what is committed."""
+    other = 3 - clean
+    driver = led(1, 2, min_isr=2, recovery="balanced")
+    driver.fence(2, 1)
+    driver.register(other)
+    assert (driver.partition.elr, driver.partition.last_known_elr) == ((clean,), (other,))
+    configure(driver, "last-known-leader")
+    assert driver.partition.last_known_elr == (clean,)
+    for broker in (other, clean):
+        driver.register(broker)
+        driver.beat(broker)
+        assert driver.partition.leader == (clean if broker == clean else NO_LEADER)
 
 
 @pytest.mark.parametrize(("back", "leader"), [((3, 2), 3), ((2, 3), 2)])

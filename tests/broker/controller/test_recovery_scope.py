@@ -6,6 +6,9 @@ the broker keeps what it had, in the other it loses it, which happens to at most
 replica has made good its loss once it has caught up. Whenever the controller wants a recovery, every active replica may
 tell its log. A log with every committed record goes further than one without; retention may have deleted all of its
 records before the restart, and then it is empty and knows no epoch.
+
+An administrator may change the strategy and MinISR. Each configuration has its own number of losses that it survives:
+no more happen under it, and it is chosen only while no more are left to be made good.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from typing import NamedTuple
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller import unclean_recovery
 from images.broker.controller.placement import NewTopic
-from images.broker.controller.unclean_recovery import ReplicaLogEnd
+from images.broker.controller.topic_config import SET, ConfigChange
+from images.broker.controller.unclean_recovery import STRATEGY, ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver
@@ -29,25 +34,48 @@ Lost = frozenset[int]
 
 WHOLE, EMPTIED, CUT = (1, 2), (-1, 2), (0, 1)
 """Logs as (leader epoch of the last record, end): two records are committed."""
+MINIMUM = "min.insync.replicas"
+
+
+class Config(NamedTuple):
+    """What an administrator may change of the topic."""
+
+    strategy: str
+    min_isr: int
+
+    @classmethod
+    def of(cls, world: World) -> Config:
+        config = world.controller.image.topics[TOPIC].config
+        return cls(config[STRATEGY], int(config[MINIMUM]))
+
+
+Losses = Mapping[Config, int]
+"""The configurations of the topic → how many replicas may at one time have lost data under it."""
 
 
 def started(brokers: int, min_isr: int, *off: str, strategy: str = "balanced") -> World:
     driver = Driver(*off)
     driver.start(*range(1, brokers + 1))
-    config = FrozenMap({"min.insync.replicas": str(min_isr), "unclean.recovery.strategy": strategy})
+    config = FrozenMap({MINIMUM: str(min_isr), STRATEGY: strategy})
     new = NewTopic(TOPIC, TOPIC_ID, assignments=((0, tuple(range(1, brokers + 1))),), config=config)
     (result,) = driver.commit(driver.controller.create_topics([new]))
     assert result.error is ErrorCode.none
     return World(quiet(driver.controller), frozenset(driver.partition.replicas))
 
 
-def steps(now: World, lost: Lost, f: int) -> Iterator[tuple[str, World, Lost]]:
+def steps(now: World, lost: Lost, losses: Losses) -> Iterator[tuple[str, World, Lost]]:
     """Each event, the world after it, and who has then lost data that it has not made good."""
+    config = Config.of(now)
+    for chosen, survived in losses.items():
+        if chosen != config and len(lost) <= survived:
+            changes = [ConfigChange(STRATEGY, SET, chosen.strategy), ConfigChange(MINIMUM, SET, str(chosen.min_isr))]
+            step = now.controller.alter_config(TOPIC, changes)
+            yield f"the topic becomes {chosen}", World(quiet(step.state), now.complete), lost
     for name, then, _ in successors(now):
         if "uncleanly" in name:
             yield f"{name} with all it had", replace(then, complete=now.complete), lost
             losing = lost | (now.complete - then.complete)
-            if len(losing) <= f:
+            if len(losing) <= losses[config]:
                 yield name, then, losing
         else:
             yield name, then, lost - then.complete
@@ -63,24 +91,30 @@ def steps(now: World, lost: Lost, f: int) -> Iterator[tuple[str, World, Lost]]:
             yield f"recovery by {told}", World(quiet(step.state), now.complete), lost
 
 
-def explore(start: World, f: int) -> tuple[int, int, list[str] | None]:
-    """How many states there are, how many recoveries elected, and the shortest way to a broken promise."""
-    paths: dict[object, list[str]] = {(start.key(), frozenset[int]()): []}
+def key(world: World, lost: Lost) -> object:
+    return world.key(), Config.of(world), lost
+
+
+def explore(start: World, f: int, losses: Losses | None = None) -> tuple[int, int, list[str] | None]:
+    """How many states there are, how many recoveries elected, and the shortest way to a broken promise: with up to `f`
+    losses under the first configuration, and the others of `losses`, if these may be chosen."""
+    losses = {Config.of(start): f, **(losses or {})}
+    paths: dict[object, list[str]] = {key(start, frozenset()): []}
     frontier: list[tuple[World, Lost]] = [(start, frozenset())]
     recovered = 0
     while frontier:
         found = []
         for now, lost in frontier:
-            for name, then, losing in steps(now, lost, f):
-                path = [*paths[now.key(), lost], name]
+            for name, then, losing in steps(now, lost, losses):
+                path = [*paths[key(now, lost)], name]
                 broken = wrong(now.controller.image, then.controller.image)
                 if not {*then.partition.isr, *then.partition.elr} <= then.complete:
                     broken = f"a candidate lacks a committed record: {then.partition}, complete: {then.complete}"
                 if broken is not None:
                     return len(paths), recovered, [*path, broken]
                 recovered += name.startswith("recovery") and then.partition.leader != NO_LEADER
-                if (then.key(), losing) not in paths:
-                    paths[then.key(), losing] = path
+                if key(then, losing) not in paths:
+                    paths[key(then, losing)] = path
                     found.append((then, losing))
         frontier = found
     return len(paths), recovered, None
@@ -93,6 +127,17 @@ def test_6_8_whoever_is_elected_holds_every_committed_record_in_every_reachable_
     states, recovered, broken = explore(started(brokers, min_isr), min_isr - 1)
     assert broken is None
     assert states > 5
+    assert recovered > 0, "or nothing was shown of recoveries"
+
+
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_6_8_so_does_whoever_is_elected_after_a_change_of_the_strategy_that_makes_a_loss_survivable(
+    brokers: int,
+) -> None:
+    start = started(brokers, 2, strategy="last-known-leader")
+    states, recovered, broken = explore(start, 0, {Config("balanced", 2): 1})
+    assert broken is None
+    assert states > 200
     assert recovered > 0, "or nothing was shown of recoveries"
 
 
