@@ -327,6 +327,60 @@ def test_a_run_is_judged_by_the_strategy_that_its_topic_has_then(first: str, the
     assert of(outcome, "loss").figures["lost"] == 0
 
 
+LOWERED: Script = (
+    {"when": {"acknowledged": 40}, "for": "40s", "fault": "kill", "nodes": ["b3"], "id": "three"},
+    {**WITHOUT_B3[1], "for": "35s"},
+    {**WITHOUT_B3[2], "for": "12s"},
+    {
+        "when": together({"injected": "cut"}, {"isr": {"lacks": "b2"}}),
+        "then_after": "200ms",
+        "for": "4s",
+        "fault": "kill",
+        "nodes": ["b1"],
+        "id": "one",
+    },
+    {
+        "when": together({"injected": "one"}, {"leader": "none"}),
+        "then_after": "1s",
+        **configured("min.insync.replicas", "1"),
+        "id": "low",
+    },
+    {
+        "when": together({"injected": "low"}, {"leader": "b1"}),
+        "then_after": "3s",
+        "for": "30s",
+        "fault": "kill",
+        "nodes": ["b2"],
+        "id": "gone",
+    },
+    {"when": {"injected": "gone"}, "then_after": "3s", "for": "3s", "fault": "kill", "nodes": ["b1"]},
+)
+"""While nobody leads, one replica in the ISR becomes enough. b1 is elected, takes records alone, and is killed again
+while b2, which has none of these, is away for long."""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_recovery_that_makes_an_isr_that_suffices_leaves_nobody_to_wait_for(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With b2 in the LastKnownELR still, b1 is not elected again before b2 is back: no record is lost, and the clients
+    write no more until the end."""
+    eligible_replicas = PartitionChangeBuilder._eligible_replicas
+
+    def keep(builder: Any, partition: Any, candidates: Any, elr: Any, election: Any) -> Any:
+        if election.unclean:
+            return (), tuple(each for each in partition.last_known_elr if each != election.leader)
+        return eligible_replicas(builder, partition, candidates, elr, election)
+
+    if kept:
+        monkeypatch.setattr(PartitionChangeBuilder, "_eligible_replicas", keep)
+    outcome = played(LOWERED, "balanced", time_limit="45s")
+    assert outcome.validity is (Validity.INVALID if kept else Validity.VALID), outcome.verdicts
+    assert kinds(outcome) == ({"last-known-elr-otherwise"} if kept else set())
+    longest = of(outcome, "availability").figures["unavailable_seconds_longest"]
+    assert (longest > 20) is kept
+
+
 # ---- the last known leader -------------------------------------------------------------------------------------------
 
 

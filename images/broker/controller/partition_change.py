@@ -175,14 +175,14 @@ class PartitionChangeBuilder:
         self, partition: PartitionImage, candidates: tuple[int, ...], elr: tuple[int, ...], election: _Election
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """ELR and LastKnownELR after the election."""
+        full = len(election.isr) >= self.topic.min_isr(partition) and self._rules.full_isr_clears_elr
+        if full or not self._rules.eligible_leader_replicas:
+            return (), ()
         if election.unclean:
             recovered = self._recovered_leader
             keeps = recovered in partition.last_known_elr and self._rules.recovery_keeps_last_known_elr
             last_known = partition.last_known_elr if keeps else ()
             return (), tuple(replica for replica in last_known if replica != recovered)
-        full = len(election.isr) >= self.topic.min_isr(partition) and self._rules.full_isr_clears_elr
-        if full or not self._rules.eligible_leader_replicas:
-            return (), ()
         elr = tuple(replica for replica in elr if replica not in election.isr)
         if not self._rules.last_known_elr_kept:
             return elr, ()

@@ -7,7 +7,7 @@ import pytest
 from images.broker.controller.topic_config import SET, ConfigChange
 from images.broker.metadata.image import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver, state
-from tests.broker.controller.test_recovery_scope import explore, started
+from tests.broker.controller.test_recovery_scope import Config, explore, started
 
 STRATEGY = "unclean.recovery.strategy"
 
@@ -179,3 +179,15 @@ def test_one_loss_of_the_last_leader_is_enough_to_elect_a_replica_that_lacks_a_c
     _, _, broken = explore(started(2, 2, strategy="last-known-leader"), 1)
     assert broken is not None
     assert "heartbeats" in broken[-2], "which unfences, and so elects"
+
+
+ALL_CONFIGS = [
+    Config(strategy, minimum) for strategy in ("last-known-leader", "balanced", "manual") for minimum in (1, 2)
+]
+
+
+def test_without_any_loss_that_is_so_whatever_the_strategy_and_the_minimum_become() -> None:
+    states, recovered, broken = explore(started(2, 2), 0, dict.fromkeys(ALL_CONFIGS, 0))
+    assert broken is None
+    assert states > 1000
+    assert recovered > 0
