@@ -11,7 +11,9 @@ whether it was done, and may say nothing else (`answers`).
 
 With `changes` each topic gets more partitions and other configurations while it is written, and every other is deleted
 by its id. Lists that are changed item by item are those of throttled replicas, which have no effect; a minimum of
-in-sync replicas is above that of the run.
+in-sync replicas is above that of the run, and a strategy of unclean recovery one that accepts no loss: where the
+default accepts any, so does the run. A victim ends while that minimum needs it in the ISR, and the strategy changes
+when it is back.
 
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. Several
@@ -29,7 +31,7 @@ from functools import partial
 from random import Random
 from typing import ClassVar, Final, Self
 
-from nemesis.cluster_shape import ClusterShape
+from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.admin import Reassign, recorded, until_done
 from nemesis.faults.fault import Family, Fault
@@ -75,6 +77,9 @@ _GROWS_SHARE = 0.4
 """Of the changes; the others are of the configuration."""
 _ADDED_MAX = 3
 """Partitions at once."""
+_MINIMUM: Final = "min.insync.replicas"
+_STRATEGIES: Final = ("balanced", "manual")
+"""Of unclean recovery."""
 _MESSAGE_BYTES: Final = (500_000, 1_000_000)
 _LISTS_SHARE = 0.6
 _THROTTLED: Final = "leader.replication.throttled.replicas"
@@ -252,7 +257,11 @@ class RecreateTopic(Fault):
                 partitions += await self._change(handle, partitions)
             await self._write(handle, random.randrange(partitions) if partitions > 1 else 0)
             if batch == last_before_end:
+                if self.changes:
+                    await self._configure(handle, _MINIMUM)
                 await self._end_victim(handle)
+                if self.changes:
+                    await self._configure(handle, RECOVERY_STRATEGY)
             # Requests need no injection: a pause between two may be shorter than that.
             await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * self.patience_ms / 1000)
 
@@ -268,15 +277,20 @@ class RecreateTopic(Fault):
         await self._configure(handle)
         return 0
 
-    async def _configure(self, handle: FaultHandle) -> None:
-        """Change one key, mostly that of a list, and mostly item by item."""
+    async def _configure(self, handle: FaultHandle, key: str = "") -> None:
+        """Set this key, or change any, mostly that of a list, and mostly item by item."""
         random = handle.random
-        if random.random() < _LISTS_SHARE:
+        if not key and random.random() < _LISTS_SHARE:
             key, operation = _THROTTLED, random.choice(_OF_LISTS)
             value = ",".join(random.sample(_THROTTLED_REPLICAS, random.randint(1, _THROTTLED_AT_ONCE)))
         else:
-            values = {"min.insync.replicas": handle.min_isr + 1, "max.message.bytes": random.choice(_MESSAGE_BYTES)}
-            key, operation = random.choice(list(values)), random.choice(_OF_VALUES)
+            values = {
+                _MINIMUM: handle.min_isr + 1,
+                "max.message.bytes": random.choice(_MESSAGE_BYTES),
+                RECOVERY_STRATEGY: random.choice(_STRATEGIES),
+            }
+            operation = ConfigOperation.SET if key else random.choice(_OF_VALUES)
+            key = key or random.choice(list(values))
             value = str(values[key])
         if (await handle.cluster.admin.configure(SIDE_TOPIC, key, value, operation)).outcome == DONE:
             handle.count_evidence("configured")

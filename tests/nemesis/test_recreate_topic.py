@@ -87,10 +87,18 @@ def test_topics_are_changed_while_they_are_written_and_some_are_deleted_by_their
     assert any(call.startswith("append") and f"to {SIDE_TOPIC}-0" not in call for call in cluster.calls)
 
 
+def test_a_victim_is_needed_in_the_isr_when_it_ends_and_the_strategy_changes_when_it_is_back() -> None:
+    cluster = FakeCluster()
+    carried_out(RecreateTopic(topics=2, victim="b1", changes=True), cluster)
+    ended = cluster.calls.index("kill b1")
+    assert "min.insync.replicas" in cluster.calls[ended - 1], cluster.calls
+    assert "unclean.recovery.strategy" in cluster.calls[ended + 2]
+
+
 def test_a_topic_has_the_partitions_that_were_added_and_not_those_that_were_refused() -> None:
     cluster = FakeCluster()
     cluster.answers = ["INVALID_REPLICATION_FACTOR"] * 1_000
-    carried_out(RecreateTopic(topics=9, changes=True), cluster)
+    carried_out(RecreateTopic(topics=20, changes=True), cluster)
     assert {call.rpartition(" ")[2] for call in cluster.calls if call.startswith("grow")} == {"2", "3", "4"}
     assert all(f"to {SIDE_TOPIC}-0" in call for call in cluster.calls if call.startswith("append"))
 

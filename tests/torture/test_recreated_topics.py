@@ -18,6 +18,7 @@ from harness.spec import SpecError, parse
 from images.broker.config import ConfigKey
 from images.broker.controller import controller, messages, topic_config
 from images.broker.controller.channel import ControllerChannel
+from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.placement import NewPartitions
 from images.broker.controller.refusals import says_not_controller
 from images.broker.controller.topic_config import ConfigChange
@@ -169,11 +170,29 @@ def test_a_controller_that_changes_a_topic_otherwise_is_found(
     mistake: Callable[[pytest.MonkeyPatch], None], finding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = [RECREATED | {"changes": True, "topics": 6}] * 2
-    kept = outcome_of(1, faults)
+    kept = outcome_of(2, faults)
     assert kept.validity is Validity.VALID, kept.verdicts
     mistake(monkeypatch)
-    broken = outcome_of(1, faults)
+    broken = outcome_of(2, faults)
     assert finding in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_controller_that_forgets_who_left_the_elr_when_the_strategy_changes_is_found(
+    emptied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery would then not ask the victim, which has left the ELR, and what it alone has would be lost."""
+
+    def empty(builder: Any) -> Any:
+        builder._partition = replace(builder._partition, last_known_elr=())
+        return builder
+
+    if emptied:
+        monkeypatch.setattr(PartitionChangeBuilder, "convert_last_known_elr", empty)
+    outcome = outcome_of(5, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
+    assert outcome.validity is (Validity.INVALID if emptied else Validity.VALID), outcome.verdicts
+    kinds = {each.kind for verdict in outcome.verdicts for each in verdict.findings}
+    assert kinds == ({"last-known-elr-otherwise"} if emptied else set())
 
 
 def test_a_broker_ends_only_where_the_run_has_a_victim() -> None:
