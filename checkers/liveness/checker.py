@@ -25,8 +25,7 @@ then `unknown`, with that cause. It takes both: that many brokers killed or swit
 and, where there is a trace with comparable clocks, partitions that the controllers left without a leader, with ISR and
 ELR empty. A member of either is elected once it is unfenced. Only what is missing of these partitions is excused:
 whatever else is, is `not-recovered`.
-A process that ends before it hears of its registration counts as well, however cleanly it stopped: the broker epoch
-that the next one presents is that of a life before, and the controllers cannot know that this life wrote nothing.
+What the controllers take for unclean is no evidence: a broker that stopped cleanly each time is to stay a candidate.
 
 The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`) and
 when a node's machine vanished: the cluster was then never given back what it needs.
@@ -61,7 +60,6 @@ _OF_ISR_CHANGES = (
     "isr_proposed", "isr_committed", "isr_rejected", "became_leader", "became_follower", "resigned", "node_started",
 )  # fmt: skip
 _OF_PARTITIONS = ("partition_changed", "partition_deleted")
-_OF_REGISTRATIONS = ("broker_registered", "registered")
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -172,7 +170,7 @@ def _leaderless_by_design(evidence: RunEvidence, waiting: list[str]) -> tuple[st
         return ()
     failures = node_failures(evidence.faults)
     stopped = {failure.node for failure in failures if failure.killed > 0 or failure.may_have_lost}
-    brokers = sorted({node for node in stopped if node.startswith("b")} | _registered_unheard(evidence))
+    brokers = sorted(node for node in stopped if node.startswith("b"))
     if len(brokers) <= settings.losses_tolerated:
         return ()
     if leaderless is not None and not (waiting and all(_concerns(line, leaderless) for line in waiting)):
@@ -182,23 +180,6 @@ def _leaderless_by_design(evidence: RunEvidence, waiting: list[str]) -> tuple[st
         f"{len(brokers)} brokers ended uncleanly ({', '.join(brokers)}), and the protocol survives "
         f"{settings.losses_tolerated}: it may leave a partition without a leader rather than lose data{which}",
     )
-
-
-def _registered_unheard(evidence: RunEvidence) -> set[str]:
-    """Brokers that present the epoch of an earlier life, since they never heard of their last registration."""
-    if not evidence.settings.has_ordered_trace:
-        return set()
-    rows = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_REGISTRATIONS)))
-    heard: set[tuple[str, int]] = set()
-    unheard: set[str] = set()
-    for row in rows.sort_by("seq").to_pylist():
-        if row["kind"] == "registered":
-            heard.add((row["node"], row["broker_epoch"]))
-            continue
-        detail, node = json.loads(row["detail"]), f"b{row['broker']}"
-        if 0 <= detail["previous"] < detail["known"] and (node, detail["known"]) not in heard:
-            unheard.add(node)
-    return unheard
 
 
 def _concerns(line: str, names: list[str]) -> bool:

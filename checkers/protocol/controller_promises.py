@@ -42,6 +42,8 @@ def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     again."""
     node, clean = f"b{event.broker}", event.details().get("clean")
     started_ns = cluster.awaiting_registration.pop(node, None)
+    if clean is True:
+        cluster.clean_registrations[node, event.broker_epoch] = event.time_ns
     if started_ns is not None and clean is True:
         cluster.clean_lives[node] = event.time_ns
     elif started_ns is not None and clean is False:
@@ -50,6 +52,14 @@ def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
         partition.candidates_to_check = True
         if clean is False:
             partition.excluded.add(event.broker)
+
+
+def broker_told(cluster: ClusterState, event: TraceRow) -> None:
+    """A broker has heard that it is registered: by a request of its own, or of a life before, which had not heard of
+    it."""
+    accepted_ns = cluster.clean_registrations.get((event.node, event.broker_epoch))
+    if accepted_ns is not None and cluster.awaiting_registration.pop(event.node, None) is not None:
+        cluster.clean_lives[event.node] = accepted_ns
 
 
 def _partition_changed(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:

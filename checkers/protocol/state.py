@@ -355,6 +355,8 @@ class ClusterState:
     """Node → start in ns of its life, while that has not registered."""
     unclean_lives: dict[str, int] = field(default_factory=dict)
     """Node → start in ns of its latest life that registered after an unclean shutdown."""
+    clean_registrations: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Node, broker epoch → time in ns at which the controllers granted it to the successor of a clean shutdown."""
     clean_lives: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which the controllers accepted that its latest life follows a clean shutdown."""
     fenced: set[int] = field(default_factory=set)

@@ -264,6 +264,7 @@ _OF_BROKERS: Mapping[str, Sequence[Callable[[ClusterState, TraceRow], None]]] = 
         controller_promises.broker_changed,
         request_promises.broker_stands,
     ),
+    "registered": (controller_promises.broker_told,),
     "broker_fenced": (controller_promises.broker_changed, request_promises.broker_stands),
     "broker_unfenced": (controller_promises.broker_changed, request_promises.broker_stands),
     "broker_shutting_down": (request_promises.broker_stands,),

@@ -52,9 +52,12 @@ trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed 
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
-registered-twice            a process that asks again to be registered gets its broker epoch again, and is not refused
+registered-twice            a process that asks again to be registered, or the next one in its name, gets its broker
+                            epoch again, and is not refused
 registered-undecided        … and is told so once that is committed
 clean-claim-repeated        a clean shutdown is claimed by the next life of the broker alone
+clean-shutdown-forgotten    … and by a later one, where that one was registered and never heard of it: to the
+                            controllers, too, this one then follows a clean shutdown
 unfenced-shutting-down      a broker that shuts down comes back by its next registration alone
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it

@@ -2,16 +2,19 @@
 
 Each registration gets a broker epoch above all earlier ones. A clean shutdown is claimed by the next life alone: it
 deletes the mark durably before anything else, so that no life after it counts as the successor of that shutdown,
-whatever it has lost. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the
-next registration lets it come back. What it is told of that is committed.
+whatever it has lost. A life that stops cleanly before it hears that it is registered has written nothing: the one after
+it may claim the same shutdown, and is the successor of a clean one to the controllers, too, though they have registered
+the one before. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
+registration lets it come back. What it is told of that is committed.
 
-Blind spots: a broker whose disk lied about fsync; runs of versions that did not trace `clean_shutdown`.
+Blind spots: a broker whose disk lied about fsync; a registration before that only a later controller has traced; runs
+of versions that did not trace `clean_shutdown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +30,7 @@ _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
 def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE). The disks of `liars` have kept less than they said."""
     yield from _claims(trace, liars)
+    yield from _forgotten(trace, liars)
     yield from _comebacks(trace)
     yield from _undecided(trace)
 
@@ -66,6 +70,30 @@ def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
                 f"a life that started {before.at} was that, and has not shut down cleanly",
             )
             yield Finding("clean-claim-repeated", lines, time_ns=event.time_ns)
+
+
+def _forgotten(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
+    registrations: dict[tuple[str, int], Mapping[str, Any]] = {}
+    heard: set[tuple[str, int]] = set()
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_REGISTRATIONS)))):
+        if event.kind == "registered":
+            heard.add((event.node, event.broker_epoch))
+            continue
+        node, detail = f"b{event.broker}", event.details()
+        previous, known = detail.get("previous", -1), (node, detail.get("known", -1))
+        before = registrations.get(known, {})
+        registrations.setdefault((node, event.broker_epoch), detail)
+        if detail.get("clean") is not False or previous < 0 or known in heard or node in liars:
+            continue
+        # A request of an earlier process that arrives late, for its part, presents another end.
+        if before.get("previous") == previous and before.get("incarnation") != detail.get("incarnation"):
+            lines = (
+                f"{event.node} registered {node} {event.at} as not cleanly shut down: it presents broker epoch "
+                f"{previous}, and is known in {known[1]}",
+                f"a process that had presented {previous}, too, was registered so, and never heard of it: it wrote "
+                "nothing, and the clean shutdown still counted",
+            )
+            yield Finding("clean-shutdown-forgotten", lines, time_ns=event.time_ns)
 
 
 def _comebacks(trace: pa.Table) -> Iterator[Finding]:

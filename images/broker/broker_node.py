@@ -16,8 +16,6 @@ deposed controller; as in Kafka, the broker sends the next heartbeat.
 from __future__ import annotations
 
 import asyncio
-import json
-import uuid
 from collections.abc import Coroutine
 from datetime import timedelta
 from errno import EIO
@@ -47,7 +45,7 @@ from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.metadata.image import ClusterImage
 from images.broker.metadata.image_trace import applied_detail, metadata_loaded
 from images.broker.metadata.internal_topics import CLUSTER_METADATA_TOPIC_ID
-from images.broker.ports import Files, NodePorts
+from images.broker.ports import NodePorts
 from images.broker.raft.log import decode_records
 from images.broker.raft.snapshots import decode_snapshot, fetch_snapshot
 from images.broker.raft.values import SnapshotId
@@ -55,16 +53,19 @@ from images.broker.replication.alter_partition_manager import AlterPartitionMana
 from images.broker.replication.fetch_sessions import FetchSessionCache
 from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.fatal_error import FatalError
-from images.broker.runtime.files import read_whole, write_durably
 from images.broker.runtime.server import Handler, Server
+from images.broker.runtime.shutdown_mark import (
+    NO_BROKER_EPOCH,
+    ShutdownMark,
+    leave_clean_shutdown,
+    take_clean_shutdown,
+)
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
 from images.wire import batch as batches
 from images.wire.connection import Api, ConnectionLost
 
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-NO_BROKER_EPOCH = -1
 _METADATA_WAIT_S = 0.5
 _METADATA_MAX_BYTES = 1 << 20
 _PLAINTEXT = 0
@@ -121,8 +122,8 @@ class BrokerNode:
 
     async def _run(self, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        previous_epoch = take_clean_shutdown(self._node_ports.files)
-        self._node_ports.trace(TraceEvent("node_started", broker_epoch=previous_epoch))
+        mark = take_clean_shutdown(self._node_ports.files)
+        self._node_ports.trace(TraceEvent("node_started", broker_epoch=mark.broker_epoch))
         running: dict[asyncio.Task[None], None] = {}
         async with asyncio.TaskGroup() as tasks:
 
@@ -158,7 +159,9 @@ class BrokerNode:
             )
             server = self._server = self._make_server(replica_manager, groups, spawn)
             spawn(self._fatal_error.wait())
-            registration, stop_requested = spawn(self._register(previous_epoch)), spawn(_until(stopping))
+            advertised = self._config.advertised
+            mark = mark.asked(f"{advertised.host}:{advertised.port}", self._node_ports.random)
+            registration, stop_requested = spawn(self._register(mark)), spawn(_until(stopping))
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             registered = registration.done()
             if registered:
@@ -179,26 +182,27 @@ class BrokerNode:
             if registered:
                 self._leave(replica_manager)
             else:
-                self._leave_unregistered(previous_epoch)
+                self._leave_unregistered(mark)
 
     def _leave(self, replica_manager: ReplicaManager) -> None:
         failure = replica_manager.close()
         if failure is not None and self._config.rules.clean_claim_after_flush:
             message = f"stopped, but not every record is on disk: the next start counts as after a crash: {failure}"
             raise OSError(failure.errno or EIO, message)
-        self._leave_mark(self._epoch)
+        self._leave_mark(ShutdownMark(self._epoch))
         self._node_ports.log("shut down cleanly")
 
-    def _leave_unregistered(self, previous_epoch: int) -> None:
-        """Stop before registration: nothing was written, so the previous clean shutdown still counts."""
-        if previous_epoch != NO_BROKER_EPOCH:
-            self._leave_mark(previous_epoch)
+    def _leave_unregistered(self, mark: ShutdownMark) -> None:
+        """Stop without having heard of a registration: nothing was written, so the clean shutdown before still counts,
+        also if the controllers have registered this process."""
+        if mark.is_clean:
+            self._leave_mark(mark)
         self._node_ports.log("stopped before the controller had registered this broker")
 
-    def _leave_mark(self, broker_epoch: int) -> None:
+    def _leave_mark(self, mark: ShutdownMark) -> None:
         # Traced first: a process that is killed in between may have left the mark.
-        self._node_ports.trace(TraceEvent("clean_shutdown", broker_epoch=broker_epoch))
-        leave_clean_shutdown(self._node_ports.files, broker_epoch)
+        self._node_ports.trace(TraceEvent("clean_shutdown", broker_epoch=mark.broker_epoch))
+        leave_clean_shutdown(self._node_ports.files, mark)
 
     def _make_server(self, replica_manager: ReplicaManager, groups: GroupCoordinator, spawn: Spawn) -> Server:
         config, forwards = self._config, self._forwarding_channel
@@ -253,13 +257,13 @@ class BrokerNode:
 
     # --- the session with the controller ------------------------------------------------------------------------------
 
-    async def _register(self, previous_epoch: int) -> None:
+    async def _register(self, mark: ShutdownMark) -> None:
         """Register until the controller grants a broker epoch; it refuses while the session of an earlier incarnation
         lasts."""
         request = BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._config.cluster_id,
-            incarnation_id=uuid.UUID(int=self._node_ports.random.getrandbits(128), version=4),
+            incarnation_id=mark.incarnation,
             listeners=(
                 Listener(
                     name="PLAINTEXT",
@@ -270,7 +274,7 @@ class BrokerNode:
             ),
             features=(),
             rack=None,
-            previous_broker_epoch=previous_epoch,
+            previous_broker_epoch=mark.broker_epoch,
         )
         refusal = ""
         while True:
@@ -286,9 +290,7 @@ class BrokerNode:
                 refusal = reason
             await asyncio.sleep(self._backoff_s)
         self._epoch = answer.broker_epoch
-        self._node_ports.trace(
-            TraceEvent("registered", broker_epoch=self._epoch, detail={"clean": previous_epoch != NO_BROKER_EPOCH})
-        )
+        self._node_ports.trace(TraceEvent("registered", broker_epoch=self._epoch, detail={"clean": mark.is_clean}))
         self._node_ports.log(f"registered with broker epoch {self._epoch}")
 
     async def _heartbeat(self, *, shutting_down: bool) -> Any:
@@ -444,24 +446,3 @@ class BrokerNode:
 
 async def _until(stopping: asyncio.Event) -> None:
     await stopping.wait()
-
-
-def take_clean_shutdown(files: Files) -> int:
-    """The broker epoch of the previous incarnation if it shut down cleanly, else -1.
-
-    The file is deleted before anything else is written, so that a later crash does not count as a clean shutdown.
-    """
-    content = read_whole(files, CLEAN_SHUTDOWN)
-    if content is None:
-        return NO_BROKER_EPOCH
-    files.delete(CLEAN_SHUTDOWN)
-    files.sync_directory(".")
-    try:
-        return int(json.loads(content)["brokerEpoch"])
-    except (ValueError, KeyError, TypeError):
-        return NO_BROKER_EPOCH
-
-
-def leave_clean_shutdown(files: Files, broker_epoch: int) -> None:
-    """Write the clean-shutdown file, as the last action of a broker."""
-    write_durably(files, CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())

@@ -11,15 +11,22 @@ from typing import Any
 
 import pytest
 from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
+from kio.schema.broker_registration.v3.request import BrokerRegistrationRequest
 from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from images.broker.apis.produce_fetch import ProduceFetchApis
-from images.broker.broker_node import CLEAN_SHUTDOWN, Superseded, leave_clean_shutdown, take_clean_shutdown
+from images.broker.broker_node import Superseded
 from images.broker.controller.channel import ControllerChannel
 from images.broker.replication.replica_manager import HIGH_WATERMARKS
 from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.files import RealFile
+from images.broker.runtime.shutdown_mark import (
+    CLEAN_SHUTDOWN,
+    ShutdownMark,
+    leave_clean_shutdown,
+    take_clean_shutdown,
+)
 from images.broker.runtime.trace_file import TraceFile
 from images.trace import TraceEvent
 from images.wire.connection import Connection, ConnectionLost
@@ -133,7 +140,7 @@ def test_a_broker_that_is_not_registered_yet_can_be_stopped_and_its_last_end_cou
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         if epoch >= 0:
-            leave_clean_shutdown(cluster.files, epoch)
+            leave_clean_shutdown(cluster.files, ShutdownMark(epoch))
         async with cluster.broker() as (life, stopping):
             while not cluster.lines:  # noqa: ASYNC110  (no event announces a line)
                 await asyncio.sleep(0.01)
@@ -141,7 +148,43 @@ def test_a_broker_that_is_not_registered_yet_can_be_stopped_and_its_last_end_cou
             stopping.set()
             async with asyncio.timeout(60):
                 await life
-        assert take_clean_shutdown(cluster.files) == epoch
+        assert take_clean_shutdown(cluster.files).broker_epoch == epoch
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("unheard", [1, 2])
+def test_a_process_gets_the_broker_epoch_of_which_the_one_before_never_heard_and_the_next_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unheard: int
+) -> None:
+    """It would be registered as not cleanly shut down, and leave the ELR with all that it holds."""
+    call, granted = ControllerChannel.call, []
+
+    async def without_answer(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        answer = await call(self, request, extra_timeout_s)
+        if isinstance(request, BrokerRegistrationRequest):
+            granted.append((request.incarnation_id, answer.broker_epoch))
+            if 1 < len(granted) <= 1 + unheard:
+                await asyncio.sleep(3600)
+        return answer
+
+    monkeypatch.setattr(ControllerChannel, "call", without_answer)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            for life in range(3 + unheard):
+                async with cluster.broker() as (ended, stopping):
+                    while len(granted) <= life:  # noqa: ASYNC110  (no event announces an answer)
+                        await asyncio.sleep(0.01)
+                    if not 0 < life <= unheard:
+                        await cluster.create_topic()
+                    stopping.set()
+                    await ended
+        first, *same, last = granted
+        assert len({first, last, *same}) == 3, "one registration for all that had no answer and the one that had"
+        assert [event.broker_epoch for event in cluster.told("registered")] == [first[1], same[0][1], last[1]]
+        assert all(event.detail["clean"] for event in cluster.told("registered")[1:])
 
     run(scenario)
 

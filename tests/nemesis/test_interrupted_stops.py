@@ -16,6 +16,7 @@ from harness.spec import parse
 from images.broker import broker_node
 from images.broker.broker_node import BrokerNode
 from images.broker.replication.replica_manager import ReplicaManager
+from images.broker.runtime.shutdown_mark import ShutdownMark
 from nemesis.faults.disk import PowerLoss
 from nemesis.fields import FieldError
 from nemesis.handle import ActiveEffects, FaultHandle
@@ -111,7 +112,7 @@ def test_a_broker_that_marks_its_stop_as_clean_before_it_closes_its_logs_is_foun
     """Neither a power loss of a broker that was told nothing nor one after its stop finds it."""
 
     def leave(broker: BrokerNode, replica_manager: ReplicaManager) -> None:
-        broker_node.leave_clean_shutdown(broker._node_ports.files, broker._epoch)
+        broker_node.leave_clean_shutdown(broker._node_ports.files, ShutdownMark(broker._epoch))
         replica_manager.close()
 
     monkeypatch.setattr(BrokerNode, "_leave", leave)

@@ -14,9 +14,9 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker import broker_node
-from images.broker.broker_node import CLEAN_SHUTDOWN, NO_BROKER_EPOCH
 from images.broker.ports import Files
 from images.broker.runtime.files import read_whole
+from images.broker.runtime.shutdown_mark import CLEAN_SHUTDOWN, ShutdownMark
 from nemesis.faults.disk import ShortLife
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import Evidence, KeepUnsynced
@@ -91,9 +91,9 @@ def test_what_the_only_replica_loses_of_a_short_life_exceeds_the_fault_model() -
 
 
 def test_a_mark_that_is_not_taken_back_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def left(files: Files) -> int:
+    def left(files: Files) -> ShutdownMark:
         content = read_whole(files, CLEAN_SHUTDOWN)
-        return NO_BROKER_EPOCH if content is None else int(json.loads(content)["brokerEpoch"])
+        return ShutdownMark() if content is None else ShutdownMark(json.loads(content)["brokerEpoch"])
 
     monkeypatch.setattr(broker_node, "take_clean_shutdown", left)
     outcome, claims = _played(tmp_path)

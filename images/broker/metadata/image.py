@@ -199,7 +199,8 @@ def _rich(name: str, value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """One registered broker. `incarnation` differs from one process of it to the next, `epoch` is its broker epoch."""
+    """One registered broker. `epoch` is its broker epoch. `incarnation` differs from one process of it to the next, but
+    for one that had not heard of its registration when it stopped cleanly: the next one has its incarnation."""
 
     id: int
     epoch: int

@@ -307,6 +307,15 @@ def test_a_clean_shutdown_covers_no_log_that_an_unclean_start_gave_up() -> None:
     assert kinds(reopened, faults=lossy) == ["clean-shutdown-lost-records"]
 
 
+def test_a_clean_shutdown_that_was_accepted_covers_the_life_that_hears_of_it() -> None:
+    """A life before had asked, and stopped before it heard of its registration."""
+    lossy = small_evidence.faults(fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10}))
+    unheard = [*COPIED, started(4, "b2", 1), registered(4.5, 2, True), started(5, "b2", 1)]
+    told = event(5.5, "b2", "registered", {"clean": True}, broker_epoch=9)
+    assert kinds([*unheard, told, opened(6, "b2", 4)], faults=lossy) == ["clean-shutdown-lost-records"]
+    assert kinds([*unheard, told | {"broker_epoch": 8}, opened(6, "b2", 4)], faults=lossy) == []
+
+
 def test_a_log_reaches_on_its_disk_as_far_as_its_node_traced() -> None:
     records, ends = small_evidence.logs(b1=[(1, value) for value in range(5)], b2=[(1, value) for value in range(4)])
     appends = [append(0, 1, 3, 0)]

@@ -61,6 +61,29 @@ def test_a_disk_that_lied_may_bring_the_mark_back() -> None:
     assert kinds(*again, liars=("b2",)) == ["clean-claim-repeated"]
 
 
+def test_a_clean_shutdown_counts_until_a_process_hears_that_it_is_registered() -> None:
+    """The next one is registered as unclean otherwise, and leaves the ELR with all that it holds."""
+    first = decided(2, "registered", 7, clean=True, previous=5, known=5, incarnation="first")
+    other = decided(3, "registered", 9, clean=False, previous=5, known=7, incarnation="other")
+    stop, start = stopped(1, 5), started(1.5, 5)
+    assert kinds(stop, start, first, stopped(2.5, 5), started(2.7, 5), other) == ["clean-shutdown-forgotten"]
+    assert kinds(stop, start, first, stopped(2.5, 5), started(2.7, 5), other, liars=("b1",)) == []
+    heard = small_evidence.event(2.1, "b1", "registered", broker_epoch=7)
+    assert kinds(stop, start, first, heard, other) == []
+
+    def second(**detail: Any) -> Event:
+        told = {"clean": False, "previous": 5, "known": 7, "incarnation": "other"} | detail
+        return decided(3, "registered", 9, **told)
+
+    assert kinds(stop, start, first, second(previous=-1)) == []  # it was killed
+    assert kinds(stop, start, first, second(incarnation="first")) == []  # what arrives late is no other process
+    for late in ({"previous": 3}, {"previous": -1}, {"taken_over": True}):
+        of_an_earlier_life = decided(
+            2, "registered", 7, **{"incarnation": "earlier", "known": 5, "clean": False} | late
+        )
+        assert kinds(stop, of_an_earlier_life, start, second()) == []
+
+
 BORN = [decided(2, "registered"), decided(3, "unfenced")]
 LEFT = [*BORN, decided(4, "shutting_down"), decided(5, "fenced", reason="controlled_shutdown")]
 
