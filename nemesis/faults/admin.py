@@ -10,7 +10,7 @@ the reverting request is then sent once more when everything is healed. Only del
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar, Self
@@ -18,13 +18,29 @@ from typing import ClassVar, Self
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
+from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.scripted.script import until_event
 from nemesis.handle import FaultHandle
-from nemesis.ports import DONE, UNANSWERED, AdminResult, EnvironmentCapability, KeepUnsynced
+from nemesis.ports import (
+    DONE,
+    UNANSWERED,
+    AdminResult,
+    EnvironmentCapability,
+    KeepUnsynced,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    one_way,
+)
+from nemesis.situation import Event, Occurrence
 
 _RETRY_S = 0.5
 _RETRIES = 120
 _ALL_ALIKE_SHARE = 0.25
 _CONTROLLER_SHARE = 0.2
+_UNHEARD_SHARE = 0.25
+_REGISTERED_LIMIT_S = 4.0
+"""Longest wait for the controllers to register a broker."""
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 
 _FAMILY = Family(number=8, name="admin", colour="#5b5ea6")
@@ -163,7 +179,9 @@ class ControlledRestart(Fault):
 
     A broker that stops cleanly hands its leadership over, flushes, and restarts without a loss of data; an active
     controller resigns and tells the others. With `keep` a node loses its power once it has stopped: everything that
-    counts must be on its disk by then, so any node may, and all of one role may.
+    counts must be on its disk by then, so any node may, and all of one role may. With `unheard` a broker starts again
+    at once, and stops once the controllers have registered it, before it hears of that: it has written nothing, so the
+    stop before still counts.
     """
 
     name: ClassVar[str] = "controlled-restart"
@@ -175,14 +193,24 @@ class ControlledRestart(Fault):
     nodes: tuple[str, ...] = ("any",)
     keep: KeepUnsynced | None = None
     """How much of what they had not synced they keep when their power is cut; without it they keep their power."""
+    unheard: bool = False
+    """Whether brokers stop twice, the second time before they hear that they are registered."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """One broker; in one of five a controller, where these are nodes of their own."""
         node = draws.broker()
         if draws.cluster.controllers and draws.random.random() < _CONTROLLER_SHARE:
-            node = draws.controller()
-        return cls((node,))
+            return cls((draws.controller(),))
+        return cls((node,), unheard=bool(draws.cluster.controllers) and draws.random.random() < _UNHEARD_SHARE)
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Messages that can be told apart, to lose the answer to a registration."""
+        return frozenset({EnvironmentCapability.MESSAGES}) if self.unheard else frozenset()
+
+    def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
+        """One stop alone where messages cannot be told apart."""
+        return replace(self, unheard=False) if self.needs() & frozenset(unsupported) else self
 
     def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
         """The power of the stopped node is cut; in some draws that of every node of its role, each once it has
@@ -196,11 +224,22 @@ class ControlledRestart(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Stop every node."""
         for node in await handle.targets.resolve(self.nodes):
-            await handle.stop(node, self.keep)
+            start = await handle.stop(node, self.keep)
+            if self.unheard and node in handle.cluster.brokers:
+                rule = MessageRule(
+                    API_KEYS[NodeRequest.BROKER_REGISTRATION], MessagePart.RESPONSE, MessageEffect.DROP, count=0
+                )
+                let_pass, _ = await handle.intercept(one_way([node], handle.cluster.controllers), rule)
+                since = len(handle.situation.events)
+                await start()
+                await until_event(handle, Event(Occurrence.REGISTERED, node), since, _REGISTERED_LIMIT_S)
+                await handle.stop(node, self.keep)
+                await let_pass()
 
     def describe(self) -> str:
-        """Targets, and what is kept where the power is cut."""
-        return Fault.describe(self) + _then_power_loss(self.keep)
+        """Targets, whether they stop twice, and what is kept where the power is cut."""
+        twice = ", and again before it hears of its registration" if self.unheard else ""
+        return Fault.describe(self) + twice + _then_power_loss(self.keep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,6 +177,40 @@ def test_a_broker_told_to_leave_is_down_until_the_fault_heals() -> None:
     assert cluster.calls == ["stop b2", "start b2"]
 
 
+def test_a_broker_may_be_told_to_leave_again_before_it_hears_that_it_is_registered() -> None:
+    class Registers(FakeCluster):
+        async def start(self, node: str) -> None:
+            await super().start(node)
+            assert self.interceptions or node == "c1" or len(self.calls) > 4, (
+                "no answer may come before the second stop"
+            )
+            handle.situation.occurred(Occurrence.REGISTERED, node)
+
+    cluster = Registers()
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3))
+
+    async def scenario() -> None:
+        await ControlledRestart(("b2", "c1"), unheard=True).inject(handle)
+        assert not cluster.interceptions
+        assert cluster.down == {"b2", "c1"}
+        await handle.heal()
+
+    run(scenario())
+    assert cluster.calls == ["stop b2", "start b2", "stop b2", "stop c1", "start c1", "start b2"]
+    assert handle.notes == []
+    assert cluster.pristine
+
+
+def test_brokers_are_told_twice_only_where_messages_can_be_told_apart() -> None:
+    def twice(unsupported: frozenset[EnvironmentCapability]) -> set[bool]:
+        cluster = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=2, unsupported=unsupported)
+        drawn = [each.fault for seed in range(100) for each in draw(Random(seed), cluster, 60.0, ["admin"])]
+        return {fault.unheard for fault in drawn if isinstance(fault, ControlledRestart)}
+
+    assert twice(frozenset()) == {True, False}
+    assert twice(frozenset({EnvironmentCapability.MESSAGES})) == {False}
+
+
 def test_a_fifth_of_the_nodes_told_to_leave_are_controllers_where_these_are_nodes_of_their_own() -> None:
     def controllers(cluster: ClusterShape) -> int:
         schedules = [draw(Random(seed), cluster, 60.0, ["admin"]) for seed in range(300)]

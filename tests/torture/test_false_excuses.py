@@ -64,12 +64,18 @@ STUCK: dict[str, Any] = {
 }
 """The last member of the ISR stops cleanly twice, the second time before it hears that it is registered."""
 
+DRAWN: dict[str, Any] = {
+    "time_limit": "12s",
+    "faults": [{"at": 3, "for": 3, "fault": "controlled-restart", "nodes": ["leader/0"], "unheard": True}],
+}
+"""As random runs do that."""
+
 
 def _played(values: dict[str, Any]) -> Outcome:
     return run_in_simulation(parse({"seed": 1, "partitions": 1, "replication_factor": 3, **values}))
 
 
-@pytest.mark.parametrize("values", [LOST, STUCK], ids=["one loss", "no loss"])
+@pytest.mark.parametrize("values", [LOST, STUCK, DRAWN], ids=["one loss", "no loss", "drawn"])
 def test_a_broker_that_stops_cleanly_before_it_hears_of_its_registration_stays_eligible(values: dict[str, Any]) -> None:
     """174 acknowledged records were lost with the one loss, and without any the partition had no leader for ever."""
     outcome = _played(values)
@@ -78,8 +84,12 @@ def test_a_broker_that_stops_cleanly_before_it_hears_of_its_registration_stays_e
 
 @pytest.mark.parametrize(
     ("values", "expected"),
-    [(LOST, {"clean-shutdown-forgotten"}), (STUCK, {"clean-shutdown-forgotten", "not-recovered"})],
-    ids=["one loss", "no loss"],
+    [
+        (LOST, {"clean-shutdown-forgotten"}),
+        (STUCK, {"clean-shutdown-forgotten", "not-recovered"}),
+        (DRAWN, {"clean-shutdown-forgotten"}),
+    ],
+    ids=["one loss", "no loss", "drawn"],
 )
 def test_a_clean_shutdown_that_the_controllers_forget_is_found_whatever_else_is_excused(
     values: dict[str, Any], expected: set[str], monkeypatch: pytest.MonkeyPatch
