@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
 
-from images.broker.broker_node import Superseded
 from images.broker.config import ConfigError, NodeConfig
 from images.broker.metadata.image import MetadataError
 from images.broker.node import run_node
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except Exception as fatal_error:
         first = _root_cause(fatal_error)
-        if isinstance(first, (OSError, CorruptBatch, MetadataError, Superseded)):
+        if isinstance(first, (OSError, CorruptBatch, MetadataError)):
             _log(f"node {config.node_id} failed: {first}")
         else:
             traceback.print_exception(fatal_error)

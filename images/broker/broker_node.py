@@ -8,9 +8,11 @@ Any exception that is not a network error (a full disk, a bug) stops the whole n
 broker: a broker that cannot write must not acknowledge. For the same reason a broker claims a clean shutdown only when
 every record is on disk: with that claim it stays eligible as leader while it is down.
 
-A broker also stops when it reads in the metadata that another process has registered with its node id: it would take
-the other's leaderships for its own. A refusal of a heartbeat (STALE_BROKER_EPOCH) proves less, since it may come from a
-deposed controller; as in Kafka, the broker sends the next heartbeat.
+A broker also gives up when it reads in the metadata a later registration of its node id: it would take the leaderships
+of another process for its own. The registration may be of no process that lives, since a request of an earlier one may
+arrive late; so the broker then starts over (`node.py`), and registers once the session of the other is over. A refusal
+of a heartbeat (STALE_BROKER_EPOCH) proves less, since it may come from a deposed controller; as in Kafka, the broker
+sends the next heartbeat.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ _PLAINTEXT = 0
 
 
 class Superseded(Exception):
-    """Another process has registered with the node id of this broker."""
+    """There is a later registration with the node id of this broker."""
 
 
 class BrokerNode:
@@ -104,9 +106,25 @@ class BrokerNode:
         self._forwarding_channel = channel("forwarding")
         self._backoff_s = config.seconds("replica.fetch.backoff.ms")
         self._server: Server | None = None
+        self._replica_manager: ReplicaManager | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve until `stopping` is set, then hand over and shut down cleanly. Raises the fatal error of the node."""
+        """Serve until `stopping` is set, then hand over and shut down cleanly.
+
+        Raises Superseded, with nothing left open and no task left, or the fatal error of the node.
+        """
+        try:
+            await self._run_connected(stopping)
+        except ExceptionGroup as failures:
+            superseded, others = failures.split(Superseded)
+            if superseded is None or others is not None:
+                raise
+            if self._replica_manager is not None:
+                self._replica_manager.abandon()
+            raise Superseded(str(superseded.exceptions[0])) from None
+
+    async def _run_connected(self, stopping: asyncio.Event) -> None:
+        """Run, and close every connection at the end."""
         try:
             await self._run(stopping)
         finally:
@@ -146,7 +164,7 @@ class BrokerNode:
                 spawn,
                 self._node_ports.trace,
             )
-            replica_manager = ReplicaManager(
+            replica_manager = self._replica_manager = ReplicaManager(
                 self._config,
                 self._node_ports,
                 loop.time,
@@ -379,8 +397,8 @@ class BrokerNode:
         registered = self._image.brokers.get(self._config.node_id)
         if registered is not None and registered.epoch > self._epoch:
             raise Superseded(
-                f"another process has registered as broker {registered.id}, with broker epoch {registered.epoch}; "
-                f"this one has {self._epoch}"
+                f"broker {registered.id} is registered anew, with broker epoch {registered.epoch}; this process has "
+                f"{self._epoch}"
             )
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> bool:

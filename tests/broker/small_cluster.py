@@ -20,9 +20,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.produce.v11 import request as producing
 
-from images.broker.broker_node import BrokerNode
 from images.broker.config import NodeConfig, Voter
 from images.broker.controller_node import ControllerNode
+from images.broker.node import run_node
 from images.broker.ports import File, NodePorts
 from images.broker.runtime.files import RealFiles
 from images.trace import TraceEvent
@@ -112,8 +112,7 @@ class Cluster:
         stopping = asyncio.Event()
         self.lives += 1
         node_ports = NodePorts(self.files, Random(self.lives), self.trace.append, self.lines.append)
-        node = BrokerNode(self._config("broker", 1, self.ports[1]), node_ports)
-        life = asyncio.ensure_future(node.run(stopping))
+        life = asyncio.ensure_future(run_node(self._config("broker", 1, self.ports[1]), node_ports, stopping))
         try:
             yield life, stopping
         finally:

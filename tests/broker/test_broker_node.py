@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Awaitable, Callable
 from errno import ENOSPC
 from pathlib import Path
@@ -16,9 +17,9 @@ from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from images.broker.apis.produce_fetch import ProduceFetchApis
-from images.broker.broker_node import Superseded
+from images.broker.broker_node import BrokerNode, Superseded
 from images.broker.controller.channel import ControllerChannel
-from images.broker.replication.replica_manager import HIGH_WATERMARKS
+from images.broker.replication.replica_manager import HIGH_WATERMARKS, ReplicaManager
 from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.files import RealFile
 from images.broker.runtime.shutdown_mark import (
@@ -72,9 +73,11 @@ def test_in_a_cluster_of_one_broker_that_crashed_every_partition_is_led_and_topi
     run(scenario)
 
 
-def test_a_broker_stops_once_another_process_has_registered_with_its_node_id(
+def test_a_broker_starts_over_once_its_node_id_is_registered_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A process that ended has registered late: without a new life the broker that lives would be gone for good. It
+    waits for the session of the other, leaves no file of its earlier life open, and serves what it has."""
     call = ControllerChannel.call
     silent = asyncio.Event()
 
@@ -84,11 +87,24 @@ def test_a_broker_stops_once_another_process_has_registered_with_its_node_id(
         return await call(self, request, extra_timeout_s)
 
     monkeypatch.setattr(ControllerChannel, "call", until_silent)
+    abandon, superseded = ReplicaManager.abandon, asyncio.Event()
+
+    def abandoned(self: ReplicaManager) -> None:
+        abandon(self)
+        superseded.set()
+
+    monkeypatch.setattr(ReplicaManager, "abandon", abandoned)
+
+    def open_files() -> list[Path]:
+        links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+        return sorted(link.readlink() for link in links if link.is_symlink() and tmp_path in link.readlink().parents)
 
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
-        async with cluster.controlled(), cluster.broker() as (life, _):
+        async with cluster.controlled(), cluster.broker() as (life, stopping):
             await cluster.create_topic()
+            await cluster.produce(b"first")
+            before = open_files()
             silent.set()
             while True:
                 try:
@@ -96,9 +112,41 @@ def test_a_broker_stops_once_another_process_has_registered_with_its_node_id(
                     break
                 except AssertionError:
                     await asyncio.sleep(0.05)
-            error = await failure_of(life)
-        assert isinstance(error, Superseded)
-        assert str(error).startswith("another process has registered as broker 1, with broker epoch ")
+            await superseded.wait()
+            silent.clear()
+            assert (await cluster.produce(b"second")).base_offset == 1
+            assert len(cluster.told("registered")) == 2
+            assert "not registered yet: duplicate_broker_registration" in cluster.lines
+            assert open_files() == before
+            stopping.set()
+            await life
+        (line,) = (line for line in cluster.lines if line.startswith("starts over: "))
+        assert line.startswith("starts over: broker 1 is registered anew, with broker epoch ")
+
+    run(scenario)
+
+
+def test_a_superseded_broker_that_is_to_stop_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has not registered again, so it leaves no claim to have shut down cleanly."""
+    check = BrokerNode._check_registration
+
+    def superseded(self: BrokerNode) -> None:
+        check(self)
+        if stopping.is_set():
+            raise Superseded("broker 1 is registered anew")
+
+    monkeypatch.setattr(BrokerNode, "_check_registration", superseded)
+    stopping = asyncio.Event()
+
+    async def scenario() -> None:
+        nonlocal stopping
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled(), cluster.broker() as (life, stopping):
+            await cluster.create_topic()
+            stopping.set()
+            await life
+        assert not cluster.files.exists(CLEAN_SHUTDOWN)
+        assert cluster.lines[-1] == "stopped before the controller had registered this broker"
 
     run(scenario)
 

@@ -198,3 +198,42 @@ def test_random_message_faults_with_kills_and_pauses_are_withstood(seed: int) ->
     spec = parse({"seed": seed, "time_limit": "12s", "faults": ["message", "kill", "pause"]})
     outcome = run_in_simulation(spec)
     assert outcome.validity is Validity.VALID, outcome.verdicts
+
+
+def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(tmp_path: Path) -> None:
+    """The broker is fenced meanwhile, so nothing refuses the late request. A broker that ended then would be missing
+    for good, since nobody starts it again."""
+    faults = [
+        {"at": "3s", "for": "2s", "fault": "kill", "nodes": ["b1"]},
+        held_registration(at="3500ms", until="18s"),
+        {"at": "7s", "for": "1s", "fault": "kill", "nodes": ["b1"], "id": "again"},
+        {
+            "when": {"all": [{"healed": "again"}, {"isr": {"has": "b1"}}]},
+            "then_after": "1s",
+            "for": "12s",
+            "fault": "partition",
+            "shape": "isolate",
+            "nodes": ["b1"],
+            "channel": "heartbeat",
+        },
+    ]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "30s", "partitions": 1, "faults": faults}), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.directory is not None
+    trace = RunDirectory.open(outcome.directory).load().trace.to_pylist()
+    lives = [event["time_ns"] for event in trace if (event["node"], event["kind"]) == ("b1", "node_started")]
+    assert len(lives) == 4, "the last one begins without a start of the process"
+
+
+def held_registration(at: str, until: str) -> dict[str, Any]:
+    """The first registration of b1 from `at` on, held for the time `until`."""
+    return {
+        "at": at,
+        "for": until,
+        "fault": "message",
+        "nodes": ["b1"],
+        "against": ["controllers"],
+        "api": "BrokerRegistration",
+        "effect": "hold",
+        "count": 1,
+    }

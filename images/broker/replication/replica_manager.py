@@ -150,6 +150,13 @@ class ReplicaManager:
         self.checkpoint_high_watermarks()
         return next((failure for failure in failures if failure is not None), None)
 
+    def abandon(self) -> None:
+        """Stop fetching and close the files as they are, as the end of the process would."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        for replica in self:
+            replica.log.close(clean=False)
+
     def _close(self, replica: Replica) -> OSError | None:
         failure = replica.log.close(clean=True)
         self._node_ports.trace(
