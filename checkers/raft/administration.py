@@ -12,9 +12,9 @@ create is created, deleted or gets more partitions, `configured`, `reassignment`
 So a change without such a request was made by one that was refused, was made twice, or is another one than was asked
 for: partitions up to another number. The reverse: a topic is created
 or deleted, or gets the partitions that were asked for, between a request and its answer `done`; the partition has the
-replicas or the leader that were asked for at some moment between them, the topic the configuration. Where a fault has
-struck any controller, one that does not know yet that it is deposed may answer by old metadata that nothing is to be
-changed; there they may have had it before.
+replicas or the leader that were asked for at some moment between them, the topic the configuration. That they had it
+before does not suffice: a controller that does not know yet that it is deposed would answer by old metadata that
+nothing is to be changed, and what its successor has decided meanwhile would be in force.
 
 Example: a broker passes the creation of a topic on, the controller creates it, and its answer is lost. The broker may
 say that the request timed out. If it asks once more, it is told TOPIC_ALREADY_EXISTS, and the administrator with it,
@@ -52,7 +52,7 @@ _CHANGE_OF: Final = {
 }
 """Reason of a `partition_changed` → the request that it is made upon."""
 _NOTHING_DECIDED: Final = "no controller had decided on that by then"
-_KINDS: Final = ("partition_changed", "partition_deleted", "topic_configured", "quorum_recovered")
+_KINDS: Final = ("partition_changed", "partition_deleted", "topic_configured")
 
 
 class _Place(NamedTuple):
@@ -132,11 +132,9 @@ class _Creations:
                     yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
 
 
-def administration_findings(
-    trace: pa.Table, recovery: Mapping[str, Any], settings: CheckSettings, struck: Collection[str] = ()
-) -> Iterator[Finding]:
+def administration_findings(trace: pa.Table, recovery: Mapping[str, Any], settings: CheckSettings) -> Iterator[Finding]:
     """Every broken promise of a run with these administrator's requests, in its trace (schema TRACE); none of a run
-    that recorded no requests. Faults have `struck` these nodes."""
+    that recorded no requests."""
     if not recovery.get("requests"):
         return
     requests = [_request(each) for each in recovery["requests"]]
@@ -146,12 +144,11 @@ def administration_findings(
     yield from _unasked(changes, requests)
     yield from creations.findings()
     yield from configuration_findings(events, recovery["requests"], mixed_settings=settings.mixed_settings)
-    up_to_date = not any(event.node in struck for event in events)
     for request in requests:
         if request.outcome == _DONE and request.place.change in _OF_TOPICS:
             yield from _undone_of_topic(request, changes)
         elif request.outcome == _DONE:
-            yield from _undone(request, events, settings.mixed_settings, up_to_date=up_to_date)
+            yield from _undone(request, events, settings.mixed_settings)
 
 
 def _request(recorded: Mapping[str, Any]) -> _AskedChange:
@@ -229,16 +226,12 @@ def _undone_of_topic(request: _AskedChange, changes: Iterable[_MadeChange]) -> I
         yield Finding("answered-undone", (str(request), *lines), time_ns=request.ended_ns)
 
 
-def _undone(
-    request: _AskedChange, events: Sequence[TraceRow], mixed_settings: bool, *, up_to_date: bool
-) -> Iterator[Finding]:
+def _undone(request: _AskedChange, events: Sequence[TraceRow], mixed_settings: bool) -> Iterator[Finding]:
     """A request that was answered as done, and whose partition or topic was in no such state by its answer."""
     first = Configurations(events).first_configurations
     states = [event for event in events if _concerns(request, event) and event.time_ns <= request.ended_ns]
-    if up_to_date:
-        before = sum(event.time_ns < request.began_ns for event in states)
-        states = states[max(0, before - 1) :]
-    if not any(_holds(request, event, first, mixed_settings) for event in states):
+    before = sum(event.time_ns < request.began_ns for event in states)
+    if not any(_holds(request, event, first, mixed_settings) for event in states[max(0, before - 1) :]):
         yield Finding("answered-undone", (str(request), _NOTHING_DECIDED), time_ns=request.ended_ns)
 
 

@@ -460,7 +460,6 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.apply(event)
     raft.findings += broker_epoch_findings(evidence.trace)
     if not decisions_alone:
-        struck = frozenset(pc.list_flatten(evidence.faults.column("nodes")).to_pylist())
         wrong, stalled = wrong_timers(evidence.faults), stalls(evidence.faults)
         raft.findings += cluster_metadata_findings(
             evidence.trace, whole=not evidence.settings.script_topics, wrong_timers=wrong, stalls=stalled
@@ -468,7 +467,7 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.findings += leadership_findings(evidence.trace, wrong, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
-        raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings, struck)
+        raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings)
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

@@ -6,7 +6,9 @@ a commit waits, so that every decision is based on committed state (Kafka Replic
 
 A controller is active once a record of its own epoch is committed, since it then knows all committed records. Otherwise
 it responds NOT_CONTROLLER. A controller deposed while a change waits for its commit closes the connection of the
-client: its successor may or may not commit the change, so no response would be certain.
+client: its successor may or may not commit the change, so no response would be certain. Until a controller knows that
+it is deposed it may decide by old metadata. So an answer to an administrator waits for a commit even if it changes
+nothing (`NoOp`). Brokers repeat what a deposed controller refuses, and get such answers at once.
 
 A change that is too large for the metadata log is refused, and has no effect (POLICY_VIOLATION). Any other exception
 that is not a network error is fatal for the node.
@@ -234,6 +236,11 @@ class _ActiveController:
                 self._recovery.metadata_changed()
             return result.answer
 
+    async def _decide_confirmed(self, decide: Callable[[Controller, int], ControllerResult[A]]) -> A:
+        """Decide for an administrator. Also an answer that changes nothing waits for a commit: a deposed controller
+        would say of old metadata that all is as it is to be, or that a request cannot be carried out."""
+        return await self._decide(lambda controller, now_ms: decide(controller, now_ms).confirmed())
+
     async def _commit(self, result: ControllerResult[Any]) -> None:
         end = self._raft.log.end + len(result.records)
         if end != result.state.image.offset:
@@ -326,7 +333,7 @@ class _ActiveController:
         """CreateTopics."""
         topics = messages.parse_create_topics(request.body, self._node_ports.random)
         validate_only = request.body.validate_only
-        results = await self._decide(
+        results = await self._decide_confirmed(
             lambda controller, _: controller.create_topics(topics, validate_only=validate_only)
         )
         return messages.create_topics_response(results, validate_only=validate_only)
@@ -334,14 +341,14 @@ class _ActiveController:
     async def delete_topics(self, request: Request[DeleteTopicsRequest]) -> Any:
         """DeleteTopics."""
         requested = messages.parse_delete_topics(request.body)
-        results = await self._decide(lambda controller, _: controller.delete_topics(requested))
+        results = await self._decide_confirmed(lambda controller, _: controller.delete_topics(requested))
         return messages.delete_topics_response(results)
 
     async def create_partitions(self, request: Request[CreatePartitionsRequest]) -> Any:
         """CreatePartitions."""
         requests = messages.parse_create_partitions(request.body, self._node_ports.random)
         validate_only = request.body.validate_only
-        results = await self._decide(
+        results = await self._decide_confirmed(
             lambda controller, _: controller.create_partitions(requests, validate_only=validate_only)
         )
         return messages.create_partitions_response(results)
@@ -369,19 +376,19 @@ class _ActiveController:
             return controller.alter_broker_config(int(name), changes, replaces=replaces, validate_only=validate_only)
 
         try:
-            return await self._decide(decide)
+            return await self._decide_confirmed(decide)
         except ChangeTooLarge as error:
             return TopicResult(name, ErrorCode.policy_violation, str(error))
 
     async def reassign(self, request: Request[AlterPartitionReassignmentsRequest]) -> Any:
         """AlterPartitionReassignments."""
         requested = admin_messages.parse_reassignments(request.body)
-        results = await self._decide(lambda controller, _: controller.reassign(requested))
+        results = await self._decide_confirmed(lambda controller, _: controller.reassign(requested))
         return admin_messages.reassignments_response(request.body, results)
 
     async def reassignments(self, request: Request[ListPartitionReassignmentsRequest]) -> Any:
-        """ListPartitionReassignments, from committed state, so that it contains every acknowledged reassignment."""
-        image = await self._decide(lambda controller, _: ControllerResult(controller, controller.image))
+        """ListPartitionReassignments, from the newest state, so that it contains every acknowledged reassignment."""
+        image = await self._decide_confirmed(lambda controller, _: ControllerResult(controller, controller.image))
         return admin_messages.list_reassignments_response(request.body, image)
 
     async def elect_leaders(self, request: Request[ElectLeadersRequest]) -> Any:
@@ -392,7 +399,7 @@ class _ActiveController:
             admin_messages.parse_elections(request.body),
             request.body.election_type == admin_messages.UNCLEAN,
         )
-        results = await self._decide(lambda controller, _: controller.elect(requested, unclean=unclean))
+        results = await self._decide_confirmed(lambda controller, _: controller.elect(requested, unclean=unclean))
         return admin_messages.elect_leaders_response(request.body, results)
 
 

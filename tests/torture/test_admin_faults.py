@@ -93,3 +93,29 @@ def test_a_partition_that_is_still_moving_after_its_fault_healed_is_left_alone(s
 def test_the_drawn_world_in_which_a_moving_partition_was_moved_recovers() -> None:
     """Of which the test above is what was left."""
     assert run_in_simulation(parse({"seed": 115, "vary": True})).validity is Validity.VALID
+
+
+def test_a_deposed_controller_does_not_answer_that_all_is_as_it_is_to_be() -> None:
+    """c1 does not know yet that it is deposed when it is asked for the `min.insync.replicas` that it has: its successor
+    has committed another one, so an answer `done` would be in force nowhere. It is in doubt, and its retry is decided
+    by the successor."""
+    cut: dict[str, Any] = {"at": "2s", "for": "30s", "fault": "partition", "nodes": ["c1"]}
+    alter = {"fault": "alter-config", "key": "min.insync.replicas"}
+    faults = [
+        cut | {"shape": "controllers-apart"},
+        cut | {"shape": "one-way", "against": ["b2"], "flavour": "reset"},
+        {"at": "2s", "for": "30s", "fault": "kill", "nodes": ["b1"]},
+        {"when": {"controller_elected": "any"}, "then_after": "3500ms", **alter, "value": "1", "id": "first"},
+        {"after": "first", "for": "15s", "fault": "kill", "nodes": ["b2"], "id": "two"},
+        {"when": {"injected": "two"}, **alter, "value": "2"},
+    ]
+    settings = {
+        "controller.quorum.fetch.timeout.ms": 10000,
+        "broker.session.timeout.ms": 20000,
+        "replica.socket.timeout.ms": 1500,
+    }
+    world = {"seed": 1, "time_limit": "40s", "partitions": 1, "settings": settings}
+    outcome = run_in_simulation(parse({**world, "faults": faults}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    outcomes = [(request["wanted"][1], request["outcome"]) for request in outcome.recovery["requests"]]
+    assert outcomes == [("1", ""), ("2", "UNANSWERED"), ("2", "")]

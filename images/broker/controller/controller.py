@@ -2,9 +2,9 @@
 
 Each method takes a request, or the time, and returns a `ControllerResult`: records to append as one atomic batch, the
 response to send once they are committed, and the state of the controller after that. Every decision is based on
-committed state, one change at a time; a controller that cannot commit changes nothing and responds to nothing. Time is
-an argument, in milliseconds of one monotonic clock. There is no I/O, so that every interleaving of a small scope can be
-explored.
+committed state, one change at a time; a controller that cannot commit changes nothing, and gives no answer of which it
+is asked that it rests on the newest metadata. Time is an argument, in milliseconds of one monotonic clock. There is no
+I/O, so that every interleaving of a small scope can be explored.
 
 *Broker epochs* (Kafka Replication Correctness §6.5.1). A broker epoch is the offset of the registration record, and so
 rises across controllers. A second incarnation is refused while the session of the first is alive. Registration removes
@@ -57,7 +57,7 @@ from images.broker.controller.requests import (
 from images.broker.controller.topic_config import ConfigChange, altered, altered_throttles, whole
 from images.broker.controller.unclean_recovery import ReplicaLogEnd, UncleanRecovery
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import BrokerConfigRecord, ClusterImage, Record
+from images.broker.metadata.image import BrokerConfigRecord, ClusterImage, NoOp, Record
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 
@@ -82,6 +82,15 @@ class ControllerResult(Generic[A]):
     answer: A
     records: tuple[Record, ...] = ()
     trace: tuple[TraceEvent, ...] = ()
+
+    def confirmed(self) -> ControllerResult[A]:
+        """This result with at least one record: its answer is given only once the metadata that it rests on has turned
+        out to be the newest. A controller that does not know yet that it is deposed cannot commit."""
+        if self.records:
+            return self
+        record = NoOp()
+        image = self.state.image.apply(record, self.state.image.offset)
+        return replace(self, state=replace(self.state, image=image), records=(record,))
 
 
 @dataclass(frozen=True, slots=True)

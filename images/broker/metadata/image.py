@@ -17,6 +17,7 @@ BrokerConfigRecord  the throttles set on a broker, replacing the earlier ones
 RemoveTopic         the topic and its partitions are gone
 ProducerIdsBlock    producer ids below `next_producer_id` are given away
 LeaderChange        a controller takes charge in a new controller epoch; the first record of each, without effect
+NoOp                nothing changes; its commit shows that the metadata before it was the newest
 """
 
 from __future__ import annotations
@@ -106,6 +107,11 @@ class LeaderChange:
 
 
 @dataclass(frozen=True, slots=True)
+class NoOp:
+    """Nothing changes."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionImage:
     """One partition as the controller committed it.
 
@@ -147,6 +153,7 @@ Record = (
     | RemoveTopic
     | ProducerIdsBlock
     | LeaderChange
+    | NoOp
 )
 
 _TYPES: Mapping[str, type[Any]] = {
@@ -159,6 +166,7 @@ _TYPES: Mapping[str, type[Any]] = {
     "RemoveTopic": RemoveTopic,
     "ProducerIdsBlock": ProducerIdsBlock,
     "LeaderChange": LeaderChange,
+    "NoOp": NoOp,
 }
 _NAMES: Mapping[type[Any], str] = {kind: name for name, kind in _TYPES.items()}
 
@@ -302,7 +310,7 @@ class ClusterImage:
             return replace(
                 image, topics=image.topics.remove(record.name), _names=image._names.remove(record.topic_id.int)
             )
-        if isinstance(record, LeaderChange):
+        if isinstance(record, LeaderChange | NoOp):
             return image
         return replace(image, next_producer_id=record.next_producer_id)
 

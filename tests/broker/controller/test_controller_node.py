@@ -16,6 +16,7 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopic
 from kio.schema.describe_quorum.v2 import request as describe
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
+from kio.schema.list_partition_reassignments.v0 import request as listing
 
 from images.wire.batch import iterate
 from tests.broker.controller.running_controller import SESSION_MS, SHORT_SESSIONS, UNIX_MS, run, running
@@ -199,6 +200,30 @@ def test_a_change_too_large_for_the_metadata_log_is_refused_and_the_next_one_is_
             assert await node.image() == before
             assert (await node.create_topic("payments", 1)).error_code is ErrorCode.none
             assert set((await node.image()).topics) == {"orders", "payments"}
+
+    run(scenario)
+
+
+def test_an_answer_to_an_administrator_that_changes_nothing_is_committed(tmp_path: Path) -> None:
+    """A deposed controller commits nothing, so it cannot answer by old metadata that all is as it is to be, that there
+    is no such topic, or that nothing is being reassigned."""
+    config = configuring.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
+    resource = configuring.AlterConfigsResource(resource_type=2, resource_name="t", configs=(config,))
+    unknown = DeleteTopicsRequest(topics=(DeleteTopicState(name="u", topic_id=None),), timeout=timedelta(seconds=1))
+    requests = [
+        configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False),
+        unknown,
+        listing.ListPartitionReassignmentsRequest(timeout=timedelta(seconds=1), topics=None),
+    ]
+
+    async def scenario() -> None:
+        async with running(tmp_path) as node:
+            await node.start_broker(1)
+            await node.create_topic("t", 1, **{"min.insync.replicas": "1"})
+            for request in requests:
+                before = await node.image()
+                await node.call(request)
+                assert await node.image() == replace(before, offset=before.offset + 1)
 
     run(scenario)
 
