@@ -209,6 +209,8 @@ broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, 
 registration_refused      controller  broker=id, broker_epoch registered; detail: incarnation, contact_ms=time of the
                                       last contact with the registered one, on the controller's clock;
                                       session_timeout_ms, over=whether that long ago, ahead=whether later than now
+clean_claim_refused       controller  broker=id, broker_epoch registered; detail: incarnation, previous=broker epoch of
+                                      the clean shutdown that it claims
 heartbeat_refused         controller  broker=id, broker_epoch that it gave; detail: known
 partition_changed         controller  leader, leader_epoch, partition_epoch, members=ISR; detail: elr, last_known_elr,
                                       replicas, min_isr, reason (created, elected, alter_partition, fenced,
@@ -317,6 +319,7 @@ KINDS: Final = frozenset(
         "broker_stays_fenced",
         "broker_shutting_down",
         "registration_refused",
+        "clean_claim_refused",
         "heartbeat_refused",
         "partition_changed",
         "partition_deleted",

@@ -34,7 +34,7 @@ from checkers.verdict import Finding
 
 _DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
 _LOADED: Final = ("metadata_loaded", "metadata_snapshot")
-_REFUSALS: Final = ("broker_stays_fenced", "registration_refused")
+_REFUSALS: Final = ("broker_stays_fenced", "registration_refused", "clean_claim_refused")
 _ASKED_BEFORE: Final = "the same process has broker epoch {}: it had asked before"
 _KINDS: Final = (
     *sorted(_DECISIONS),
@@ -295,6 +295,11 @@ def _wrong(
             line = f"the session of its earlier life was over: it lasts {detail['session_timeout_ms']} ms"
             return "refused-after-session", f"{event.node} refused to register {node} {event.at}", line
         return ()
+    if event.kind == "clean_claim_refused":
+        if registered is not None and detail["previous"] == registered.broker_epoch:
+            line = f"it was registered in {registered.broker_epoch}, and presents that"
+            return "registration-misjudged", f"{event.node} refused to register {node} as clean {event.at}", line
+        return ()
     if event.kind == "broker_stays_fenced":
         if detail.get("metadata_offset", -1) >= event.broker_epoch and not detail.get("shutting_down", True):
             line = f"its heartbeat gave the metadata offset {detail['metadata_offset']}, so it has its registration"
@@ -350,6 +355,9 @@ def _registration(
         return "registration-misjudged", did, line
     if registered is not None and detail.get("incarnation") in {registered.incarnation} - {None}:
         return "registered-twice", did, _ASKED_BEFORE.format(registered.broker_epoch)
+    if 0 <= previous != known >= 0:
+        line = f"it was registered in {known}, and presents {previous}: this is to be refused, as of an earlier life"
+        return "registration-misjudged", did, line
     if known >= 0 and detail.get("clean") is not (previous == known):
         says = "clean" if detail.get("clean") else "unclean"
         line = f"it took the shutdown before for {says}: it was registered in {known}, and presents {previous}"

@@ -6,7 +6,8 @@ Replication Correctness §6.5.1).
 
 Any exception that is not a network error (a full disk, a bug) stops the whole node, as a storage failure stops Kafka's
 broker: a broker that cannot write must not acknowledge. For the same reason a broker claims a clean shutdown only when
-every record is on disk: with that claim it stays eligible as leader while it is down.
+every record is on disk: with that claim it stays eligible as leader while it is down. If the controller refuses the
+claim, because the registered broker epoch is another one, the broker gives it up.
 
 A broker also gives up when it reads in the metadata a later registration of its node id: it would take the leaderships
 of another process for its own. The registration may be of no process that lives, since a request of an earlier one may
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from errno import EIO
 from typing import Any
@@ -84,6 +86,8 @@ class BrokerNode:
         self._config = config
         self._node_ports = node_ports
         self._epoch = NO_BROKER_EPOCH
+        self._mark = ShutdownMark()
+        """The clean shutdown that this broker claims."""
         self._image = ClusterImage()
         """The metadata as far as it has been read."""
         self._image_epoch = -1
@@ -140,8 +144,8 @@ class BrokerNode:
 
     async def _run(self, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        mark = take_clean_shutdown(self._node_ports.files)
-        self._node_ports.trace(TraceEvent("node_started", broker_epoch=mark.broker_epoch))
+        self._mark = take_clean_shutdown(self._node_ports.files)
+        self._node_ports.trace(TraceEvent("node_started", broker_epoch=self._mark.broker_epoch))
         running: dict[asyncio.Task[None], None] = {}
         async with asyncio.TaskGroup() as tasks:
 
@@ -178,8 +182,8 @@ class BrokerNode:
             server = self._server = self._make_server(replica_manager, groups, spawn)
             spawn(self._fatal_error.wait())
             advertised = self._config.advertised
-            mark = mark.asked(f"{advertised.host}:{advertised.port}", self._node_ports.random)
-            registration, stop_requested = spawn(self._register(mark)), spawn(_until(stopping))
+            self._mark = self._mark.asked(f"{advertised.host}:{advertised.port}", self._node_ports.random)
+            registration, stop_requested = spawn(self._register()), spawn(_until(stopping))
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             registered = registration.done()
             if registered:
@@ -200,7 +204,7 @@ class BrokerNode:
             if registered:
                 self._leave(replica_manager)
             else:
-                self._leave_unregistered(mark)
+                self._leave_unregistered()
 
     def _leave(self, replica_manager: ReplicaManager) -> None:
         failure = replica_manager.close()
@@ -210,11 +214,11 @@ class BrokerNode:
         self._leave_mark(ShutdownMark(self._epoch))
         self._node_ports.log("shut down cleanly")
 
-    def _leave_unregistered(self, mark: ShutdownMark) -> None:
+    def _leave_unregistered(self) -> None:
         """Stop without having heard of a registration: nothing was written, so the clean shutdown before still counts,
         also if the controllers have registered this process."""
-        if mark.is_clean:
-            self._leave_mark(mark)
+        if self._mark.is_clean:
+            self._leave_mark(self._mark)
         self._node_ports.log("stopped before the controller had registered this broker")
 
     def _leave_mark(self, mark: ShutdownMark) -> None:
@@ -275,13 +279,13 @@ class BrokerNode:
 
     # --- the session with the controller ------------------------------------------------------------------------------
 
-    async def _register(self, mark: ShutdownMark) -> None:
+    async def _register(self) -> None:
         """Register until the controller grants a broker epoch; it refuses while the session of an earlier incarnation
-        lasts."""
+        lasts, and the claim of a clean shutdown that was not the last one."""
         request = BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=self._config.cluster_id,
-            incarnation_id=mark.incarnation,
+            incarnation_id=self._mark.incarnation,
             listeners=(
                 Listener(
                     name="PLAINTEXT",
@@ -292,7 +296,7 @@ class BrokerNode:
             ),
             features=(),
             rack=None,
-            previous_broker_epoch=mark.broker_epoch,
+            previous_broker_epoch=self._mark.broker_epoch,
         )
         refusal = ""
         while True:
@@ -301,6 +305,9 @@ class BrokerNode:
                 if answer.error_code is ErrorCode.none:
                     break
                 reason = answer.error_code.name
+                if answer.error_code is ErrorCode.stale_broker_epoch:
+                    self._mark = replace(self._mark, broker_epoch=NO_BROKER_EPOCH)
+                    request = replace(request, previous_broker_epoch=NO_BROKER_EPOCH)
             except ConnectionLost as lost:
                 reason = str(lost)
             if reason != refusal:
@@ -308,7 +315,9 @@ class BrokerNode:
                 refusal = reason
             await asyncio.sleep(self._backoff_s)
         self._epoch = answer.broker_epoch
-        self._node_ports.trace(TraceEvent("registered", broker_epoch=self._epoch, detail={"clean": mark.is_clean}))
+        self._node_ports.trace(
+            TraceEvent("registered", broker_epoch=self._epoch, detail={"clean": self._mark.is_clean})
+        )
         self._node_ports.log(f"registered with broker epoch {self._epoch}")
 
     async def _heartbeat(self, *, shutting_down: bool) -> Any:

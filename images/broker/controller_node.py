@@ -8,7 +8,8 @@ A controller is active once a record of its own epoch is committed, since it the
 it responds NOT_CONTROLLER. A controller deposed while a change waits for its commit closes the connection of the
 client: its successor may or may not commit the change, so no response would be certain. Until a controller knows that
 it is deposed it may decide by old metadata. So an answer to an administrator waits for a commit even if it changes
-nothing (`NoOp`). Brokers repeat what a deposed controller refuses, and get such answers at once.
+nothing (`NoOp`), and so does the refusal of a clean shutdown that a broker claims, since the broker gives its claim up.
+Brokers repeat everything else that a deposed controller refuses, and get such answers at once.
 
 A change that is too large for the metadata log is refused, and has no effect (POLICY_VIOLATION). Any other exception
 that is not a network error is fatal for the node.

@@ -253,6 +253,26 @@ def test_a_stopped_broker_has_a_clean_shutdown(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_broker_gives_up_the_claim_of_a_shutdown_that_was_not_the_last_one(tmp_path: Path) -> None:
+    """Refused again and again, it would never be registered. What it has is served as after a crash."""
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster.controlled():
+            async with cluster.broker() as (life, stopping):
+                await cluster.create_topic()
+                await cluster.produce(b"a")
+                stopping.set()
+                await life
+            leave_clean_shutdown(cluster.files, 0)
+            async with cluster.broker() as (life, stopping):
+                assert (await cluster.produce(b"b")).base_offset == 1
+        assert [event.detail["clean"] for event in cluster.told("registered")] == [False, False]
+        assert "not registered yet: stale_broker_epoch" in cluster.lines
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("rule_on", [True, False])
 def test_a_broker_that_cannot_sync_its_log_claims_a_clean_shutdown_exactly_without_the_rule(
     tmp_path: Path, rule_on: bool

@@ -225,6 +225,27 @@ def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(tmp_p
     assert len(lives) == 4, "the last one begins without a start of the process"
 
 
+def test_a_late_registration_of_an_earlier_life_leaves_a_clean_shutdown_clean() -> None:
+    """b1 stops cleanly three times, and a registration that the second life sent arrives after the third stop. Taken
+    for unclean, it would end the only candidate of a partition: nobody would lead it any more."""
+    restart = {"fault": "controlled-restart", "nodes": ["b1"]}
+    faults = [
+        {"at": "3s", "for": "1s", **restart},
+        held_registration(at="3500ms", until="9s"),
+        {"at": "4800ms", "for": "1s", **restart},
+        {"at": "9s", "for": "8s", **restart},
+    ]
+    outcome = outcome_of(
+        *faults,
+        time_limit="22s",
+        partitions=3,
+        replication_factor=1,
+        settings={"unclean.recovery.strategy": "manual", "min.insync.replicas": 1},
+    )
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert all(injection.took_effect for injection in outcome.injections)
+
+
 def held_registration(at: str, until: str) -> dict[str, Any]:
     """The first registration of b1 from `at` on, held for the time `until`."""
     return {

@@ -9,9 +9,11 @@ I/O, so that every interleaving of a small scope can be explored.
 *Broker epochs* (Kafka Replication Correctness §6.5.1). A broker epoch is the offset of the registration record, and so
 rises across controllers. A second incarnation is refused while the session of the first is alive. Registration removes
 the broker from leadership and ISRs in its own batch; unless the broker presents the broker epoch it stored at a clean
-shutdown, it may have lost data and leaves every ELR too. It starts fenced, and its first heartbeat after it has read
-its own registration unfences it, in the same broker epoch. A repeated registration of the same incarnation is a retry
-and gets the same epoch.
+shutdown, it may have lost data and leaves every ELR too. One that presents another broker epoch than the registered one
+is refused: it may be a request of an earlier life that arrives late, and the later life may have shut down cleanly. A
+process that is refused so has to register without a broker epoch. The broker starts fenced, and its first heartbeat
+after it has read its own registration unfences it, in the same broker epoch. A repeated registration of the same
+incarnation is a retry and gets the same epoch.
 
 *Sessions* are soft state, not in the log. A heartbeat renews the session; a new active controller grants every broker a
 full one. A broker silent for `session_timeout_ms` is fenced: removed from leadership and ISRs. One broker per result.
@@ -127,7 +129,7 @@ class Controller:
         return self._result(change, None)
 
     def register(self, request: Registration, now_ms: int) -> ControllerResult[RegistrationAnswer]:
-        """Grant a broker epoch, or DUPLICATE_BROKER_REGISTRATION (101)."""
+        """Grant a broker epoch. Errors: DUPLICATE_BROKER_REGISTRATION (101), STALE_BROKER_EPOCH (77)."""
         known = self.image.brokers.get(request.id)
         change = self._begin()
         if known is not None and known.incarnation == request.incarnation:
@@ -138,6 +140,9 @@ class Controller:
             change.refuse_registration(request, known, **self._session(request.id, now_ms))
             return self._result(change, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
         clean = known is None or request.previous_epoch == known.epoch
+        if known is not None and not clean and request.previous_epoch >= 0:
+            change.refuse_clean_claim(request, known)
+            return self._result(change, RegistrationAnswer(ErrorCode.stale_broker_epoch)).confirmed()
         change.register(request, known, clean, **self._session(request.id, now_ms))
         change.renew_session(request.id, now_ms)
         return self._result(change, RegistrationAnswer(ErrorCode.none, change.image.brokers[request.id].epoch))

@@ -90,6 +90,11 @@ class MetadataChange:
         }
         self.trace.append(TraceEvent("registration_refused", broker=known.id, broker_epoch=known.epoch, detail=detail))
 
+    def refuse_clean_claim(self, request: Registration, known: BrokerImage) -> None:
+        """No record: the broker presents the clean shutdown of another life than the registered one."""
+        detail = {"incarnation": request.incarnation, "previous": request.previous_epoch}
+        self.trace.append(TraceEvent("clean_claim_refused", broker=known.id, broker_epoch=known.epoch, detail=detail))
+
     def fence(self, broker: BrokerImage, reason: str, **session: int) -> None:
         if broker.fenced:
             return

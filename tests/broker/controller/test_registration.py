@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from images.broker.controller.requests import Registration
+from images.broker.metadata.image import NoOp
 from tests.broker.controller.controller_driver import TIMEOUT_MS, Driver, changed, state
 
 # ---- registration and sessions (Kafka Replication Correctness §6.5.1) ------------------------------------------------
@@ -149,8 +151,47 @@ def test_the_last_in_sync_replica_may_go_and_leads_again_when_it_is_back() -> No
     assert state(driver.partition) == (1, (1,), ())
 
 
+def test_a_late_registration_of_an_earlier_life_leaves_a_clean_shutdown_clean() -> None:
+    """The life that sent it had shut down cleanly in another broker epoch, and never heard that it is registered.
+    Registered as unclean, it would take the only replica out of the ELR, and nobody could lead after that."""
+    driver = Driver()
+    driver.start(1)
+    driver.topic(1)
+    first = driver.epoch(1)
+    _shut_down(driver)
+    driver.register(1, previous_epoch=first)
+    driver.beat(1)
+    second = driver.epoch(1)
+    _shut_down(driver)
+    late = driver.controller.register(Registration(1, "late", "b1", 9092, first), driver.now_ms)
+    assert late.answer.error is ErrorCode.stale_broker_epoch
+    assert late.records == (NoOp(),), "a deposed controller must not have a broker give up its claim"
+    driver.commit(late)
+    assert (driver.epoch(1), driver.partition.elr) == (second, (1,))
+    assert driver.register(1, previous_epoch=second).error is ErrorCode.none
+    driver.beat(1)
+    assert state(driver.partition) == (1, (1,), ())
+
+
+def test_a_process_whose_claim_is_refused_registers_as_unclean() -> None:
+    driver = Driver()
+    driver.start(1)
+    driver.topic(1)
+    _shut_down(driver)
+    assert driver.register(1, previous_epoch=99, incarnation="next").error is ErrorCode.stale_broker_epoch
+    assert driver.partition.elr == (1,)
+    assert driver.register(1, incarnation="next").error is ErrorCode.none
+    assert driver.partition.elr == ()
+
+
 def test_a_fenced_broker_that_wants_to_go_is_told_to_and_its_session_ends() -> None:
     driver = Driver()
     driver.register(1)
     assert driver.beat(1, want_shut_down=True).should_shut_down
     assert driver.register(1).error is ErrorCode.none
+
+
+def _shut_down(driver: Driver) -> None:
+    """Broker 1, which leads, hands over and goes."""
+    driver.beat(1, want_shut_down=True)
+    assert driver.beat(1, want_shut_down=True).should_shut_down

@@ -130,11 +130,28 @@ def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charg
 
 @pytest.mark.parametrize(
     ("known", "previous", "clean", "right"),
-    [(1, 1, True, True), (1, -1, False, True), (1, 0, True, False), (1, 1, False, False), (0, 0, True, False)],
+    [
+        (1, 1, True, True),
+        (1, -1, False, True),
+        (1, 0, True, False),
+        (1, 0, False, False),
+        (1, 1, False, False),
+        (0, 0, True, False),
+    ],
 )
 def test_a_registration_is_the_successor_of_the_last_one(known: int, previous: int, clean: bool, right: bool) -> None:
     again = broker(8, "registered", 1, 7, known=known, previous=previous, clean=clean)
     assert kinds(*BORN[:2], again) == ([] if right else ["registration-misjudged"])
+
+
+def test_the_claim_of_a_clean_shutdown_is_refused_if_it_was_not_the_last_one() -> None:
+    """A broker that gives up a right claim leaves every ELR, though it has lost nothing."""
+
+    def refused(previous: int) -> list[str]:
+        detail = {"incarnation": "late", "previous": previous}
+        return kinds(*BORN[:2], small_evidence.event(9, "c1", "clean_claim_refused", detail, broker=1, broker_epoch=1))
+
+    assert (refused(0), refused(1)) == ([], ["registration-misjudged"])
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a"), ("a", "b"), (None, "a")])
