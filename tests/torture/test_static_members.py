@@ -29,7 +29,7 @@ SHORT_LIVED: Final = {
 }
 EACH_CUT_OFF: Final = {
     "workload": "groups",
-    "seed": 33,
+    "seed": 56,
     "time_limit": 26,
     "consumers": 4,
     "rate": 10,

@@ -74,7 +74,11 @@ TENTH: Final = (
                 "**self._session(request.id, now_ms))\n"
                 "            return self._result(change, "
                 "RegistrationAnswer(ErrorCode.duplicate_broker_registration))\n"
-                "        clean = known is None or request.previous_epoch == known.epoch\n"
+                "        clean = known is None or request.previous_epoch in (known.epoch, *known.clean_epochs)\n"
+                "        if known is not None and not clean and request.previous_epoch >= 0:\n"
+                "            change.refuse_clean_claim(request, known)\n"
+                "            return self._result(change, "
+                "RegistrationAnswer(ErrorCode.stale_broker_epoch)).confirmed()\n"
                 "        change.register(request, known, clean, **self._session(request.id, now_ms))\n"
                 "        change.renew_session(request.id, now_ms)\n",
                 "        change.renew_session(request.id, now_ms)\n"
@@ -84,7 +88,11 @@ TENTH: Final = (
                 "**self._session(request.id, now_ms))\n"
                 "            return self._result(change, "
                 "RegistrationAnswer(ErrorCode.duplicate_broker_registration))\n"
-                "        clean = known is None or request.previous_epoch == known.epoch\n"
+                "        clean = known is None or request.previous_epoch in (known.epoch, *known.clean_epochs)\n"
+                "        if known is not None and not clean and request.previous_epoch >= 0:\n"
+                "            change.refuse_clean_claim(request, known)\n"
+                "            return self._result(change, "
+                "RegistrationAnswer(ErrorCode.stale_broker_epoch)).confirmed()\n"
                 "        change.register(request, known, clean, **self._session(request.id, now_ms))\n",
             ),
         ),
