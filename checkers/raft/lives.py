@@ -25,6 +25,7 @@ from checkers.verdict import Finding
 
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
+_OF_CLEAN_ENDS: Final = (*_OF_REGISTRATIONS, "clean_claim_refused")
 
 
 def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
@@ -75,21 +76,25 @@ def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
 def _forgotten(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
     registrations: dict[tuple[str, int], Mapping[str, Any]] = {}
     heard: set[tuple[str, int]] = set()
-    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_REGISTRATIONS)))):
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CLEAN_ENDS)))):
         if event.kind == "registered":
             heard.add((event.node, event.broker_epoch))
             continue
-        node, detail = f"b{event.broker}", event.details()
-        previous, known = detail.get("previous", -1), (node, detail.get("known", -1))
+        node, detail, is_refused = f"b{event.broker}", event.details(), event.kind == "clean_claim_refused"
+        previous, known = (
+            detail.get("previous", -1),
+            (node, event.broker_epoch if is_refused else detail.get("known", -1)),
+        )
         before = registrations.get(known, {})
-        registrations.setdefault((node, event.broker_epoch), detail)
-        if detail.get("clean") is not False or previous < 0 or known in heard or node in liars:
+        if not is_refused:
+            registrations.setdefault((node, event.broker_epoch), detail)
+        if not (is_refused or detail.get("clean") is False) or previous < 0 or known in heard or node in liars:
             continue
         # A request of an earlier process that arrives late, for its part, presents another end.
         if before.get("previous") == previous and before.get("incarnation") != detail.get("incarnation"):
             lines = (
-                f"{event.node} registered {node} {event.at} as not cleanly shut down: it presents broker epoch "
-                f"{previous}, and is known in {known[1]}",
+                f"{event.node} took {node} for not cleanly shut down {event.at}: it presents broker epoch {previous}, "
+                f"and is known in {known[1]}",
                 f"a process that had presented {previous}, too, was registered so, and never heard of it: it wrote "
                 "nothing, and the clean shutdown still counted",
             )

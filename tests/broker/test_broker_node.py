@@ -264,7 +264,7 @@ def test_a_broker_gives_up_the_claim_of_a_shutdown_that_was_not_the_last_one(tmp
                 await cluster.produce(b"a")
                 stopping.set()
                 await life
-            leave_clean_shutdown(cluster.files, 0)
+            leave_clean_shutdown(cluster.files, ShutdownMark(0))
             async with cluster.broker() as (life, stopping):
                 assert (await cluster.produce(b"b")).base_offset == 1
         assert [event.detail["clean"] for event in cluster.told("registered")] == [False, False]
