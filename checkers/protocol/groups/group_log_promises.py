@@ -55,7 +55,8 @@ def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event:
     log = partition.log(event.node)
     if event.offset == 0 and event.log_end <= len(log) and UNKNOWN not in log[: event.log_end]:
         _check_loaded(partition, event, coordinator)
-    coordinator.forget(cluster.topics_gone(cluster.applied.get(event.node, UNKNOWN)))
+    # A topic that is created while the log is loaded is not the one of the commits in it.
+    coordinator.forget(cluster.topics_gone(coordinator.metadata_end))
     _forget_deleted(cluster, event, coordinator)
     for name, detail in coordinator.loaded.items():
         group = coordinator.groups[name] = HeldGroup(str(detail["state"]), int(detail["generation"]))

@@ -145,7 +145,7 @@ class GroupCoordinator:
                     self._changed,
                     self._log,
                 )
-                self._spawn(self._load(shard))
+                self._spawn(self._load(shard, frozenset(self._topics)))
 
     def _deleted_topics(self) -> list[str]:
         """The topics that the metadata applied before has, and this one has no more, or under another id."""
@@ -153,12 +153,13 @@ class GroupCoordinator:
         after = self._topics
         return [name for name, topic in before.items() if name not in after or after[name].id != topic.id]
 
-    async def _load(self, shard: Shard) -> None:
-        """Load a shard, and forget the offsets of topics that were deleted before. Earlier coordinators knew only
-        metadata before this one's election, so that of the topics in their commits none is still to come."""
+    async def _load(self, shard: Shard, topics: frozenset[str]) -> None:
+        """Load a shard, and forget the offsets of topics that were gone when this broker began to lead it, with
+        `topics`. Earlier coordinators knew only metadata before this one's election: a topic that is created during the
+        load is another one than that of their commits."""
         await shard.load()
         if shard.loaded:
-            shard.forget_topics(shard.topics - self._image().topics.keys())
+            shard.forget_topics(shard.topics - topics)
 
     async def run(self) -> None:
         """Let time pass in all groups, until cancelled."""

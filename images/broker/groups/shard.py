@@ -15,7 +15,7 @@ own records follow it in the log; its offsets can be fetched until the batch is 
 
 The offsets of a deleted topic are forgotten at once, and deleted from the log by tombstones, which precede every later
 commit: a new topic of the same name begins without offsets. A coordinator that begins to lead finds in what it loads
-the offsets of topics that are gone.
+the offsets of topics that were gone then.
 
 When the leadership ends, every waiting request is answered with NOT_COORDINATOR.
 """

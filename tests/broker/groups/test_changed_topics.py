@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -172,6 +173,26 @@ async def test_a_topic_that_is_created_anew_while_its_coordinator_loads_begins_w
     assert await broker.commit(5) is ErrorCode.none
     broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
     broker.apply(RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9)))
+    await turns()
+    assert await broker.told() == -1
+
+
+@pytest.mark.parametrize("fetches", [1, 2])
+@in_virtual_time
+async def test_a_topic_that_was_gone_at_the_election_begins_without_offsets_if_it_is_created_during_the_load(
+    fetches: int,
+) -> None:
+    """A consumer of the new topic would begin at the offset of the old one, and never read the records before it."""
+    broker = Broker()
+    broker.apply(*created("orders", ORDERS_ID))
+    await turns()
+    assert await broker.commit(5) is ErrorCode.none
+    changes: list[Record] = [RemoveTopic("orders", ORDERS_ID), led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 2)]
+    if fetches == 2:
+        broker.apply(replace(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1), leader=-1))
+        broker.apply(changes.pop(0))
+    broker.apply(*changes)
+    broker.apply(*created("orders", uuid.UUID(int=9)))
     await turns()
     assert await broker.told() == -1
 

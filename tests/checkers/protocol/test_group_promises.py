@@ -293,37 +293,6 @@ def test_only_a_group_without_members_is_deleted(state: tuple[Row, ...], error: 
     assert broken([*state, asks(2.1, "delete", error, "")]) == ([] if kept else ["request-misjudged"])
 
 
-def applies(time_s: float, end: int) -> Row:
-    return event(time_s, "b1", "metadata_applied", topic="", partition=-1, log_end=end)
-
-
-BEGAN = event(0.2, "c1", "partition_changed", {"replicas": [1]}, offset=5, topic="u")
-ENDED = event(2, "c1", "partition_deleted", offset=9, topic="u")
-ANEW = event(2.5, "c1", "partition_changed", {"replicas": [1]}, offset=11, topic="u#2")
-
-
-@pytest.mark.parametrize(
-    ("told", "read_up_to", "kept"),
-    [(7, 8, True), (None, 8, True), (5, 8, False), (None, 9, True), (7, 9, False), (None, 12, True), (7, 12, False)],
-)
-def test_a_coordinator_forgets_the_offsets_of_a_topic_when_it_reads_of_its_deletion(
-    told: int | None, read_up_to: int, kept: bool
-) -> None:
-    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
-    answer = of_group(3, "offsets_told", 1, high_watermark=1, offsets={} if told is None else {"u-0": told})
-    found = broken([*log, ENDED, ANEW, applies(2.9, read_up_to), answer])
-    assert found == ([] if kept else ["offsets-held-otherwise"])
-
-
-@pytest.mark.parametrize(
-    ("between", "kept"), [(["g", "u-0", None], True), (["g", None, None], True), (["g", "u-1", None], False)]
-)
-def test_a_tombstone_stands_before_offsets_of_the_next_topic(between: list[Any], kept: bool) -> None:
-    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, ANEW, applies(2.9, 12)]
-    anew = [appended(2), changes(2, between), appended(3), changes(3, ["g", "u-0", 4])]
-    assert broken([*log, *anew]) == ([] if kept else ["tombstone-missing"])
-
-
 @pytest.mark.parametrize("recorded", [True, False])
 def test_that_a_group_is_empty_is_recorded(recorded: bool) -> None:
     left = [*STABLE, asks(2, "leave", "none"), asks(2, "leave", "none", N), becomes(2, "Empty", 2)]
@@ -345,15 +314,6 @@ def test_no_member_id_is_given_twice() -> None:
     assert broken([*SERVES, joins(1, M, known=False, error="member_id_required"), joins(1, M)]) == []
     twice = [joins(1, M, known=False, error="member_id_required") for _ in range(2)]
     assert broken([*SERVES, *twice]) == ["member-id-repeated"]
-
-
-@pytest.mark.parametrize(("ends", "kept"), [((BEGAN, ENDED), False), ((BEGAN, ENDED, ANEW), True), ((BEGAN,), True)])
-def test_a_new_coordinator_forgets_the_offsets_of_topics_that_are_gone(ends: tuple[Row, ...], kept: bool) -> None:
-    group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
-    loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
-    answer = of_group(4, "offsets_told", 1, 2, high_watermark=1, offsets={"u-0": 7})
-    events = [*ends, appended(1), changes(1, ["g", "u-0", 7]), applies(2.8, 20), leads(2.9, 1, 2), *loads, answer]
-    assert broken(events) == ([] if kept else ["offsets-held-otherwise"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Committed offsets of topics that are deleted: each coordinator forgets them, in its log too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.checkers.protocol.test_group_promises import (
+    SERVES,
+    Row,
+    appended,
+    broken,
+    changes,
+    leads,
+    loaded,
+    of_group,
+)
+from tests.checkers.small_evidence import event
+
+
+def applies(time_s: float, end: int) -> Row:
+    return event(time_s, "b1", "metadata_applied", topic="", partition=-1, log_end=end)
+
+
+BEGAN = event(0.2, "c1", "partition_changed", {"replicas": [1]}, offset=5, topic="u")
+ENDED = event(2, "c1", "partition_deleted", offset=9, topic="u")
+ANEW = event(2.5, "c1", "partition_changed", {"replicas": [1]}, offset=11, topic="u#2")
+
+
+@pytest.mark.parametrize(
+    ("told", "read_up_to", "kept"),
+    [(7, 8, True), (None, 8, True), (5, 8, False), (None, 9, True), (7, 9, False), (None, 12, True), (7, 12, False)],
+)
+def test_a_coordinator_forgets_the_offsets_of_a_topic_when_it_reads_of_its_deletion(
+    told: int | None, read_up_to: int, kept: bool
+) -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
+    answer = of_group(3, "offsets_told", 1, high_watermark=1, offsets={} if told is None else {"u-0": told})
+    found = broken([*log, ENDED, ANEW, applies(2.9, read_up_to), answer])
+    assert found == ([] if kept else ["offsets-held-otherwise"])
+
+
+@pytest.mark.parametrize(
+    ("between", "kept"), [(["g", "u-0", None], True), (["g", None, None], True), (["g", "u-1", None], False)]
+)
+def test_a_tombstone_stands_before_offsets_of_the_next_topic(between: list[Any], kept: bool) -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, ANEW, applies(2.9, 12)]
+    anew = [appended(2), changes(2, between), appended(3), changes(3, ["g", "u-0", 4])]
+    assert broken([*log, *anew]) == ([] if kept else ["tombstone-missing"])
+
+
+@pytest.mark.parametrize(("ends", "kept"), [((BEGAN, ENDED), False), ((BEGAN, ENDED, ANEW), True), ((BEGAN,), True)])
+def test_a_new_coordinator_forgets_the_offsets_of_topics_that_are_gone(ends: tuple[Row, ...], kept: bool) -> None:
+    group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
+    loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
+    answer = of_group(4, "offsets_told", 1, 2, high_watermark=1, offsets={"u-0": 7})
+    events = [*ends, appended(1), changes(1, ["g", "u-0", 7]), applies(2.8, 20), leads(2.9, 1, 2), *loads, answer]
+    assert broken(events) == ([] if kept else ["offsets-held-otherwise"])
+
+
+@pytest.mark.parametrize(("read_up_to", "told", "kept"), [(9, 7, False), (9, None, True), (12, 7, True)])
+def test_a_topic_that_is_created_while_a_coordinator_loads_is_not_the_one_of_its_commits(
+    read_up_to: int, told: int | None, kept: bool
+) -> None:
+    """The topic was gone when the broker became leader with the metadata up to 9, and is there once it has loaded."""
+    group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
+    log = [BEGAN, ENDED, ANEW, appended(1), changes(1, ["g", "u-0", 7])]
+    loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
+    answer = of_group(4, "offsets_told", 1, 2, high_watermark=1, offsets={} if told is None else {"u-0": told})
+    found = broken([*log, applies(2.8, read_up_to), leads(2.8, 1, 2), applies(2.9, 12), *loads, answer])
+    assert found == ([] if kept else ["offsets-held-otherwise"])
