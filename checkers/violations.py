@@ -147,6 +147,7 @@ INEXCUSABLE = frozenset(
         "member-id-repeated",
         "empty-group-unrecorded",
         "tombstone-missing",
+        "deletion-told-early",
         "group-described-otherwise",
         "groups-listed-otherwise",
         "leave-answered-otherwise",

@@ -101,8 +101,9 @@ class Coordinator:
     """[Member id, instance id, error] of each member that it has judged for the LeaveGroup that it carries out."""
     metadata_end: int = 0
     """Of the metadata that it has applied: topics that were deleted before are forgotten."""
-    owed: set[tuple[str, str]] = field(default_factory=set)
-    """(Group, partition) of forgotten offsets that its log has, without a tombstone yet."""
+    owed: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    """(Group, partition) of forgotten offsets that its log has → the end of their tombstone, until it is known to be
+    below the high watermark; None without one."""
 
     def commit(self, high_watermark: int) -> None:
         """Apply the changes of offsets that are below the high watermark."""
@@ -110,19 +111,22 @@ class Coordinator:
             change = self.uncommitted.pop(0)
             if self.offsets is not None:
                 change_offsets(self.offsets, change[1])
+        self.owed = {key: end for key, end in self.owed.items() if end is None or end > high_watermark}
 
     def forget(self, topics: Iterable[str]) -> None:
-        """The offsets of deleted topics count no more, also those above the high watermark."""
+        """The offsets of deleted topics count no more, also those above the high watermark. The log needs a tombstone
+        for each that nothing in it deletes yet."""
         deleted = frozenset(topics)
         if not deleted:
             return
-        for group, key, offset in (change for _, changes in self.uncommitted for change in changes):
-            if key is not None and offset is not None and topic_of(key) in deleted:
-                self.owed.add((group, key))
-        for group, of_group in (self.offsets or {}).items():
+        in_log = {group: dict(of_group) for group, of_group in (self.offsets or {}).items()}
+        for _, changes in self.uncommitted:
+            change_offsets(in_log, changes)
+        for group, of_group in in_log.items():
+            self.owed |= {(group, key): None for key in of_group if topic_of(key) in deleted}
+        for of_group in (self.offsets or {}).values():
             for key in [key for key in of_group if topic_of(key) in deleted]:
                 del of_group[key]
-                self.owed.add((group, key))
         self.uncommitted = [
             (end, [change for change in changes if change[1] is None or topic_of(change[1]) not in deleted])
             for end, changes in self.uncommitted

@@ -26,6 +26,7 @@ from images.broker.controller.topic_config import ConfigChange
 from images.broker.groups.group import Group
 from images.broker.groups.records import OffsetRecord, TopicPartition
 from images.broker.groups.shard import Shard
+from images.broker.groups.tombstones import Tombstones
 from images.broker.metadata.image import ClusterImage, PartitionImage
 from images.wire.connection import ConnectionLost
 from nemesis.cluster_shape import ClusterShape
@@ -126,6 +127,26 @@ def test_a_coordinator_that_takes_a_topic_created_during_its_load_for_the_delete
     monkeypatch.setattr(GroupCoordinator, "_load", _load_with_topics_at_the_end)
     broken = run_in_simulation(spec)
     assert "offsets-held-otherwise" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
+def test_a_coordinator_that_tells_offsets_as_deleted_before_their_tombstones_are_committed_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its successor could tell them again: a consumer of the new topic would begin at the offset of the old one.
+
+    Now and then no follower fetches from b2, which leads `__consumer_offsets`, until its ISR is too small for
+    tombstones; topics are deleted meanwhile."""
+    cut = {"for": 2, "fault": "partition", "shape": "one-way", "against": ["b2"], "channel": "fetch"}
+    faults = [RECREATED | {"topics": 8, "commits": True, "patience_ms": 1500}] * 3
+    faults += [cut | {"at": at, "nodes": [node]} for at in (3, 7, 11) for node in ("b1", "b3")]
+    settings = {"offsets.topic.num.partitions": 1, "replica.lag.time.max.ms": 1000}
+    world = {"seed": 5, "time_limit": "18s", "partitions": 1, "workload": "groups"}
+    spec = parse(world | {"settings": settings, "faults": faults})
+    kept = run_in_simulation(spec)
+    assert kept.validity is Validity.VALID, kept.verdicts
+    monkeypatch.setattr(Tombstones, "committed", lambda tombstones, high_watermark: True)
+    broken = run_in_simulation(spec)
+    assert "deletion-told-early" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 
 
 @pytest.mark.parametrize("answers", LostAnswer)

@@ -204,10 +204,13 @@ def _check_tombstones(
     """The offsets of a deleted topic are deleted from the log before it has any of the next topic of its name."""
     for group, key, offset in changes:
         if key is None:
-            coordinator.owed = {owed for owed in coordinator.owed if owed[0] != group}
+            missing_of_group = [owed for owed, end in coordinator.owed.items() if owed[0] == group and end is None]
+            coordinator.owed |= dict.fromkeys(missing_of_group, event.log_end)
         elif (group, key) in coordinator.owed:
-            coordinator.owed.remove((group, key))
-            if offset is not None:
+            missing = coordinator.owed[group, key] is None
+            if missing:
+                coordinator.owed[group, key] = event.log_end
+            if missing and offset is not None:
                 partition.report(
                     event,
                     "tombstone-missing",
@@ -257,6 +260,15 @@ def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: Trac
             event.log_end,
             f"{event.node} has the committed offsets {shown} of the group {group} {event.at}",
             f"the records below its high watermark, {event.high_watermark}, give {wanted}",
+        )
+    left = sorted(key for name, key in coordinator.owed if name == group and key not in shown)
+    if event.kind == "offsets_told" and left:
+        partition.report(
+            event,
+            "deletion-told-early",
+            event.high_watermark,
+            f"{event.node} told the committed offsets of the group {group}, those of {left} as deleted, {event.at}",
+            f"no tombstones of these are below its high watermark, {event.high_watermark}: its successor may tell them",
         )
 
 

@@ -384,14 +384,18 @@ class Shard:
     async def committed_offsets(
         self, name: str, until: float
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
-        """The committed offsets of a group, newer than any that a later coordinator can have acknowledged before."""
-        read = -1
+        """The committed offsets of a group, newer than any that a later coordinator can have acknowledged before, once
+        none can have those of deleted topics."""
+        error, read = ErrorCode.none, -1
         confirmed: tuple[int, ...] = ()
+        self._tombstones.append()
         if self._rules.offset_fetch_confirmed_by_isr:
             error, _, read, confirmed = await self._replica.latest_offset(until)
-            if error is not ErrorCode.none or not self.leads:
-                unconfirmed = error is ErrorCode.offset_not_available and self.leads
-                return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
+        if error is ErrorCode.none and not self._tombstones.committed(self._replica.state.high_watermark):
+            error = ErrorCode.offset_not_available
+        if error is not ErrorCode.none or not self.leads:
+            unconfirmed = error is ErrorCode.offset_not_available and self.leads
+            return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
         self._apply_committed_offsets()
         offsets = dict(self._offsets.get(name, {}))
         told = {"offsets": offsets_by_name(offsets), "read": read, "confirmed": list(confirmed)}

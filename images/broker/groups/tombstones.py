@@ -2,7 +2,8 @@
 
 A topic is deleted whether or not the ISR of `__consumer_offsets` suffices for an append. Tombstones that find it too
 small are tried again, and before everything else that the coordinator appends: a commit for a new topic of the same
-name must not stand before them.
+name must not stand before them. Until all are committed no offsets are told: the next coordinator could tell again what
+this one tells as deleted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Tombstones:
         self._append = append
         self._spawn = spawn
         self._left: deque[tuple[bytes, bytes | None]] = deque()
+        self._end = 0
+        """Of the last one that is in the log."""
 
     def add(self, tombstones: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Append these, now or later."""
@@ -39,10 +42,16 @@ class Tombstones:
         """Append those that are left, each as a batch of its own, which is never too large. False if the ISR is too
         small."""
         while self._left:
-            if self._append((self._left[0],)).error is ErrorCode.not_enough_replicas:
+            append_result = self._append((self._left[0],))
+            if append_result.error is ErrorCode.not_enough_replicas:
                 return False
             self._left.popleft()
+            self._end = max(self._end, append_result.end)
         return True
+
+    def committed(self, high_watermark: int) -> bool:
+        """Append those that are left; whether all are below the high watermark now."""
+        return self.append() and self._end <= high_watermark
 
     async def _append_later(self) -> None:
         while not self.append():  # noqa: ASYNC110

@@ -35,7 +35,7 @@ from images.broker.ports import NodePorts
 from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.server import Request
 from images.wire.connection import Api
-from tests.broker.groups.test_coordinator import MEMBER, P0, coordinators, in_virtual_time, told, turns
+from tests.broker.groups.coordinators import MEMBER, P0, committed, coordinators, in_virtual_time, told, turns
 from tests.broker.log.disk_model import DiskModel
 
 CONFIG = NodeConfig.parse(
@@ -252,3 +252,38 @@ async def test_tombstones_that_found_the_isr_too_small_are_appended_without_anot
     cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
     await asyncio.sleep(2)
     assert replica.log.end == end + 1
+
+
+@in_virtual_time
+async def test_offsets_are_told_as_deleted_when_no_later_coordinator_tells_them_again() -> None:
+    """The next coordinator knows the topic created anew: of two consumers the first one would begin at its start, and
+    the second one at the offset of the old topic, and never read the records before it."""
+    cluster = coordinators()
+    shard = cluster.lead(1, 1)
+    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
+    await turns()
+    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
+    fetching.cancel()
+    cluster.nodes[1].lead(1, isr=(1,), partition_epoch=11)
+    shard.forget_topics(["orders"])
+    await turns()
+    cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
+    assert await told(cluster, 1, shard) == {}
+    second = await cluster.lead_and_load(2, 2)
+    assert await told(cluster, 2, second) == {}
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+@in_virtual_time
+async def test_no_offsets_are_told_until_tombstones_are_committed(isr: tuple[int, ...]) -> None:
+    cluster = coordinators("offset_fetch_confirmed_by_isr")
+    shard = await cluster.lead_and_load(1, 1)
+    await committed(cluster, shard, P0, 7)
+    cluster.nodes[1].lead(1, isr=isr, partition_epoch=11)
+    shard.forget_topics(["orders"])
+    untold = (ErrorCode.coordinator_load_in_progress, {})
+    assert await shard.committed_offsets("g", 0) == untold
+    cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
+    assert await shard.committed_offsets("g", 0) == untold
+    cluster.replicate(1)
+    assert await shard.committed_offsets("g", 0) == (ErrorCode.none, {})

@@ -36,8 +36,10 @@ def test_a_coordinator_forgets_the_offsets_of_a_topic_when_it_reads_of_its_delet
     told: int | None, read_up_to: int, kept: bool
 ) -> None:
     log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
-    answer = of_group(3, "offsets_told", 1, high_watermark=1, offsets={} if told is None else {"u-0": told})
-    found = broken([*log, ENDED, ANEW, applies(2.9, read_up_to), answer])
+    tombstone = [appended(2), changes(2, ["g", "u-0", None])] if read_up_to > 8 else []
+    end = 2 if tombstone else 1
+    answer = of_group(3, "offsets_told", end, high_watermark=end, offsets={} if told is None else {"u-0": told})
+    found = broken([*log, ENDED, ANEW, applies(2.9, read_up_to), *tombstone, answer])
     assert found == ([] if kept else ["offsets-held-otherwise"])
 
 
@@ -48,6 +50,42 @@ def test_a_tombstone_stands_before_offsets_of_the_next_topic(between: list[Any],
     log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, ANEW, applies(2.9, 12)]
     anew = [appended(2), changes(2, between), appended(3), changes(3, ["g", "u-0", 4])]
     assert broken([*log, *anew]) == ([] if kept else ["tombstone-missing"])
+
+
+@pytest.mark.parametrize(
+    ("tombstone", "high_watermark", "kept"),
+    [
+        ([], 1, False),
+        ([["g", "u-0", None]], 1, False),
+        ([["g", "u-0", None]], 2, True),
+        ([["g", None, None]], 1, False),
+        ([["g", None, None]], 2, True),
+    ],
+)
+def test_offsets_of_a_deleted_topic_are_told_as_deleted_once_their_tombstones_are_committed(
+    tombstone: list[list[Any]], high_watermark: int, kept: bool
+) -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, applies(2.9, 9)]
+    log += [appended(2), changes(2, *tombstone)] if tombstone else []
+    answer = of_group(3, "offsets_told", 2, high_watermark=high_watermark, offsets={})
+    assert broken([*log, answer]) == ([] if kept else ["deletion-told-early"])
+    elsewhere = answer | {"detail": answer["detail"].replace('"g"', '"h"')}
+    assert broken([*log, elsewhere]) == []
+
+
+def test_a_committed_tombstone_suffices_while_the_deletion_of_its_group_is_not_committed() -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, applies(2.9, 9)]
+    log += [appended(2), changes(2, ["g", "u-0", None]), appended(3), changes(3, ["g", None, None])]
+    assert broken([*log, of_group(3, "offsets_told", 3, high_watermark=2, offsets={})]) == []
+
+
+def test_a_deleted_group_needs_no_tombstones_for_topics_that_are_deleted_later() -> None:
+    """The coordinator may have read that the deletion is committed: it has no offsets of the group then."""
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
+    log += [appended(2), changes(2, ["g", "u-0", None], ["g", None, None]), ENDED, ANEW, applies(2.9, 12)]
+    anew = [appended(3), changes(3, ["g", "u-0", 4])]
+    answer = of_group(3, "offsets_told", 3, high_watermark=3, offsets={"u-0": 4})
+    assert broken([*log, *anew, answer]) == []
 
 
 @pytest.mark.parametrize(("ends", "kept"), [((BEGAN, ENDED), False), ((BEGAN, ENDED, ANEW), True), ((BEGAN,), True)])
@@ -67,6 +105,8 @@ def test_a_topic_that_is_created_while_a_coordinator_loads_is_not_the_one_of_its
     group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
     log = [BEGAN, ENDED, ANEW, appended(1), changes(1, ["g", "u-0", 7])]
     loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
-    answer = of_group(4, "offsets_told", 1, 2, high_watermark=1, offsets={} if told is None else {"u-0": told})
-    found = broken([*log, applies(2.8, read_up_to), leads(2.8, 1, 2), applies(2.9, 12), *loads, answer])
+    tombstone = [appended(2, epoch=2), changes(2, ["g", "u-0", None], epoch=2)] if read_up_to == 9 else []
+    end = 2 if tombstone else 1
+    answer = of_group(4, "offsets_told", end, 2, high_watermark=end, offsets={} if told is None else {"u-0": told})
+    found = broken([*log, applies(2.8, read_up_to), leads(2.8, 1, 2), applies(2.9, 12), *loads, *tombstone, answer])
     assert found == ([] if kept else ["offsets-held-otherwise"])
