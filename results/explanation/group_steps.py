@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ class _GroupAnswers:
     records: list[TraceRow] = field(default_factory=list)
     """Records of the group itself whose commit was waited for, in order."""
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
-    """By partition, the offsets whose commit was answered, in order."""
+    """By partition, the offsets whose commit was answered, in order: those of one leader in that of its log."""
     stored: list[tuple[int | None, TraceRow]] = field(default_factory=list)
     """What was appended about the partition at hand, in order: the offset, None where it is deleted, and the batch."""
     assignments: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -336,7 +337,11 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
             f"{commit}, whose record is at {event.offset} of {_log(event)}, while its high watermark was "
             f"{event.high_watermark}: the record is not committed",
         )
-    group.commits.setdefault(place, []).append((offset, event))
+    commits = group.commits.setdefault(place, [])
+    behind = takewhile(
+        lambda one: one[1].leader_epoch == event.leader_epoch and one[1].offset > event.offset, reversed(commits)
+    )
+    commits.insert(len(commits) - len(list(behind)), (offset, event))
 
 
 def _serves(event: TraceRow, loaded: TraceRow | None, decision: Decision | None) -> str:

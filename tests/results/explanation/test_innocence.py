@@ -25,6 +25,7 @@ from tests.results.explanation.test_steps import (
     HELD,
     WITH_BATCH,
     changed,
+    commit,
     controller,
     elected,
     loaded,
@@ -227,6 +228,11 @@ CASES: dict[str, tuple[str, Look, Sequence[Event], Sequence[Event]]] = {
         of_offsets,
         [*COMMITS, DELETED, storing(5.5, 5, ("t-0", 5)), *HELD, LOG, {**LOG, "offset": 4, "log_end": 5}, told(t0=5)],
         [*COMMITS, DELETED, *HELD, LOG, told(t0=5)],
+    ),
+    "commits that were answered in another order than that of the log": (
+        "committed-offset-outdated",
+        of_offsets,
+        *([COMMITS[0], commit(2, 9, 1, 1, 3, 3), commit(3, 5, 1, 1, 2, 3), *HELD, told(t0=end)] for end in (9, 5)),
     ),
     "an offset of a group that was deleted, and another commit": (
         "offsets-forgotten",
