@@ -171,7 +171,9 @@ faults:
 """What was left of append seed 192 without the faults that it did not need, in timings that still bring it about."""
 
 
-def test_what_diverged_below_the_log_start_is_neither_cut_nor_accused(tmp_path: Path) -> None:
+def test_what_diverges_below_the_log_start_of_a_leader_is_given_up(tmp_path: Path) -> None:
+    """A follower that kept it would know producers by records that nobody else has: as a leader it would take a batch
+    that was never committed for a duplicate."""
     outcome = run_in_simulation(loads(DIVERGED_BELOW_LOG_START), tmp_path)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert outcome.directory is not None
@@ -181,5 +183,5 @@ def test_what_diverged_below_the_log_start_is_neither_cut_nor_accused(tmp_path: 
     for row in evidence.replicas.to_pylist():
         if row["partition"] == 0:
             epochs.setdefault(row["offset"], set()).add(row["leader_epoch"])
-    diverged = [offset for offset, seen in epochs.items() if len(seen) > 1]
-    assert diverged == list(range(start - len(diverged), start)) != []
+    assert start > 0
+    assert not [offset for offset, seen in epochs.items() if len(seen) > 1]
