@@ -4,8 +4,9 @@ trace shows the broken promise itself, whatever comes of it."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
@@ -15,13 +16,17 @@ from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestP
 from kio.schema.offset_commit.v8 import request as committing
 from kio.schema.offset_fetch.v8 import request as asking
 
+from images.broker.apis.groups import GroupCoordinator
+from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.wire.connection import ConnectionLost
-from nemesis.ports import both_ways
+from nemesis.ports import DONE, MessageEffect, MessagePart, MessageRule, both_ways, one_way
 from tests.scenarios.one_partition import TOPIC, Scene, broken_promises, played
 
+T = TypeVar("T")
 GROUP = "g"
 ONE_PARTITION = {"offsets.topic.num.partitions": "1"}
+ORDERS = "orders"
 
 
 async def coordinator(scene: Scene, *others_than: str) -> str:
@@ -145,3 +150,65 @@ def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(
     first, second, broken = played(scenario, *off, settings=ONE_PARTITION)
     assert (first == second) is bool(off)
     assert ("generation-told-early" in broken) is bool(off)
+
+
+async def until(ask: Callable[[], Awaitable[T]], is_right: Callable[[T], bool]) -> T:
+    """The first answer that is right."""
+    while True:
+        answer = await ask()
+        if is_right(answer):
+            return answer
+        await asyncio.sleep(0.05)
+
+
+async def created_anew_during_a_load(scene: Scene) -> tuple[int | None, set[str]]:
+    """What the next coordinator tells of an offset of a topic that was deleted before it began to lead, and created
+    anew while it loads; and which promises the trace breaks.
+
+    The coordinator before dies when nobody else has read that the last commit is committed, and the others do not reach
+    each other: so the load waits."""
+    deployment, admin = scene.deployment, scene.deployment.admin
+    await scene.create_topic(ORDERS, 3)
+    first = await coordinator(scene)
+    await until(lambda: admin.commit(GROUP, ORDERS, 0, 5), lambda answer: answer.outcome == DONE)
+    one, other = (broker for broker in deployment.brokers if broker != first)
+    since = len(scene.trace)
+    last_commit = asyncio.ensure_future(admin.commit(GROUP, ORDERS, 0, 5))
+    await asyncio.gather(
+        *(scene.until("appended", node=node, since=since, topic=CONSUMER_OFFSETS_TOPIC) for node in (one, other))
+    )
+    held = MessageRule(1, MessagePart.RESPONSE, MessageEffect.HOLD, count=0)  # Fetch
+    await deployment.intercept(99, one_way([one, other], [first]), held)
+    assert (await last_commit).outcome == DONE
+    await scene.kill(first)
+    apart = both_ways([one], [other])
+    await deployment.cut(apart)
+    await until(lambda: admin.delete_topic(ORDERS), lambda answer: answer.outcome == DONE)
+    leaders = await until(deployment.leaders, lambda each: each.get((CONSUMER_OFFSETS_TOPIC, 0)) in (one, other))
+    second = leaders[CONSUMER_OFFSETS_TOPIC, 0]
+    await scene.until("became_leader", node=second, since=since, topic=CONSUMER_OFFSETS_TOPIC)
+    created = len(scene.trace)
+    await until(lambda: admin.create_topic(ORDERS, 2), lambda answer: answer.outcome == DONE)
+    await scene.happens("metadata_applied", node=second, since=created)
+    assert not scene.events(second, "coordinator_loaded", since)
+    await deployment.heal_links(apart)
+    told = await until(lambda: admin.committed(GROUP, ORDERS, 0), lambda offset: offset is not None)
+    return told, broken_promises(scene.trace)
+
+
+async def _load_with_topics_at_the_end(coordinator: GroupCoordinator, shard: Shard, topics: frozenset[str]) -> None:
+    await shard.load()
+    if shard.loaded:
+        shard.forget_topics(shard.topics - coordinator._image().topics.keys())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_topic_that_is_created_during_a_load_begins_without_offsets(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of the new topic would begin at the offset of the old one, and never read the records before it."""
+    if not kept:
+        monkeypatch.setattr(GroupCoordinator, "_load", _load_with_topics_at_the_end)
+    told, broken = played(created_anew_during_a_load, settings=ONE_PARTITION, seed=1)
+    assert told == (-1 if kept else 5)
+    assert ("offsets-held-otherwise" in broken) is not kept

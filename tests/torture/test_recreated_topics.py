@@ -15,7 +15,6 @@ from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import SpecError, parse
-from images.broker.apis.groups import GroupCoordinator
 from images.broker.config import ConfigKey
 from images.broker.controller import controller, messages, topic_config
 from images.broker.controller.channel import ControllerChannel
@@ -50,12 +49,6 @@ def _without_tombstones(shard: Shard, record: OffsetRecord) -> None:
     if record.value is not None:
         shard.groups.setdefault(record.group, Group(record.group))
         shard._set_offsets(record.group, ((key, record.value),))
-
-
-async def _load_with_topics_at_the_end(coordinator: GroupCoordinator, shard: Shard, topics: frozenset[str]) -> None:
-    await shard.load()
-    if shard.loaded:
-        shard.forget_topics(shard.topics - coordinator._image().topics.keys())
 
 
 def outcome_of(seed: int, faults: list[dict[str, Any]], *mistakes: str) -> Outcome:
@@ -96,35 +89,6 @@ def test_a_coordinator_that_keeps_the_offsets_of_a_deleted_topic_is_found(
     kept = run_in_simulation(spec)
     assert kept.validity is Validity.VALID, kept.verdicts
     monkeypatch.setattr(Shard, name, changed)
-    broken = run_in_simulation(spec)
-    assert "offsets-held-otherwise" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
-
-
-def test_a_coordinator_that_takes_a_topic_created_during_its_load_for_the_deleted_one_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A consumer of the new topic would begin at the offset of the old one, and never read the records before it.
-
-    b2 leads `__consumer_offsets` and does not read of the deletion. b3 does, is elected, and loads for a while, since
-    b1 does not fetch from it; meanwhile the topic is created anew."""
-    cut = {"at": 2, "for": 26, "fault": "partition", "shape": "one-way", "channel": "fetch"}
-    faults = [
-        RECREATED | {"at": 1.2, "for": 28, "topics": 8, "commits": True, "behind": "b2", "patience_ms": 8000},
-        {"at": 1.3, "for": 26, "fault": "packets", "nodes": ["b2"], "against": ["b1", "b3"], "delay_ms": 60},
-        cut | {"nodes": ["b1"], "against": ["b3"]},
-        cut | {"nodes": ["b3"], "against": ["b1"]},
-    ]
-    commits = {"standalone_consumers": 4, "consumer_life": "5s", "rate": 60, "poll_pause": "0.05s"}
-    settings = {
-        "offsets.topic.num.partitions": 1,
-        "broker.session.timeout.ms": 1000,
-        "replica.lag.time.max.ms": 4000,
-    }
-    world = {"seed": 4, "time_limit": "30s", "partitions": 1, "workload": "groups"}
-    spec = parse(world | {"clients": commits, "settings": settings, "faults": faults})
-    kept = run_in_simulation(spec)
-    assert kept.validity is Validity.VALID, kept.verdicts
-    monkeypatch.setattr(GroupCoordinator, "_load", _load_with_topics_at_the_end)
     broken = run_in_simulation(spec)
     assert "offsets-held-otherwise" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 
