@@ -180,11 +180,6 @@ class TraceRow(NamedTuple):
         """Where the log is said to end after the event: that which cuts a log has the end before it as `log_end`."""
         return self.offset if self.kind == "truncated" else self.log_end
 
-    @property
-    def bytes_behind(self) -> int:
-        """The bytes of a log's file behind its last batch, as the event says."""
-        return int(self.details().get("bytes_behind", 0))
-
     def details(self) -> dict[str, Any]:
         """The event's further facts."""
         facts: dict[str, Any] = json.loads(self.detail) if self.detail else {}
@@ -200,7 +195,7 @@ def with_added_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 WITH_BYTES_BEHIND = "what it appends next lies behind them, where neither a read nor the next opening finds it"
-"""What `TraceRow.bytes_behind` mean to the replica that left them."""
+"""What it means to a replica that it has left bytes behind the last batch in the file of a log (`bytes_behind`)."""
 
 DAMAGED_CHECKPOINT = "damaged"
 """The value of `epoch_checkpoint` for a file that Kafka could not read."""

@@ -218,21 +218,21 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
 def _check_file(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     """A log that was opened or cut ends where its file ends, counts nothing as synced that it has not, and leaves no
     more unsynced than its settings allow."""
-    end, behind = event.end_after, event.bytes_behind
+    detail, end = event.details(), event.end_after
     did = "opened" if event.kind == "log_recovered" else "cut"
-    if behind:
+    if behind := detail.get("bytes_behind", 0):
         left = (
             f"{event.node} {did} its log {event.at}, which ends at {end}, and left {behind} bytes behind the last batch"
         )
         partition.report(event, "bytes-left-behind", end, left, WITH_BYTES_BEHIND)
-    unsynced = event.details().get("unsynced", 0)
+    unsynced = detail.get("unsynced", 0)
     if 0 < settings.flush_messages <= unsynced:
         held = (
             f"{event.node} opened its log {event.at}, which ends at {end}, and goes on with {unsynced} records unsynced"
         )
         limit = f"with flush.messages {settings.flush_messages} they count as safe from a loss of power, and are not"
         partition.report(event, "opened-unsynced", end - unsynced, held, limit)
-    if (synced := event.details().get("synced_below", end)) > end:
+    if (synced := detail.get("synced_below", end)) > end:
         counts = f"{event.node} {did} its log {event.at}, which ends at {end}, and counts all below {synced} as on disk"
         partition.report(event, "synced-beyond-end", end, counts, "what it appends next would not be synced")
 

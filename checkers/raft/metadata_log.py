@@ -15,11 +15,12 @@ def differ(one: int, other: int) -> bool:
 
 def left_behind(opened: TraceRow) -> tuple[str, ...]:
     """The lines about a log whose file went on behind it when it was opened; none where it did not."""
-    if not opened.bytes_behind:
+    behind = opened.details().get("bytes_behind", 0)
+    if not behind:
         return ()
     return (
-        f"{opened.node} started {opened.at} with a metadata log that ends at {opened.log_end}, and left "
-        f"{opened.bytes_behind} bytes behind its last batch",
+        f"{opened.node} started {opened.at} with a metadata log that ends at {opened.log_end}, and left {behind} bytes "
+        "behind its last batch",
         WITH_BYTES_BEHIND,
     )
 

@@ -90,7 +90,8 @@ def _checkpoint(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 def bytes_left(event: TraceRow) -> tuple[int, str] | None:
     """The end of a log whose file goes on behind it when it was opened, cut or led, and that in words."""
-    if not event.bytes_behind:
+    left = event.details().get("bytes_behind", 0)
+    if not left:
         return None
     end = event.end_after
     did = {
@@ -98,8 +99,8 @@ def bytes_left(event: TraceRow) -> tuple[int, str] | None:
         "became_leader": f"became leader with a log that ends at {end}",
     }.get(event.kind, f"opened its log, which ends at {end}{cut_as(event)}")
     return end, (
-        f"{event.node} {did}, and its file still has {event.bytes_behind} bytes behind the last batch: they were not "
-        f"removed, so {WITH_BYTES_BEHIND}"
+        f"{event.node} {did}, and its file still has {left} bytes behind the last batch: they were not removed, so "
+        f"{WITH_BYTES_BEHIND}"
     )
 
 
