@@ -19,6 +19,7 @@ from images.broker.apis.groups import GroupCoordinator
 from images.broker.config import NodeConfig
 from images.broker.frozen_map import FrozenMap
 from images.broker.groups.records import OffsetAndMetadata, TopicPartition
+from images.broker.groups.shard import Shard
 from images.broker.metadata.image import (
     ChangeBroker,
     ClusterImage,
@@ -35,7 +36,16 @@ from images.broker.ports import NodePorts
 from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.server import Request
 from images.wire.connection import Api
-from tests.broker.groups.coordinators import MEMBER, P0, committed, coordinators, in_virtual_time, told, turns
+from tests.broker.groups.coordinators import (
+    MEMBER,
+    P0,
+    Coordinators,
+    committed,
+    coordinators,
+    in_virtual_time,
+    told,
+    turns,
+)
 from tests.broker.log.disk_model import DiskModel
 
 CONFIG = NodeConfig.parse(
@@ -238,17 +248,23 @@ async def test_tombstones_that_found_the_isr_too_small_precede_the_next_commit()
     assert await told(cluster, 2, second) == {P0: OffsetAndMetadata(1)}
 
 
-@in_virtual_time
-async def test_tombstones_that_found_the_isr_too_small_are_appended_without_another_commit() -> None:
-    cluster = coordinators()
+async def deleted_while_the_isr_is_too_small(cluster: Coordinators) -> Shard:
+    """Coordinator 1, whose topic with a committed offset is deleted while it can append nothing."""
     shard = cluster.lead(1, 1)
     fetching = asyncio.ensure_future(cluster.keep_replicating(1))
     await turns()
     assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
     fetching.cancel()
-    replica, end = cluster.nodes[1].replica, cluster.nodes[1].replica.log.end
     cluster.nodes[1].lead(1, isr=(1,), partition_epoch=11)
     shard.forget_topics(["orders"])
+    return shard
+
+
+@in_virtual_time
+async def test_tombstones_that_found_the_isr_too_small_are_appended_without_another_commit() -> None:
+    cluster = coordinators()
+    await deleted_while_the_isr_is_too_small(cluster)
+    replica, end = cluster.nodes[1].replica, cluster.nodes[1].replica.log.end
     cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
     await asyncio.sleep(2)
     assert replica.log.end == end + 1
@@ -259,13 +275,7 @@ async def test_offsets_are_told_as_deleted_when_no_later_coordinator_tells_them_
     """The next coordinator knows the topic created anew: of two consumers the first one would begin at its start, and
     the second one at the offset of the old topic, and never read the records before it."""
     cluster = coordinators()
-    shard = cluster.lead(1, 1)
-    fetching = asyncio.ensure_future(cluster.keep_replicating(1))
-    await turns()
-    assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(7))]) is ErrorCode.none
-    fetching.cancel()
-    cluster.nodes[1].lead(1, isr=(1,), partition_epoch=11)
-    shard.forget_topics(["orders"])
+    shard = await deleted_while_the_isr_is_too_small(cluster)
     await turns()
     cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
     assert await told(cluster, 1, shard) == {}
