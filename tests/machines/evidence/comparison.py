@@ -26,6 +26,8 @@ WRITTEN_BYTES_PER_S = 200_000
 """The most that a node of these runs writes."""
 _LATE_NS = 6_000_000_000
 """A node that a full disk ended may be started so late after the fault."""
+_STOPPED = ("T", "D")
+"""Of a process that was sent SIGSTOP: stopped, or waiting for its disk, and it stops before it returns."""
 _DOWN = ("kill", "power-loss", "power-loss-all", "wipe-disk")
 
 
@@ -130,7 +132,7 @@ def _compare_sample(
     if any(span.holds(sample) for span in down):
         result.count("process ended", not sample.state, lambda: f"state {sample.state} on {when}")
     elif any(span.holds(sample) for span in paused) and not may_be_down and not blinking:
-        result.count("process stopped", sample.state == "T", lambda: f"state {sample.state!r} on {when}")
+        result.count("process stopped", sample.state in _STOPPED, lambda: f"state {sample.state!r} on {when}")
     elif not may_be_down and not may_be_paused:
         agrees = sample.state != "" and sample.state != "T"
         result.count("process runs", agrees, lambda: f"state {sample.state!r} on {when}")

@@ -121,6 +121,7 @@ DISAGREEING = {
 AGREEING = [
     (PARTITION, seen(table=True)),
     (fault("pause", {}), seen(state="T")),
+    (fault("pause", {}), seen(state="D")),
     (fault("clock", {"nodes": {"b1": {"offset_ms": 900.0}}}, rate=1.0), seen(clock_ms=901.0)),
     (
         fault("wipe-disk", {"nodes": {"b1": {"down_ns": 4 * S, "killed": 1, "lost_bytes": 500}}}),
