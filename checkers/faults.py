@@ -5,8 +5,9 @@ fault without effect (a kill of a node that was down already, a partition that s
 still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`, or
 `effect-unknown` where its effect could not be read back (`unknown_<name>` in its evidence); a fault whose condition
 never held is `not-injected`. The verdict is `unknown` when faults were asked for and none took effect, or none was
-injected at all. A fault that did not do what it is for, but ended a process (a power loss after which nothing was
-missing), is named as well and is enough for `valid`: such a run has broken something.
+injected at all. A fault that did not do what it is for, but broke something on the way (a power loss after which
+nothing was missing ended a process, a late message that came in time was held), is named as well and is enough for
+`valid`.
 
 Figures: `injected`, `bit`, `missed`, `not_injected`, and `bit <family>` for each family.
 
@@ -24,8 +25,8 @@ NAME = "faults"
 _UNKNOWN = "unknown_"
 _NOT_INJECTED = "not_injected"
 """In the detail of a fault whose condition never held, with the reason."""
-_ENDED = ("killed", "stopped")
-"""Evidence of processes that a fault ended, whatever it was for."""
+_BROKEN = ("killed", "stopped", "missed", "held", "lost", "intercepted")
+"""Evidence of what a fault broke, whatever for: processes that it ended, and messages that waited or were lost."""
 RESTS_ON = frozenset({EvidencePart.FAULTS, EvidencePart.SETTINGS})
 
 
@@ -44,22 +45,24 @@ def check(evidence: RunEvidence) -> Verdict:
         name = f"bit {row['family']}"
         figures[name] = figures.get(name, 0.0) + float(row["bit"])
     findings = tuple(_missed(row) for row in missed)
-    if not evidence.settings.faults_asked or len(missed) < len(rows) or any(map(_ended_a_process, missed)):
+    if not evidence.settings.faults_asked or len(missed) < len(rows) or any(map(_broke_something, missed)):
         return Verdict(NAME, Validity.VALID, findings, figures)
     reason = "faults were asked for, and " + (f"none of {len(rows)} bit" if rows else "none was injected")
     return Verdict(NAME, Validity.UNKNOWN, (Finding("nothing-bit", (reason,)), *findings), figures)
 
 
-def _ended_a_process(row: dict[str, object]) -> bool:
+def _broke_something(row: dict[str, object]) -> bool:
     evidence = json.loads(str(row["evidence"] or "{}"))
-    return any(evidence.get(name, 0) > 0 for name in _ENDED)
+    return any(evidence.get(name, 0) > 0 for name in _BROKEN)
 
 
 def _missed(row: dict[str, object]) -> Finding:
     nodes = row["nodes"]
     assert isinstance(nodes, list)
     started_ns = int(str(row["started_ns"]))
-    unfinished = row["ended_ns"] is None
+    effect = "did not do what it is for" if _broke_something(row) else "did nothing that could be measured"
+    if row["ended_ns"] is None:
+        effect = "had no evidence yet when the run ended"
     reason = json.loads(str(row["detail"] or "{}")).get(_NOT_INJECTED)
     if reason is not None:
         return Finding("not-injected", (f"{row['fault']}: {reason}",), time_ns=started_ns)
@@ -70,8 +73,7 @@ def _missed(row: dict[str, object]) -> Finding:
     return Finding(
         kind="fault-missed",
         lines=(
-            f"{row['fault']} at {started_ns / 1e9:.3f} s on {', '.join(nodes) or 'no node'} "
-            + ("had no evidence yet when the run ended" if unfinished else "did nothing that could be measured"),
+            f"{row['fault']} at {started_ns / 1e9:.3f} s on {', '.join(nodes) or 'no node'} {effect}",
             f"evidence: {row['evidence'] or '{}'}" + (f"; {row['note']}" if row["note"] else ""),
         ),
         time_ns=started_ns,

@@ -153,6 +153,24 @@ def test_a_power_loss_after_which_nothing_is_missing_has_ended_a_process(killed:
     assert verdict.findings[-1].kind == "fault-missed"
 
 
+@pytest.mark.parametrize(
+    ("evidence", "validity"),
+    [
+        ({"held": 2, "refused": 10}, Validity.VALID),
+        ({"frozen_seconds": 5.5, "missed": 13}, Validity.VALID),
+        ({"intercepted": 1}, Validity.VALID),
+        ({"held": 0, "frozen_seconds": 5.5, "missed": 0, "refused": 10}, Validity.UNKNOWN),
+    ],
+)
+def test_a_fault_that_missed_its_aim_has_broken_something_on_the_way(
+    evidence: dict[str, float], validity: Validity
+) -> None:
+    rows = small_evidence.faults(small_evidence.fault("late-isr-change", ["b1", "b2"], 1, 2, evidence, bit=False))
+    verdict = faults.check(RunEvidence(faults=rows, settings=CheckSettings(faults_asked=True)))
+    assert verdict.validity is validity
+    assert verdict.findings[-1].kind == "fault-missed"
+
+
 @pytest.mark.parametrize("injected", [0, 1])
 def test_a_run_whose_requested_faults_had_no_effect_is_unknown(injected: int) -> None:
     rows = [small_evidence.fault("pause", ["b2"], 1, 2, {}, bit=False)] * injected
