@@ -4,8 +4,8 @@ Two images are kept. The *page cache* is what every read sees; it survives the d
 image is what was synced. Between them lie, in order, the writes of each file since its last fsync and one journal
 of directory changes (create, rename, delete). A power loss keeps, as `nemesis.ports.KeepUnsynced` says:
 
-- of each file's unsynced writes and truncations a prefix, each file for itself; with TORN the last write kept may
-  be cut;
+- of each file's unsynced writes and truncations a prefix, each file for itself; with TORN the last write kept is cut,
+  and every other time the file is as long as with all of it, the rest being zeros;
 - of the journal a prefix: a file whose creation was lost has vanished with its contents, a rename left either the
   old or the new, whole, and deleting a directory may have got halfway.
 
@@ -37,7 +37,7 @@ from harness.simulation.storage.inodes import (
     settle_entries,
     walk,
 )
-from images.base.lossyfs.survival import draw_surviving_prefix
+from images.base.lossyfs.survival import draw_surviving_prefix, draw_tear
 from nemesis.ports import KeepUnsynced
 
 
@@ -113,11 +113,11 @@ class SimDisk:
         # up: what it keeps makes up for nothing that others lose.
         lost = {file.serial: max(len(file.data), unsynced[file.serial]) for file in before}
         for _, file in walk(self._root, ""):
-            kept = _draw_writes(file.pending, keep, random)
+            kept, zeros = _draw_writes(file.pending, keep, random)
             if file.serial in lost:
                 kept_bytes = sum(len(change) for change in kept if isinstance(change, bytes))
                 lost[file.serial] = unsynced[file.serial] - kept_bytes
-            file.settle(kept)
+            file.settle([*kept, bytes(zeros)])
         self._used_bytes = sum(len(file.data) for _, file in walk(self._root, ""))
         return PowerLossReport(sum(unsynced.values()), sum(lost.values()), lost_names)
 
@@ -267,10 +267,13 @@ class SimDisk:
         buffer += data
 
 
-def _draw_writes(pending: list[bytes | int], keep: KeepUnsynced, random: Random) -> list[bytes | int]:
+def _draw_writes(pending: list[bytes | int], keep: KeepUnsynced, random: Random) -> tuple[list[bytes | int], int]:
+    """The changes that are kept, and how many zeros follow them."""
     kept = pending[: draw_surviving_prefix(len(pending), keep, random)]
     if keep is KeepUnsynced.TORN and kept:
         last = kept[-1]
         if isinstance(last, bytes) and len(last) > 1:
-            kept[-1] = last[: random.randint(1, len(last) - 1)]
-    return kept
+            tear = draw_tear(len(last), random)
+            kept[-1] = last[: tear.kept_bytes]
+            return kept, (len(last) - tear.kept_bytes) * tear.zeros
+    return kept, 0

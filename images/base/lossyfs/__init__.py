@@ -18,7 +18,9 @@ Effect of a power loss
     Contents: of every file, writes and truncations since its last fsync are kept
         nothing      none of them;
         prefix       the first n, in the order they were made, n drawn for each file from the seed and its path;
-        torn         as prefix, and the last write kept is cut somewhere in its middle;
+        torn         as prefix, and the last write kept is cut somewhere in its middle: every other time what it
+                     added to the file behind the cut is there as zeros, since file systems write down the length of a
+                     file apart from its contents;
         everything   all.
     Names: create, mkdir, rename, unlink, rmdir and symlink stand in one journal, in order. `nothing` keeps no change
     that was not synced, `prefix` and `torn` keep the first n. A rename is one change: after a loss either the old or

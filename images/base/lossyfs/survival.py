@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from random import Random
+from typing import NamedTuple
 
 
 class Survival(StrEnum):
@@ -16,6 +17,21 @@ class Survival(StrEnum):
     PREFIX = "prefix"
     TORN = "torn"
     EVERYTHING = "everything"
+
+
+class Tear(NamedTuple):
+    """What is left of the last write that survives, if it is torn."""
+
+    kept_bytes: int
+    """At least one, and not all."""
+    zeros: bool
+    """Whether the file is as long as with the whole write: the bytes that were not kept read as zeros where it had
+    none before. File systems write down the length of a file apart from its contents."""
+
+
+def draw_tear(length: int, random: Random) -> Tear:
+    """How a write of `length` bytes, two or more, is torn."""
+    return Tear(random.randint(1, length - 1), random.random() < 0.5)
 
 
 def draw_surviving_prefix(length: int, keep: str, random: Random) -> int:

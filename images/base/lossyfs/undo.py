@@ -17,6 +17,7 @@ from random import Random
 from typing import Final
 
 from images.base.lossyfs.saved_extents import SavedExtent, earliest_extents
+from images.base.lossyfs.survival import draw_tear
 
 APPENDS_MAX: Final = 65_536
 """Appends of one run; beyond that every other one is merged."""
@@ -118,7 +119,8 @@ class UndoLog:
     def rewind(self, descriptor: int, keep_steps: int, tear: Random | None = None) -> RewindResult:
         """Restore the file after its first `keep_steps` changes, and clear the log.
 
-        With `tear` the last of these, if it is a write of two bytes or more, is cut at a random place.
+        With `tear` the last of these, if it is a write of two bytes or more, is cut at a random place, and what it
+        added to the file behind the cut may read as zeros (`draw_tear`).
         """
         drop = self.steps - keep_steps
         lost_bytes = 0
@@ -183,9 +185,12 @@ def _tear(change: AppendRun | Replacement, descriptor: int, random: Random) -> t
         start, end = change.start, change.end
     if end - start < 2:
         return None, 0
-    cut = random.randint(start + 1, end - 1)
+    kept_bytes, zeros = draw_tear(end - start, random)
+    cut = start + kept_bytes
     if isinstance(change, AppendRun):
         os.ftruncate(descriptor, cut)
     else:
         change.tear(descriptor, cut)
+    if zeros and os.fstat(descriptor).st_size < end:
+        os.ftruncate(descriptor, end)
     return cut, end - cut

@@ -26,7 +26,8 @@ class ModelFile:
     def write(self, offset: int, data: bytes) -> None:
         self._change(_written(self.content, offset, data))
         if len(data) > 1:
-            self.torn[-1] = [_written(self.whole[-2], offset, data[:cut]) for cut in range(1, len(data))]
+            cuts = [_written(self.whole[-2], offset, data[:cut]) for cut in range(1, len(data))]
+            self.torn[-1] = [*cuts, *(cut.ljust(len(self.content), b"\0") for cut in cuts)]
 
     def truncate(self, size: int) -> None:
         if size != len(self.content):

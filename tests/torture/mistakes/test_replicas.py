@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from images.broker.log import segment
 from images.broker.log.log import Log
 from images.broker.log.segment import Segment
 from images.broker.replication import log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
 from images.broker.replication.partition import Limits, Partition, PartitionStep, ProposeIsr
 from images.broker.replication.replica import Replica
-from images.wire.batch import Header
+from images.wire.batch import Header, parse
 from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
@@ -100,6 +101,11 @@ def _start_of_leader_missed(patch: Patch) -> None:
     patch.setattr(log_start, "on_leader_log_start", lambda partition, *_: PartitionStep(partition))
 
 
+def _lengths_alone_checked(patch: Patch) -> None:
+    """A recovery takes a batch that is as long as it says for an intact one."""
+    patch.setattr(segment, "check", lambda batch: parse(batch))
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
@@ -127,6 +133,7 @@ MISTAKES = (
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
+    PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
