@@ -46,7 +46,7 @@ class DeletionRequest:
     """(time in ns at which it began, the offset below which records are to go) of each; NEVER for everything
     committed."""
     ended_ns: tuple[int, ...] = ()
-    """When each had its answer, or was given up."""
+    """When each had its answer, NEVER without one: a request that nobody waits for any more may still arrive."""
 
     @property
     def bound(self) -> int:
@@ -55,10 +55,12 @@ class DeletionRequest:
         return max((below for _, below in self.requests), default=0)
 
     def begun_alone_at(self, time_ns: int) -> int | None:
-        """When the request began that was under way then, if only one was."""
+        """When the request began that was under way then, if no other was from its beginning on."""
         times = zip(self.requests, self.ended_ns, strict=True)
-        under_way = [begun_ns for (begun_ns, _), ended_ns in times if begun_ns <= time_ns <= ended_ns]
-        return under_way[0] if len(under_way) == 1 else None
+        begun = [(begun_ns, ended_ns) for (begun_ns, _), ended_ns in times if begun_ns <= time_ns]
+        first_ns = min((begun_ns for begun_ns, ended_ns in begun if ended_ns >= time_ns), default=NEVER)
+        beside = [begun_ns for begun_ns, ended_ns in begun if ended_ns >= first_ns]
+        return first_ns if beside == [first_ns] else None
 
     def bound_at(self, time_ns: int) -> int:
         """The same of the requests that had begun by then."""
@@ -73,7 +75,7 @@ def deletion_requests(evidence: RunEvidence) -> dict[int, DeletionRequest]:
         numbers = json.loads(row["evidence"] or "{}")
         below = NEVER if numbers.get("to_high_watermark") else int(numbers.get("asked_below", 0))
         before = requests.get(partition, DeletionRequest())
-        ended_ns = NEVER if row["ended_ns"] is None else row["ended_ns"]
+        ended_ns = NEVER if row["ended_ns"] is None or numbers.get("unanswered") else row["ended_ns"]
         begun = (row["started_ns"], below)
         requests[partition] = DeletionRequest((*before.requests, begun), (*before.ended_ns, ended_ns))
     return requests

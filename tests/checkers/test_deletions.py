@@ -63,6 +63,18 @@ def test_the_requested_deletion_of_a_partition_is_the_greatest_offset_of_its_req
     assert [requests[0].bound_at(round(time_s * S)) for time_s in (0.5, 1.5, 2.5)] == [0, 4, 4]
 
 
+def test_a_request_is_alone_if_no_other_has_been_under_way_since_it_began() -> None:
+    unanswered = deletion(2, at_s=8.0) | {"evidence": '{"asked_below": 2.0, "unanswered": 1.0}'}
+    long = deletion(4, at_s=2.5) | {"ended_ns": 5 * S}
+    faults = small_evidence.faults(
+        deletion(4, at_s=2.0), long, deletion(3, at_s=6.0), unanswered, deletion(5, at_s=12.0)
+    )
+    request = deletion_requests(RunEvidence(faults=faults))[0]
+    times = {2.2: 2.0, 2.7: None, 4.0: None, 5.5: None, 6.5: 6.0, 8.5: 8.0, 10.0: 8.0, 12.5: None}
+    alone = {time_s: request.begun_alone_at(round(time_s * S)) for time_s in times}
+    assert alone == {time_s: None if begun_s is None else round(begun_s * S) for time_s, begun_s in times.items()}
+
+
 def test_no_deletion_is_permitted_without_a_request_whatever_brokers_trace() -> None:
     evidence = without_the_first(4, 2, trace=small_evidence.trace(start_moved(3, "b1", 0, 2)))
     assert deletable_below(evidence) == {}
