@@ -107,6 +107,7 @@ INEXCUSABLE = frozenset(
         "batch-refused-wrongly",
         "logs-not-compared",
         "appended-below-minimum",
+        "refused-needlessly",
         "records-out-of-place",
         "replicas-otherwise",
         "high-watermark-below-log-start",

@@ -94,6 +94,7 @@ request_fenced            leader      leader_epoch held; detail: api, requested 
                                       offset=position in it, log_end; detail: replica, broker_epoch, last_epoch
 append_refused            leader      log_end; detail: producer_id, sequence of the batch, error, last=sequence that the
                                       producer state has, -1 for none; producer_epoch, where it is above 0
+isr_too_small             leader      a batch with acks=all is refused: members=ISR that it compares with the minimum
 records_refused           follower    offset=base of the batch in the leader's answer, which does not follow log_end; -1
                                       for bytes that are no sound batch
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
@@ -271,6 +272,7 @@ KINDS: Final = frozenset(
         "consumer_moved",
         "request_fenced",
         "append_refused",
+        "isr_too_small",
         "records_refused",
         "acknowledged",
         "append_unacknowledged",

@@ -98,6 +98,22 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
     )
 
 
+def _isr_too_small(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A batch with acks=all is refused only while the ISR has fewer members than min.insync.replicas."""
+    decisions = partition.decisions.get(event.partition_epoch, ())
+    if not decisions or partition.created_again or any(len(each.isr) < each.min_isr for each in decisions):
+        return
+    decision = decisions[0]
+    partition.report(
+        event,
+        "refused-needlessly",
+        UNKNOWN,
+        f"{event.node} refused a batch with acks=all {event.at} in partition epoch {event.partition_epoch}, since its "
+        f"ISR {names(frozenset(event.members))} was too small",
+        f"the ISR was {names(decision.isr)}, and min.insync.replicas asks for {decision.min_isr}",
+    )
+
+
 def _records_refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """The records of an answer that a follower takes follow its log: another answer is not for it any more. But for the
     batch in which its leader's log starts: below, nobody can tell whether the logs differ, and the follower's start
@@ -118,5 +134,6 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,
     "acknowledged": _answered,
     "append_unacknowledged": _answered,
+    "isr_too_small": _isr_too_small,
     "records_refused": _records_refused,
 }

@@ -161,6 +161,7 @@ logs-not-compared         a follower looks in each leader epoch for where its lo
                           appends (KAFKA-7164)
 records-out-of-place      a follower takes records only where its log ends, in the leader epoch in which it asked
 appended-below-minimum    with acks=all a leader takes a batch only while its ISR has min.insync.replicas members
+refused-needlessly        … and refuses none for that while it has
 partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum, and
                           every ISR that is granted
 leader-epoch-stood        the leader epoch never falls; a change of leader and the removal of a replica move it up

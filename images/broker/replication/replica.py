@@ -151,6 +151,7 @@ class Replica:
         """Append one batch of a producer (`produced_batch`) as the leader, or find that it is a duplicate."""
         error = leader.check_append(self.state, acks, self.limits)
         if error is ErrorCode.not_enough_replicas:
+            self._trace.event(self.state, "isr_too_small", members=self.state.isr)
             return self._refuse_append(error)
         if error is not NO_ERROR:
             return AppendResult(error)
@@ -169,8 +170,7 @@ class Replica:
         if header.producer_id >= 0:
             verdict = check_sequence(self.log.producers, header, self.limits.rules)
             if isinstance(verdict, Duplicate):
-                end = verdict.last_offset + 1
-                epoch = self.state.leader_epoch
+                end, epoch = verdict.last_offset + 1, self.state.leader_epoch
                 return AppendResult(NO_ERROR, verdict.base_offset, end, epoch, self.log.start, header)
             if isinstance(verdict, Refuse):
                 self._trace.append_refused(self.state, header, verdict.error, self.log)

@@ -56,6 +56,11 @@ def sent(time_s: float, isr: tuple[int, ...], life: int) -> Event:
     return event(time_s, "b1", "alter_partition_sent", broker_epoch=life, members=list(isr), **state)
 
 
+def too_small(time_s: float, partition_epoch: int) -> Event:
+    state = {"leader": 1, "leader_epoch": 1, "partition_epoch": partition_epoch}
+    return event(time_s, "b1", "isr_too_small", members=[1], **state)
+
+
 def refused(
     error: str, sender: int = 1, leader_epoch: int = 1, partition_epoch: int = 1, life: int = 11, **facts: object
 ) -> Event:
@@ -202,6 +207,7 @@ BROKEN = {
         appended(4, "b1", 5, 6) | IN_PLACE,
         answered("append_unacknowledged", error="request_timed_out"),
     ],
+    "refused-needlessly": [*ALONE, decided(3, 2, 1, 1, (1, 2, 3)), too_small(4, 2)],
     "logs-not-compared": [*COPIED, decided(3, 1, 1, 2, (1, 2)), appended(4, "b2", 5, 6) | IN_PLACE],
     "records-out-of-place": [*COPIED, event(4, "b2", "records_refused", offset=7, log_end=5)],
     "leader-epoch-not-entered": [*COPIED, led(4, [[1, 0]], 2)],
