@@ -75,8 +75,8 @@ def kills() -> Script:
     )
 
 
-def played(script: Script, strategy: str) -> Outcome:
-    settings = {"unclean.recovery.strategy": strategy, "min.insync.replicas": "2"}
+def played(script: Script, strategy: str, **more: str) -> Outcome:
+    settings = {"unclean.recovery.strategy": strategy, "min.insync.replicas": "2", **more}
     shape = {"brokers": 5, "replication_factor": 2, "partitions": 1, "rate": 20, "seed": 1, "time_limit": "40s"}
     return run_in_simulation(parse({**shape, "settings": settings, "faults": list(script)}))
 
@@ -101,3 +101,11 @@ def test_without_the_refusal_it_takes_the_only_log(
     assert outcome.validity is Validity.INVALID
     kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
     assert kinds >= {found, "reassignment-drops-last-known"}, kinds
+
+
+def test_a_setting_that_does_not_count_under_the_strategy_allows_no_cancellation() -> None:
+    """`balanced` elects nobody at once, so the setting gives no committed record up."""
+    outcome = played(loss(), "balanced", **{"unclean.leader.election.enable": "true"})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (lost,) = (verdict for verdict in outcome.verdicts if verdict.checker == "loss")
+    assert lost.figures["lost"] == 0, lost.figures

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from images.broker.controller.reassignment import complete_reassignment
-from images.broker.controller.unclean_recovery import Strategy, strategy_of
+from images.broker.controller.unclean_recovery import Strategy, strategy_of, unclean_election_allowed
 from images.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from images.broker.rules import Rules
 
@@ -61,9 +61,7 @@ class PartitionChangeBuilder:
         self._preferred_leader = NO_LEADER
         self._recovered_leader = NO_LEADER
         self._keeps_last_leader = strategy_of(topic) is Strategy.LAST_KNOWN_LEADER
-        self._unclean_election = topic.unclean_election and (
-            self._keeps_last_leader or strategy_of(topic) is Strategy.MANUAL
-        )
+        self._unclean_election = unclean_election_allowed(topic)
         self._bump_epoch = False
 
     def set_isr(self, isr: Iterable[int]) -> Self:

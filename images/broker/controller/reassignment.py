@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from images.broker.controller.unclean_recovery import unclean_election_allowed
 from images.broker.metadata.image import PartitionImage, TopicImage
 from images.broker.rules import Rules
 
@@ -38,7 +39,7 @@ def start_reassignment(partition: PartitionImage, target: tuple[int, ...]) -> Pa
 
 def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bool:
     """Whether the original replicas alone hold committed records often enough."""
-    if topic.unclean_election:
+    if unclean_election_allowed(topic):
         return True
     depended_on = {*partition.isr, *partition.elr, *partition.last_known_elr}
     if depended_on.isdisjoint(partition.adding):

@@ -87,6 +87,12 @@ def strategy_of(topic: TopicImage) -> Strategy:
     return Strategy(topic.config.get(STRATEGY, Strategy.MANUAL))
 
 
+def unclean_election_allowed(topic: TopicImage) -> bool:
+    """Whether a replica may be elected from outside ISR and ELR at once: the topic's setting counts where its strategy
+    leaves the election to it."""
+    return topic.unclean_election and strategy_of(topic) in (Strategy.LAST_KNOWN_LEADER, Strategy.MANUAL)
+
+
 def recovery_needed(topic: TopicImage, partition: PartitionImage) -> UncleanRecovery | None:
     """The recovery that `partition` needs, None if none."""
     strategy = strategy_of(topic)
