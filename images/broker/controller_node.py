@@ -355,8 +355,9 @@ class _ActiveController:
         return messages.create_partitions_response(results)
 
     async def alter_configs(self, request: Request[AlterConfigsRequest | IncrementalAlterConfigsRequest]) -> Any:
-        """AlterConfigs and IncrementalAlterConfigs: each resource is one change."""
-        results = []
+        """AlterConfigs and IncrementalAlterConfigs: each resource is one change. Once one of them may have been made, a
+        refusal of the next one would say that none was, and the whole request be repeated at the next controller."""
+        results: list[TopicResult] = []
         counts = admin_messages.count_resources(request.body)
         for resource in request.body.resources:
             changes = admin_messages.parse_config_changes(resource)
@@ -364,7 +365,10 @@ class _ActiveController:
             if problem is not None:
                 results.append(TopicResult(resource.resource_name, *problem))
             else:
-                results.append(await self._alter_config(request, resource, changes))
+                try:
+                    results.append(await self._alter_config(request, resource, changes))
+                except NotActive:
+                    raise Deposed if results else NotActive from None
         return admin_messages.alter_configs_response(request.body, results)
 
     async def _alter_config(self, request: Request[Any], resource: Any, changes: Sequence[ConfigChange]) -> TopicResult:

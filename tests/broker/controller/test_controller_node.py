@@ -18,7 +18,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_partition_reassignments.v0 import request as listing
 
+from images.broker import controller_node
 from images.wire.batch import iterate
+from images.wire.connection import ConnectionLost
 from tests.broker.controller.running_controller import SESSION_MS, SHORT_SESSIONS, UNIX_MS, run, running
 
 
@@ -241,5 +243,37 @@ def test_producer_ids_are_not_given_twice_even_across_a_restart(tmp_path: Path) 
                 stale = await node.call(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch + 1))
                 assert stale.error_code is ErrorCode.stale_broker_epoch
         assert firsts == [0, 1000, 2000, 3000]
+
+    run(scenario)
+
+
+def test_a_controller_deposed_between_two_configurations_does_not_say_that_none_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker that has forwarded the request would repeat it at the next controller, and undo later changes."""
+    right, altered = controller_node._ActiveController._alter_config, list[object]()
+
+    async def deposed_after_the_first(self: controller_node._ActiveController, *about: Any) -> Any:
+        result = await right(self, *about)
+        altered.append(result.name)
+        self._raft.resign()
+        return result
+
+    def minimum(topic: str) -> configuring.AlterConfigsResource:
+        config = configuring.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
+        return configuring.AlterConfigsResource(resource_type=2, resource_name=topic, configs=(config,))
+
+    async def scenario() -> None:
+        async with running(tmp_path) as node:
+            for broker in (1, 2):
+                await node.start_broker(broker)
+            for topic in ("t1", "t2"):
+                await node.create_topic(topic, 1, 2)
+            monkeypatch.setattr(controller_node._ActiveController, "_alter_config", deposed_after_the_first)
+            resources = (minimum("t1"), minimum("t2"))
+            request = configuring.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+            with pytest.raises(ConnectionLost):
+                await node.call(request)
+            assert altered == ["t1"]
 
     run(scenario)
