@@ -101,6 +101,8 @@ class Group(NamedTuple):
     storing: bool = False
     """A record is appended and not yet committed: in PreparingRebalance that the next generation begins, in
     CompletingRebalance the leader's assignment."""
+    replaced: bool = False
+    """A static member was replaced since the record that the next generation begins was made, which has the old one."""
 
     @classmethod
     def stored(

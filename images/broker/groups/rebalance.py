@@ -179,17 +179,18 @@ def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: i
     """The append of `StoreGeneration` is committed, or has failed.
 
     The generation has the members that have joined by now. After a failure all join again, and the number is not used,
-    since its record may be committed later.
+    since its record may be committed later. Nor is it used if a static member was replaced meanwhile: the record has
+    the one before it, and a later coordinator would fence the living one.
     """
     if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
         return GroupStep(group)
-    next_group = group._replace(generation=generation, storing=False)
+    next_group = group._replace(generation=generation, storing=False, replaced=False)
     if error is not ErrorCode.none:
         failed = tuple(JoinAnswer(member.id, error) for member in group.members)
         members = tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members)
         step = prepare(next_group._replace(members=members), now_ms, 0)
         return step._replace(decisions=failed + step.decisions)
-    return _begin(next_group, now_ms) if group.members else complete(next_group, now_ms)
+    return _begin(next_group, now_ms) if group.members and not group.replaced else complete(next_group, now_ms)
 
 
 def _begin(group: Group, now_ms: int) -> GroupStep:
@@ -299,6 +300,8 @@ def _replace_static(
         stores = StoreReplacement(group.generation, new.id)
         return GroupStep(waiting, (*fenced, stores), waiting_member_id=new.id)
     joining = replaced.with_member(_updated(new, request, now_ms))
+    if group.state is GroupState.PREPARING and group.storing:
+        joining = joining._replace(replaced=True)
     step = (
         complete_if_all_joined(joining, now_ms)
         if group.state is GroupState.PREPARING

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.groups.group import Caller, Group, GroupState, JoinAnswer, JoinRequest
-from images.broker.groups.membership import check_commit, leave
+from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.groups.shard import Shard
@@ -280,3 +280,26 @@ async def test_whoever_waits_for_a_rebalance_is_sent_to_the_new_coordinator() ->
     await turns()
     shard.close()
     assert await joining == JoinAnswer("m1", ErrorCode.not_coordinator)
+
+
+@in_virtual_time
+async def test_a_static_member_is_told_no_generation_whose_record_has_the_one_before_it() -> None:
+    """A client asks anew, as it has no member id yet, while the record of the generation that it joins is committed."""
+    cluster = coordinators()
+    first = await cluster.lead_and_load(1, 1)
+    joining = join(Group("g"), asks("A1", instance="i"), first.now_ms(), GROUPS)
+    unheard = asyncio.ensure_future(first.join_answer("g", joining))
+    await turns()
+    again = join(first.groups["g"], asks("A2", instance="i"), first.now_ms(), GROUPS)
+    heard = asyncio.ensure_future(first.join_answer("g", again))
+    await turns()
+    for _ in range(4):
+        cluster.replicate(1)
+        await turns()
+    assert (await unheard).error is ErrorCode.fenced_instance_id
+    generation = (await heard).generation
+    first.close()
+    second = await cluster.lead_and_load(2, 2)
+    assert heartbeat(second.groups["g"], Caller("A2", generation, "i"), second.now_ms())[1] is not (
+        ErrorCode.fenced_instance_id
+    )
