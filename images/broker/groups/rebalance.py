@@ -165,7 +165,7 @@ def complete(group: Group, now_ms: int) -> GroupStep:
             deadline_ms=NEVER_MS,
         )
         return GroupStep(empty, (StoreGroup(generation),))
-    return GroupStep(group._replace(storing=True), (StoreGeneration(generation),))
+    return GroupStep(group._replace(storing=True, replaced=False), (StoreGeneration(generation),))
 
 
 def generation_record(group: Group, generation: int) -> Group:
@@ -184,7 +184,7 @@ def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: i
     """
     if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
         return GroupStep(group)
-    next_group = group._replace(generation=generation, storing=False, replaced=False)
+    next_group = group._replace(generation=generation, storing=False)
     if error is not ErrorCode.none:
         failed = tuple(JoinAnswer(member.id, error) for member in group.members)
         members = tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members)

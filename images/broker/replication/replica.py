@@ -170,7 +170,8 @@ class Replica:
         if header.producer_id >= 0:
             verdict = check_sequence(self.log.producers, header, self.limits.rules)
             if isinstance(verdict, Duplicate):
-                end, epoch = verdict.last_offset + 1, self.state.leader_epoch
+                end = verdict.last_offset + 1
+                epoch = self.state.leader_epoch
                 return AppendResult(NO_ERROR, verdict.base_offset, end, epoch, self.log.start, header)
             if isinstance(verdict, Refuse):
                 self._trace.append_refused(self.state, header, verdict.error, self.log)
@@ -186,8 +187,7 @@ class Replica:
         return AppendResult(error, log_start=self.log.start)
 
     async def wait_until_committed(self, appended: AppendResult, until: float) -> ErrorCode:
-        """Wait until the high watermark reaches the end of `appended`. An error if it has not by `until`, or if the
-        leader epoch has changed: other records may be at these offsets then."""
+        """Wait until `appended` is below the high watermark; an error after `until`, or in another leader epoch."""
         if not self.limits.rules.ack_after_high_watermark:
             return NO_ERROR
         while True:
