@@ -60,9 +60,6 @@ def _missed(row: dict[str, object]) -> Finding:
     nodes = row["nodes"]
     assert isinstance(nodes, list)
     started_ns = int(str(row["started_ns"]))
-    effect = "did not do what it is for" if _broke_something(row) else "did nothing that could be measured"
-    if row["ended_ns"] is None:
-        effect = "had no evidence yet when the run ended"
     reason = json.loads(str(row["detail"] or "{}")).get(_NOT_INJECTED)
     if reason is not None:
         return Finding("not-injected", (f"{row['fault']}: {reason}",), time_ns=started_ns)
@@ -70,6 +67,9 @@ def _missed(row: dict[str, object]) -> Finding:
     if unknown:
         line = f"{row['fault']} at {started_ns / 1e9:.3f} s: {', '.join(unknown)} could not be read back"
         return Finding("effect-unknown", (line, str(row["note"])), time_ns=started_ns)
+    effect = "did not do what it is for" if _broke_something(row) else "did nothing that could be measured"
+    if row["ended_ns"] is None:
+        effect = "had no evidence yet when the run ended"
     return Finding(
         kind="fault-missed",
         lines=(

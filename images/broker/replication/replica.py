@@ -187,7 +187,7 @@ class Replica:
         return AppendResult(error, log_start=self.log.start)
 
     async def wait_until_committed(self, appended: AppendResult, until: float) -> ErrorCode:
-        """Wait until `appended` is below the high watermark; an error after `until`, or in another leader epoch."""
+        """Wait until `appended` is committed; an error after `until`, or if a new leader epoch may have replaced it."""
         if not self.limits.rules.ack_after_high_watermark:
             return NO_ERROR
         while True:

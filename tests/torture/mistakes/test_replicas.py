@@ -103,7 +103,7 @@ def _start_of_leader_missed(patch: Patch) -> None:
 
 def _lengths_alone_checked(patch: Patch) -> None:
     """A recovery takes a batch that is as long as it says for an intact one."""
-    patch.setattr(segment, "check", lambda batch: parse(batch))
+    patch.setattr(segment, "check", parse)
 
 
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
