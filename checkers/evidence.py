@@ -11,7 +11,7 @@ them into `unknown`, so no checker has to look for gaps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -27,8 +27,24 @@ SEQUENCE_MODULUS: Final = 1 << 31
 _TIMES_PER_EXPIRATION: Final = 10
 """How many times longer than a time since the run began the expiration of producer ids must be, clocks being wrong, to
 be out of it."""
+_ENABLED: Final = "unclean.leader.election.enable"
+_STRATEGY: Final = "unclean.recovery.strategy"
+_OBEY_THE_SETTING: Final = ("last-known-leader", "manual")
+"""Strategies under which `unclean.leader.election.enable` counts."""
 OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
 """Setting in runs recorded by earlier versions → its name today."""
+
+
+def permits_unclean_elections(
+    config: Mapping[str, str], strategy: str, changes: Iterable[tuple[str, str]] = ()
+) -> bool:
+    """Whether a topic of this configuration and strategy of unclean recovery, or of any that `changes` of single keys
+    make of it, permits the election of any live replica: by proactive recovery, or by `unclean.leader.election.enable`
+    under a strategy under which that counts."""
+    altered = [(_ENABLED, config.get(_ENABLED, "false")), (_STRATEGY, strategy), *changes]
+    strategies = {value for key, value in altered if key == _STRATEGY}
+    enabled = any(key == _ENABLED and value.lower() == "true" for key, value in altered)
+    return "proactive" in strategies or (enabled and not strategies.isdisjoint(_OBEY_THE_SETTING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +56,8 @@ class CheckSettings:
     min_insync_replicas: int = 2
     replication_factor: int = 3
     unclean_election: bool = False
-    """`unclean.leader.election.enable`, or `proactive` unclean recovery: any live replica may be elected, which permits
-    losses once it has happened (`checkers.unclean_elections`)."""
+    """Whether at any time of the run any live replica may be elected (`permits_unclean_elections`): that permits losses
+    once it has happened (`checkers.unclean_elections`)."""
     unclean_recovery: str = "manual"
     """`unclean.recovery.strategy`, until a topic is configured anew (`as_configured`). Balanced recovery promises as
     much durability as none at all: it must not lose records that fewer than min.insync.replicas replicas lost. The last
@@ -140,8 +156,8 @@ class CheckSettings:
         elects, and when. An empty one changes nothing."""
         if not config:
             return self
-        recovery = config.get("unclean.recovery.strategy", self.unclean_recovery)
-        unclean = config.get("unclean.leader.election.enable") == "true" or recovery == "proactive"
+        recovery = config.get(_STRATEGY, self.unclean_recovery)
+        unclean = permits_unclean_elections(config, recovery)
         return replace(self, unclean_recovery=recovery, unclean_election=unclean)
 
     @property

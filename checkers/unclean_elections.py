@@ -1,8 +1,8 @@
 """Unclean elections: since when the records of a partition may be gone because its topic permits these.
 
-`unclean.leader.election.enable=true` and proactive recovery excuse no loss by themselves: as long as every leader came
-from the ISR or the ELR, the topic keeps all that other topics keep. So a partition is judged like any other until its
-first unclean election; without one, to the end of the run.
+`unclean.leader.election.enable=true`, under a strategy under which it counts, and proactive recovery excuse no loss by
+themselves: as long as every leader came from the ISR or the ELR, the topic keeps all that other topics keep. So a
+partition is judged like any other until its first unclean election; without one, to the end of the run.
 
 An election is unclean if the controllers say so (`unclean` in the detail of `partition_changed`), or if the leader was
 in neither ISR nor ELR by the decision before it, in the order of the metadata log: a controller that only finds the

@@ -54,7 +54,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from checkers.evidence import CheckSettings
+from checkers.evidence import CheckSettings, permits_unclean_elections
 from harness import worlds
 from harness.client_spec import (
     NATIVE,
@@ -348,8 +348,7 @@ class Spec:
             acks=ACKS[self.acks],
             min_insync_replicas=self.min_insync_replicas,
             replication_factor=self.replication_factor,
-            unclean_election=self.settings.get("unclean.leader.election.enable", "false").lower() == "true"
-            or self.unclean_recovery == "proactive",
+            unclean_election=permits_unclean_elections(self.settings, self.unclean_recovery, self.script.configured),
             unclean_recovery=self.unclean_recovery,
             recency=self.recency,
             time_limit_ns=round(self.time_limit_s * 1e9),

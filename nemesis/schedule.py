@@ -144,6 +144,12 @@ class Schedule:
         return tuple(scheduled.id for scheduled in self.faults if scheduled.id)
 
     @property
+    def configured(self) -> tuple[tuple[str, str], ...]:
+        """Key and value of every setting of the topic that its faults change."""
+        faults = [scheduled.fault for scheduled in self.faults]
+        return tuple((fault.key, fault.value) for fault in faults if isinstance(fault, AlterConfig))
+
+    @property
     def conditional(self) -> bool:
         """Whether any fault waits for a condition or is ended by one."""
         return any(True for scheduled in self.faults for _ in scheduled.conditions())

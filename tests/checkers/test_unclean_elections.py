@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkers import loss, registry
-from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence, permits_unclean_elections
 from checkers.fault_model import OFFSETS_TOPIC, tolerances
 from checkers.protocol import checker as protocol
 from checkers.unclean_elections import first_unclean_elections
@@ -57,6 +57,34 @@ def test_a_setting_that_permits_unclean_elections_excuses_no_loss_without_one() 
     assert loss.check(of_run(BORN, SHRUNK, FROM_THE_ELR)).validity is Validity.INVALID
     verdict = loss.check(of_run(BORN, SHRUNK, TOLD))
     assert (verdict.validity, verdict.figures["allowed"]) == (Validity.VALID, 1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "without", "enabled"),
+    [
+        ("manual", False, True),
+        ("last-known-leader", False, True),
+        ("balanced", False, False),
+        ("proactive", True, True),
+    ],
+)
+def test_a_setting_permits_unclean_elections_where_its_strategy_leaves_them_to_it(
+    strategy: str, without: bool, enabled: bool
+) -> None:
+    for value, permitted in (("false", without), ("true", enabled)):
+        config = {"unclean.leader.election.enable": value, "unclean.recovery.strategy": strategy}
+        assert permits_unclean_elections(config, strategy) is permitted
+        for before in (PERMITTED, CheckSettings()):
+            assert before.as_configured(config).unclean_election is permitted
+
+
+def test_a_run_permits_unclean_elections_if_its_topic_does_at_any_time() -> None:
+    enabled = {"unclean.leader.election.enable": "true"}
+    to_manual, to_enabled = ("unclean.recovery.strategy", "manual"), ("unclean.leader.election.enable", "true")
+    assert permits_unclean_elections(enabled, "balanced", [to_manual])
+    assert permits_unclean_elections({}, "manual", [to_enabled])
+    assert not permits_unclean_elections({}, "balanced", [to_manual])
+    assert not permits_unclean_elections({}, "balanced", [to_enabled])
 
 
 def test_what_was_observed_before_the_first_unclean_election_is_not_excused() -> None:

@@ -82,6 +82,19 @@ def test_rules_of_the_consumer_are_switched_beside_those_of_the_broker() -> None
         loads("without: [consumer.gravity]")
 
 
+def test_unclean_elections_are_permitted_where_the_setting_counts_at_some_time_of_the_run() -> None:
+    enabled, strategy = "unclean.leader.election.enable", "unclean.recovery.strategy"
+    to_manual = {"at": "1s", "fault": "alter-config", "key": strategy, "value": "manual"}
+
+    def permitted(settings: dict[str, str], *faults: dict[str, str]) -> bool:
+        return parse({"settings": settings, "faults": list(faults)}).check_settings().unclean_election
+
+    assert permitted({enabled: "true"})
+    assert permitted({strategy: "proactive"})
+    assert not permitted({enabled: "true", strategy: "balanced"})
+    assert permitted({enabled: "true", strategy: "balanced"}, to_manual)
+
+
 def test_nodes_have_settings_of_their_own_on_top_of_those_of_all() -> None:
     text = """
     settings: {faultline.protocol: kip101}

@@ -75,6 +75,22 @@ def kills() -> Script:
     )
 
 
+def restarts() -> Script:
+    """Nobody loses anything. Replicas (b1, b3) are to move to (b2, b4, b5), of which b5 is down; b3 and b1 restart, so
+    that b2 and b4 alone have what is acknowledged from then on."""
+    joined = together({"injected": "move"}, {"isr": {"has": "b2"}}, {"isr": {"has": "b4"}})
+    three_left = together({"injected": "three"}, {"isr": {"lacks": "b3"}})
+    left = together({"injected": "one"}, {"isr": {"lacks": "b1"}}, {"isr": {"lacks": "b3"}})
+    return (
+        {"at": "1s", "fault": "place-replicas", "nodes": ["b1", "b3"]},
+        {"at": "4s", "for": "30s", "fault": "kill", "nodes": ["b5"]},
+        {"when": {"fenced": "b5"}, "fault": "place-replicas", "nodes": ["b2", "b4", "b5"], "id": "move"},
+        {"when": joined, "for": "12s", "fault": "controlled-restart", "nodes": ["b3"], "id": "three"},
+        {"when": three_left, "for": "12s", "fault": "controlled-restart", "nodes": ["b1"], "id": "one"},
+        cancelled(left, then_after="3s"),
+    )
+
+
 def played(script: Script, strategy: str, **more: str) -> Outcome:
     settings = {"unclean.recovery.strategy": strategy, "min.insync.replicas": "2", **more}
     shape = {"brokers": 5, "replication_factor": 2, "partitions": 1, "rate": 20, "seed": 1, "time_limit": "40s"}
@@ -103,9 +119,22 @@ def test_without_the_refusal_it_takes_the_only_log(
     assert kinds >= {found, "reassignment-drops-last-known"}, kinds
 
 
-def test_a_setting_that_does_not_count_under_the_strategy_allows_no_cancellation() -> None:
-    """`balanced` elects nobody at once, so the setting gives no committed record up."""
-    outcome = played(loss(), "balanced", **{"unclean.leader.election.enable": "true"})
-    assert outcome.validity is Validity.VALID, outcome.verdicts
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [(loss(), "reassignment-drops-last-known"), (restarts(), "reassignment-shrinks-isr")],
+    ids=["loss", "restarts"],
+)
+@pytest.mark.parametrize("asked", [True, False], ids=["the strategy is asked for", "the setting alone"])
+def test_a_setting_that_does_not_count_under_the_strategy_allows_no_cancellation(
+    script: Script, found: str, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`balanced` elects nobody at once, so the setting gives no committed record up. Where it alone decides, the logs
+    that hold what was acknowledged are deleted, and nothing permits that."""
+    if not asked:
+        monkeypatch.setattr(reassignment, "unclean_election_allowed", lambda topic: topic.unclean_election)
+    outcome = played(script, "balanced", **{"unclean.leader.election.enable": "true"})
+    assert outcome.validity is (Validity.VALID if asked else Validity.INVALID), outcome.verdicts
     (lost,) = (verdict for verdict in outcome.verdicts if verdict.checker == "loss")
-    assert lost.figures["lost"] == 0, lost.figures
+    assert (lost.figures["lost"] == 0, lost.figures["allowed"]) == (asked, 0), lost.figures
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert kinds >= (set() if asked else {found, "lost-append"}), kinds

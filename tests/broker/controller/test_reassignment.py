@@ -19,11 +19,17 @@ from images.broker.rules import Rules
 from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
 
 
-def cluster(*off: str, replicas: tuple[int, ...] = (1, 2, 3), min_isr: int = 2, unclean: bool = False) -> Driver:
+def cluster(
+    *off: str,
+    replicas: tuple[int, ...] = (1, 2, 3),
+    min_isr: int = 2,
+    unclean: bool = False,
+    recovery: str = "manual",
+) -> Driver:
     """Five brokers, and a partition on some of them."""
     driver = Driver(*off)
     driver.start(1, 2, 3, 4, 5)
-    driver.topic(*replicas, min_isr=min_isr, unclean=unclean)
+    driver.topic(*replicas, min_isr=min_isr, unclean=unclean, recovery=recovery)
     return driver
 
 
@@ -140,8 +146,8 @@ def test_cancelling_what_is_not_under_way_is_refused() -> None:
     assert cancel(cluster()) is ErrorCode.no_reassignment_in_progress
 
 
-def _resting_on_the_new_replica(*off: str, unclean: bool = False) -> Driver:
-    driver = cluster(*off, unclean=unclean)
+def _resting_on_the_new_replica(*off: str, unclean: bool = False, recovery: str = "manual") -> Driver:
+    driver = cluster(*off, unclean=unclean, recovery=recovery)
     reassign(driver, 1, 4, 5)
     driver.send(driver.proposal(1, 2, 3, 4))
     driver.send(driver.proposal(1, 4))
@@ -174,6 +180,11 @@ def test_cancelling_is_refused_while_the_new_replica_alone_may_hold_what_is_comm
 
 def test_cancelling_goes_ahead_where_unclean_election_is_allowed() -> None:
     assert cancel(_resting_on_the_new_replica(unclean=True)) is ErrorCode.none
+
+
+@pytest.mark.parametrize("strategy", ["balanced", "proactive"])
+def test_cancelling_is_refused_under_a_strategy_under_which_the_setting_does_not_count(strategy: str) -> None:
+    assert cancel(_resting_on_the_new_replica(unclean=True, recovery=strategy)) is not ErrorCode.none
 
 
 def test_without_the_rule_cancelling_leaves_committed_records_on_one_replica() -> None:
