@@ -5,8 +5,8 @@ its successor commits the change, and knows the records but not the reasons. It 
 second time; the reader of both traces keeps the events with a new `offset`. An election of a last known leader, and one
 of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Who
 registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected. With
-`unclean.leader.election.enable` any leader from outside ISR and ELR is elected uncleanly, for a reason that is not
-known. A request of a leader for another ISR is recognised by who joins it.
+`unclean.leader.election.enable`, where that counts, any leader from outside ISR and ELR is elected uncleanly, for an
+unknown reason. A request of a leader for another ISR is recognised by who joins it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from images.broker.controller.unclean_recovery import (
     Strategy,
     recovery_needed,
     strategy_of,
+    unclean_election_allowed,
 )
 from images.broker.metadata.image import (
     NO_LEADER,
@@ -73,7 +74,7 @@ def _partition(
     before_change = before.partition(partition.topic, partition.index)
     topic = after.topics.get(partition.topic)
     reason = _reason(topic, before_change, partition, registered)
-    permitted = topic is not None and topic.unclean_election and reason == "taken_over"
+    permitted = topic is not None and unclean_election_allowed(topic) and reason == "taken_over"
     unclean = permitted and before_change is not None and _leads_from_outside(before_change, partition)
     return TraceEvent(
         "partition_changed",

@@ -15,11 +15,11 @@ from images.wire import batch as batches
 from tests.broker.controller.controller_driver import TOPIC, Driver
 
 
-def left(strategy: str, *registered: int) -> Driver:
+def left(strategy: str, *registered: int, unclean: bool = False) -> Driver:
     """3, 2 and 1 have fallen silent in this order; some are back from an unclean shutdown, 1 and 2 unfenced."""
     driver = Driver()
     driver.start(1, 2, 3)
-    driver.topic(1, 2, 3, min_isr=2, recovery=strategy)
+    driver.topic(1, 2, 3, min_isr=2, unclean=unclean, recovery=strategy)
     driver.fence(3, 2, 1)
     for broker in registered:
         driver.register(broker)
@@ -100,10 +100,15 @@ def test_who_joins_the_isr_does_so_by_request_of_the_leader(
     assert not driver.partition.reassigning
 
 
-@pytest.mark.parametrize(("strategy", "leader"), [("manual", 1), ("balanced", 3)])
-def test_a_leader_that_no_recovery_elects_is_not_taken_for_one_of_a_recovery(strategy: str, leader: int) -> None:
-    """Under `manual` there is none, and 3 is in no LastKnownELR. A controller that elects them is wrong."""
-    driver = left(strategy, 1, 2, 3)
+@pytest.mark.parametrize(
+    ("strategy", "leader", "unclean"), [("manual", 1, False), ("balanced", 3, False), ("balanced", 3, True)]
+)
+def test_a_leader_that_no_recovery_elects_is_not_taken_for_one_of_a_recovery(
+    strategy: str, leader: int, unclean: bool
+) -> None:
+    """Under `manual` there is none, and 3 is in no LastKnownELR, nor does the setting for unclean elections count under
+    `balanced`. A controller that elects them is wrong."""
+    driver = left(strategy, 1, 2, 3, unclean=unclean)
     before = driver.partition
     assert (before.leader, before.last_known_elr) == (NO_LEADER, (1, 2))
     wrong = replace(before, leader=leader, isr=(leader,), leader_epoch=9, partition_epoch=before.partition_epoch + 1)
