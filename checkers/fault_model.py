@@ -450,18 +450,24 @@ def wrong_timers(faults: pa.Table) -> frozenset[str]:
     alone."""
     nodes: set[str] = set()
     for row in faults.filter(pc.equal(faults["family"], "clock")).select(["nodes", "detail"]).to_pylist():
-        detail = json.loads(row["detail"] or "{}")
-        if not detail.get("wall_jump_ms") or detail.get("jump_ms") or detail.get("rate", 1) != 1:
+        if not _is_of_wall_clock(row["detail"]):
             nodes.update(row["nodes"])
     return frozenset(nodes)
 
 
 def stalls(faults: pa.Table) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """By node, from when to when (ns) each fault may have kept its process from running; those of links do not."""
+    """By node, from when to when (ns) each fault may have kept its process from running; those of links and of wall
+    clocks alone do not."""
     times: dict[str, list[tuple[int, int]]] = {}
-    for row in faults.select(["family", "nodes", "started_ns", "ended_ns"]).to_pylist():
-        if row["family"] not in _OF_LINKS:
+    for row in faults.select(["family", "nodes", "started_ns", "ended_ns", "detail"]).to_pylist():
+        if row["family"] not in _OF_LINKS and not (row["family"] == "clock" and _is_of_wall_clock(row["detail"])):
             ended_ns = NEVER if row["ended_ns"] is None else row["ended_ns"] + _STALL_MARGIN_NS
             for node in row["nodes"]:
                 times.setdefault(node, []).append((row["started_ns"] - _STALL_MARGIN_NS, ended_ns))
     return times
+
+
+def _is_of_wall_clock(fault_detail: str | None) -> bool:
+    """Whether a fault of the family `clock` changes wall clocks alone, and no timers."""
+    detail = json.loads(fault_detail or "{}")
+    return bool(detail.get("wall_jump_ms")) and not detail.get("jump_ms") and detail.get("rate", 1) == 1

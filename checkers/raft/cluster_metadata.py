@@ -217,10 +217,16 @@ def _sessions(
                     yield Finding(kind, tuple(told), time_ns=event.time_ns)
             if event.kind == "broker_unfenced":
                 unfenced.add(event.broker)
-            elif event.kind in ("broker_fenced", "broker_registered"):
+            elif event.kind == "broker_registered" or (event.kind == "broker_fenced" and not _as_registered(detail)):
                 unfenced.discard(event.broker)
             if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, _UNREGISTERED).offset:
                 epochs[event.broker] = _Registered(event.offset, event.broker_epoch, event.details().get("incarnation"))
+
+
+def _as_registered(detail: Mapping[str, Any]) -> bool:
+    """Whether a broker was fenced by the registration of its next life, which is traced next and tells of the session
+    that it ends."""
+    return detail.get("reason") == "registered"
 
 
 class _Registered(NamedTuple):

@@ -13,6 +13,7 @@ from checkers.fault_model import (
     fault_model_excesses,
     node_failures,
     replica_losses,
+    stalls,
     tolerances,
     wrong_timers,
 )
@@ -267,6 +268,8 @@ def test_a_loss_that_was_not_measured_excuses_by_name_what_the_trace_does_not_de
 
 
 def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
+    """A clock that is wrong may keep its process from running, too; one of the wall alone keeps no process."""
+
     def clock(node: str, **detail: float) -> dict[str, Any]:
         return small_evidence.fault("clock", [node], 1, 2, {}) | {"detail": json.dumps(detail)}
 
@@ -275,8 +278,11 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
         clock("b2", jump_ms=5, rate=1, wall_jump_ms=-9000),
         clock("b3", jump_ms=0, rate=0.5, wall_jump_ms=0),
         clock("b4"),
+        small_evidence.fault("pause", ["b5"], 1, 2, {}),
+        small_evidence.fault("partition", ["b6"], 1, 2, {}),
     )
     assert wrong_timers(faults) == {"b2", "b3", "b4"}
+    assert stalls(faults).keys() == {"b2", "b3", "b4", "b5"}
 
 
 def test_a_node_that_vanished_has_lost_its_log() -> None:

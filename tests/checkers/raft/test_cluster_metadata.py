@@ -207,6 +207,22 @@ def test_a_session_that_is_over_does_not_wait_for_many_changes(changes: int, kin
     assert not list(cluster_metadata_findings(small_evidence.trace(*events), stalls=paused)), "it catches up"
 
 
+def test_a_broker_that_comes_back_before_it_was_fenced_may_have_been_fenced_late() -> None:
+    """Its registration fences it first. A fenced broker has no session: none is over, however long it is silent."""
+    timed = {"silent_ms": 20_000, "session_timeout_ms": 9000, "known": 1, "previous": -1, "clean": False}
+    meanwhile = [committed(31 + number / 10, 50 + number) for number in range(8)]
+    again = broker(9, "registered", 1, 9, 40, **timed)
+
+    def fenced(reason: str, time_s: float = 40) -> Event:
+        return broker(8, "fenced", 1, 1, time_s, reason=reason)
+
+    assert kinds(*BORN[:2], *meanwhile, fenced("registered"), again) == ["fenced-late"]
+    assert kinds(*BORN[:2], *meanwhile, fenced("controlled_shutdown"), again) == []
+    second = broker(8, "registered", 1, 8, 20, known=1, previous=-1, clean=False)
+    again = broker(9, "registered", 1, 9, 40, **timed | {"known": 8})
+    assert kinds(*BORN[:2], fenced("registered", 20), second, *meanwhile, again) == []
+
+
 def grown(time_s: float, end: int) -> Event:
     return small_evidence.event(time_s, "c1", "metadata_appended", offset=0, log_end=end)
 

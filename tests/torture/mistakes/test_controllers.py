@@ -191,8 +191,12 @@ LATE_HEARTBEAT: Fault = {
 """Later than its sender waits for an answer, and than the heartbeats with which it shuts down."""
 STOP: Fault = {"at": "2.2s", "for": "5s", "fault": "controlled-restart", "nodes": ["b1"]}
 WALL_CLOCK: Fault = {"at": "5s", "for": "4s", "fault": "clock", "nodes": ["c1"], "wall_jump_ms": -4_000}
+WALL_CLOCK_FAR_BACK: Fault = {"at": "2s", "for": "8s", "fault": "clock", "nodes": ["c1"], "wall_jump_ms": -30_000}
+LEADER_RETURNS: Fault = {"at": "2.5s", "for": "7s", "fault": "kill", "nodes": ["leader/0"]}
+"""By a clock that is right, the session of the leader is over long before."""
 BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": ["b1"]}
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
+ALONE = {"controllers": 1, "time_limit": "12s"}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
 
 MISTAKES = (
@@ -214,6 +218,7 @@ MISTAKES = (
     PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
     PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
+    PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
 )
 
 
