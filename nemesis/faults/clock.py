@@ -24,6 +24,8 @@ _NEAR_MS = 4_000.0
 """The furthest that a clock jumps where a wall clock would have: one of timers that jumps back stands still as long."""
 _FAR_MS = (5_000, 60_000)
 """Of a wall clock's jump: longer than any session, and than it takes until somebody else is in charge."""
+_LEFT_BEHIND_SHARE = 0.5
+"""Of the jumps of wall clocks: far back, on the active controller. One that went by it would keep every session."""
 
 
 def _slightly_wrong(random: Random, cluster: ClusterShape) -> list[Fault]:
@@ -74,7 +76,11 @@ class Clock(Fault):
             node = draws.controller()
         if kind == "wall":
             size_ms = random.choice((random.uniform(0.05, 2.0) * draws.patience_ms, random.uniform(*_FAR_MS)))
-            return cls(nodes=(node,), wall_jump_ms=random.choice((-1, 1)) * max(1, round(size_ms)))
+            jumped_ms = random.choice((-1, 1)) * max(1, round(size_ms))
+            # Drawn last, so that the other jumps are as they were without it.
+            if draws.cluster.controllers and random.random() < _LEFT_BEHIND_SHARE:
+                return cls(nodes=("controller",), wall_jump_ms=-round(random.uniform(*_FAR_MS)))
+            return cls(nodes=(node,), wall_jump_ms=jumped_ms)
         jump_ms = random.choice((-1, 1, 1)) * max(1, round(draws.patience_ms * random.uniform(0.05, 2.0)))
         rate = round(random.choice((random.uniform(0.3, 0.95), random.uniform(1.05, 3.0))), 3)
         return cls(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.clock import Clock
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.fault import Fault
@@ -150,6 +151,19 @@ def test_a_fault_that_changed_nothing_has_not_bitten() -> None:
 def test_every_family_says_by_its_evidence_whether_it_bit(fault: Fault, bit: bool) -> None:
     (record,) = healed(ScheduledFault(0, 5, fault))
     assert record.took_effect is bit
+
+
+@pytest.mark.parametrize("controllers", [(), ("c1", "c2", "c3")])
+def test_many_jumps_of_wall_clocks_are_far_back_on_the_active_controller(controllers: tuple[str, ...]) -> None:
+    """Further back than any session lasts: a controller that went by this clock would keep them all."""
+    shape = ClusterShape(("b1", "b2", "b3"), controllers, 1)
+    profile = RunProfile((), 0.5, 1.0, (KeepUnsynced.NOTHING,))
+    drawn = [clock for seed in range(400) if (clock := Clock.draw(Draws(Random(seed), shape, profile))) is not None]
+    walls = [clock for clock in drawn if clock.wall_jump_ms]
+    left_behind = [clock for clock in walls if clock.nodes == ("controller",) and clock.wall_jump_ms <= -5_000]
+    assert bool(left_behind) is bool(controllers)
+    assert len(left_behind) >= len(walls) / 3 or not controllers
+    assert {clock.wall_jump_ms > 0 for clock in walls} == {True, False}
 
 
 def test_losses_of_several_nodes_are_told_node_by_node() -> None:
