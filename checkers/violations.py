@@ -100,6 +100,7 @@ INEXCUSABLE = frozenset(
         "epoch-cache-wrong",
         "truncation-incomplete",
         "truncation-needless",
+        "producers-forgotten",
         "producer-state-wrong",
         "batch-appended-twice",
         "batch-out-of-sequence",

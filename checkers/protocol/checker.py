@@ -149,6 +149,7 @@ epoch-cache-wrong         a log that is opened, is cut, has a new start, or begi
                           records
 truncation-incomplete     a follower cuts off all that its leader's answer rules out
 truncation-needless       … and no record that its leader has in the same place
+producers-forgotten       … nor a log that has only committed records, and ends where its leader's starts
 producer-state-wrong      … and knows the last batches of each of its producers; so does the snapshot in place of
                           deleted batches, and no producer in that is forgotten when the log is opened
 batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)

@@ -64,6 +64,15 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     """A follower cuts off no record that its leader has in the same place: while it lacks that, it is no copy of it.
     The protocols before KIP-320 cut to the high watermark, without an answer of the leader."""
     node, leader, cut = event.node, f"b{event.leader}", event.offset
+    anew_at_end = event.details().get("log_start") == cut == event.log_end == event.high_watermark
+    if anew_at_end and node in partition.comparable and node not in cluster.lied_to:
+        partition.report(
+            event,
+            "producers-forgotten",
+            cut,
+            f"{node} deleted all of its log {event.at}, and began anew where that ended, at {cut}",
+            "its high watermark was there, too: it had what was committed, and a retry of that is new to it now",
+        )
     own, known = partition.log(node), partition.log(leader)
     start = max(partition.log_starts.get(node, 0), partition.log_starts.get(leader, 0))
     to_high_watermark = "answer" not in event.details() and cut == event.high_watermark
@@ -111,9 +120,22 @@ def _epochs_of_leader(partition: PartitionState, event: TraceRow) -> list[Cached
     return entries
 
 
+def _recovered(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    partition.comparable.discard(event.node)
+    if event.details().get("clean") is True:
+        _compared(partition, event, settings)
+
+
+def _compared(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.comparable.add(event.node)
+
+
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {"truncated": _truncated}
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "fetch_accepted": _fetch_accepted,
     "diverging": _diverging,
     "epoch_end_told": _epoch_end_told,
+    "log_recovered": _recovered,
+    "follower_high_watermark": _compared,
+    "became_leader": _compared,
 }

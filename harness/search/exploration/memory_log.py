@@ -8,6 +8,7 @@ from harness.search.exploration.cluster_values import LogRecord
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.log import Log, OffsetOutOfRange, OutOfPlace
 from images.broker.log.log_config import LogConfig
+from images.broker.log.log_recovery import LogRecovery
 from images.broker.log.producer_state import ProducerTable
 from images.wire.batch import Header, assign, build, parse
 
@@ -33,6 +34,7 @@ class MemoryLog(Log):
         self.epochs = epochs
         self.producers = ProducerTable()
         self.recovery_point = 0  # a crash leaves what the exploration says
+        self.recovery = LogRecovery(clean=False)  # asked where a log starts above 0
         self.records = records
 
     @classmethod

@@ -8,10 +8,11 @@ are in sync or on active brokers, has reached its offset.
 
 A follower whose log ends below its leader's log start deletes all records and starts at the leader's log start. An
 empty replica begins in the same way. So does a follower that comes to a leader with a log that ends right there, in an
-epoch before those that the leader has from there on: where that epoch ended the leader does not know any more, so
-nothing tells whether the follower's records are those that the leader has deleted. The producers of other records would
-count as known, and a batch that was never committed as a duplicate. As in Kafka the log start falls only with a
-truncation below it.
+epoch before those that the leader has from there on, unless it knows that all of its records are committed: where that
+epoch ended the leader does not know any more, so nothing tells whether the follower's records are those that the leader
+has deleted. The producers of other records would count as known, and a batch that was never committed as a duplicate.
+Without need they are not forgotten, since a retry would be appended once more where this follower leads. As in Kafka
+the log start falls only with a truncation below it.
 """
 
 from __future__ import annotations
@@ -77,10 +78,12 @@ def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Lim
     return advance_log_start(partition, min(leader_log_start, highest_start(partition, limits)), LogStartReason.LEADER)
 
 
-def on_leader_log_start_at_end(partition: Partition, first_epoch: int) -> PartitionStep:
+def on_leader_log_start_at_end(partition: Partition, first_epoch: int, is_known: bool) -> PartitionStep:
     """The first answer of a leader whose log starts where this one ends: its next record has `first_epoch`, or it leads
-    in that and has none."""
-    if partition.log_start == partition.log_end or first_epoch <= partition.epochs.latest:
+    in that and has none. With `is_known` this log has the records for which its high watermark was told; else it was
+    opened after a crash, which may have undone a cut, and was not compared with a leader's since."""
+    is_committed = is_known and partition.high_watermark == partition.log_end
+    if is_committed or partition.log_start == partition.log_end or first_epoch <= partition.epochs.latest:
         return PartitionStep(partition)
     return truncate_fully_and_start_at(partition, partition.log_end)
 

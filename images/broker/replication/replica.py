@@ -99,7 +99,7 @@ class Replica:
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
         self.fetched_epoch = NO_EPOCH
-        """The leader epoch in which a fetch of this follower was answered last."""
+        """The last leader epoch in which this replica led, or a fetch of it was answered."""
         self._latest_reads = 0
         self._deletions = 0
 
@@ -381,7 +381,7 @@ class Replica:
         return True
 
     def on_fit(self, sent_offset: int, sent_epoch: int) -> None:
-        """A fetch was answered without records and without divergence: the logs match."""
+        """A fetch was answered without divergence: the logs match."""
         if follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
             self.fetched_epoch = sent_epoch
             if self.state.truncation_rounds:
@@ -404,17 +404,15 @@ class Replica:
         records that could not be appended, None without one."""
         if not follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
             return None
-        problem = None
-        if self.state.truncation_rounds:
-            self._apply(truncation.on_fit(self.state))
-        is_first, self.fetched_epoch = self.fetched_epoch != sent_epoch, sent_epoch
-        fences_every_fetch = self.limits.truncation_protocol.fences_every_fetch
+        problem, before = None, self.fetched_epoch
+        self.on_fit(sent_offset, sent_epoch)
         try:
-            if is_first and leader_log_start == self.log.end:
+            if before != sent_epoch and leader_log_start == self.log.end:
                 first_epoch = next((header.leader_epoch for header, _ in iterate(records)), sent_epoch)
-                self._apply(log_start.on_leader_log_start_at_end(self.state, first_epoch))
+                is_known = self.log.recovery.clean or before != NO_EPOCH
+                self._apply(log_start.on_leader_log_start_at_end(self.state, first_epoch, is_known))
             for header, batch in iterate(records):
-                if fences_every_fetch and header.leader_epoch > sent_epoch:
+                if self.limits.truncation_protocol.fences_every_fetch and header.leader_epoch > sent_epoch:
                     break  # appended after this fetch was sent, in a leader epoch that this replica does not follow yet
                 if self.log.start == self.log.end and header.base_offset < self.log.end < header.next_offset:
                     # The leader's log starts inside this batch, and batches are appended whole.
@@ -473,6 +471,7 @@ class Replica:
             self._trace.converged(state, decision)
         elif isinstance(decision, BecameLeader):
             self._last_answers.clear()
+            self.fetched_epoch = decision.leader_epoch
             if self.limits.rules.enter_leader_epoch_start:
                 self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)

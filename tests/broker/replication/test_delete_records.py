@@ -254,6 +254,19 @@ def test_producers_of_records_that_a_leader_deleted_unseen_are_forgotten(deleted
     assert [check_sequence(node.replica.log.producers, retry, Rules()) for node in nodes] == [Accept()] * 3
 
 
+def test_producers_of_records_that_are_known_to_be_committed_are_kept() -> None:
+    """Replica 3 has all of them, and hears of the deletion from the next leader, after which it leads itself."""
+    nodes = cluster()
+    nodes[0].replica.delete_records(TO_HIGH_WATERMARK)
+    catch_up(nodes[0].replica, nodes[1].replica)
+    leader = nodes[1].lead(2, isr=(1, 2, 3))
+    nodes[2].follow(2, 2, isr=(1, 2, 3))
+    fetch_as_fetcher(leader, nodes[2].replica)
+    assert (nodes[2].replica.log.start, nodes[2].replica.log.end) == (6, 6)
+    retry = batches.parse(produced(b"5", producer=7, sequence=5))
+    assert check_sequence(nodes[2].replica.log.producers, retry, Rules()) == Duplicate(5, 5)
+
+
 def test_an_empty_disk_is_filled_from_a_log_that_starts_above_zero() -> None:
     nodes = cluster()
     nodes[0].replica.delete_records(4)

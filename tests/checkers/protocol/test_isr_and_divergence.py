@@ -100,6 +100,7 @@ SMALL = [*COPIED, decided(2.5, 1, 1, 1, (1, 2), reason="alter_partition")]
 JOINING = [*SMALL, proposed(3, 1, 2, 3)]
 FORKED = [*BORN, appended(2, "b1", 0, 2), appended(2, "b1", 2, 4, epoch=3), leads(3, "b1", 4, 4)]
 """b1 leads in leader epoch 4; its log has two records of epoch 1 and two of epoch 3."""
+RETAINED_ALL = [*COPIED, MOVED, log_start(3, "b1", 5, "retention_bytes")]
 DELETED = [*COPIED, event(3, "c1", "partition_deleted", offset=110)]
 
 
@@ -108,7 +109,21 @@ def cut(node: str, end: int, to: int, high_watermark: int = 0, **detail: object)
     return event(5, node, "truncated", detail, offset=to, log_end=end, **place)
 
 
+def reopened(time_s: float, *, clean: bool) -> Event:
+    return event(time_s, "b2", "log_recovered", {"clean": clean}, offset=0, log_end=5, high_watermark=5)
+
+
 KEPT = {
+    "a follower begins anew where its log ends, of which it knows nothing": [
+        *RETAINED_ALL,
+        reopened(4, clean=False),
+        cut("b2", 5, 5, high_watermark=5, log_start=5),
+    ],
+    "a follower that knows a part to be committed begins anew where its log ends": [
+        *RETAINED_ALL,
+        reopened(4, clean=True),
+        cut("b2", 5, 5, high_watermark=4, log_start=5),
+    ],
     "a leader counts whom it has proposed": [*JOINING, counted(4, 1, (1, 2), proposed=(1, 2, 3)), moved(5, 1, 2, 3)],
     "a change that was given up may still be made": [*JOINING, counted(4, 1, (1, 2), unresolved=(3,))],
     "newer metadata ends a change": [
@@ -238,6 +253,18 @@ BROKEN = {
     "a follower cuts off what its leader has": (
         [*COPIED, cut("b2", 5, 3, high_watermark=3, answer=[1, 5])],
         "truncation-needless",
+    ),
+    "a follower that knows all of its log to be committed begins anew where that ends": (
+        [
+            *RETAINED_ALL,
+            follower_high_watermark(4, "b2", 5) | {"leader": 1},
+            cut("b2", 5, 5, high_watermark=5, log_start=5),
+        ],
+        "producers-forgotten",
+    ),
+    "a follower that had stopped cleanly begins anew where its log ends": (
+        [*RETAINED_ALL, reopened(4, clean=True), cut("b2", 5, 5, high_watermark=5, log_start=5)],
+        "producers-forgotten",
     ),
     "a follower cuts its log without a need": ([*COPIED, cut("b2", 5, 3)], "truncation-needless"),
     "a log comes back with a hole": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,16 @@ def _nothing_forgotten(patch: Patch) -> None:
         return right(self, replace(request, forgotten_topics_data=()), **told)
 
     patch.setattr(FetchSessionCache, "open", opened)
+
+
+def _always_begun_anew(patch: Patch) -> None:
+    """A follower that ends where its new leader's log starts begins anew, whatever it knows of its records."""
+    right = log_start.on_leader_log_start_at_end
+
+    def begun_anew(partition: Partition, first_epoch: int, _: bool) -> PartitionStep:
+        return right(partition, first_epoch, False)
+
+    patch.setattr(log_start, "on_leader_log_start_at_end", begun_anew)
 
 
 def _sent_once(patch: Patch) -> None:
@@ -129,7 +139,29 @@ IMPATIENT = {"replica.lag.time.max.ms": "1000"}
 LAGGING = {"settings": IMPATIENT | {"replica.fetch.max.bytes": "200"}, "rate": 40, "acks": 1}
 """One batch a fetch, and more of them than the slow follower fetches; the high watermark moves on with it."""
 
+RETRIED_LATE = {
+    "seed": 8,
+    "time_limit": "36s",
+    "recovery_limit": "10s",
+    "producers": 2,
+    "rate": 4,
+    "clients": {"in_flight": 1, "pipeline": 1, "request_timeout": 0.7, "delivery_timeout": 35},
+}
+RETRIED_AT_ANOTHER: Sequence[Fault] = [
+    {"at": 5, "for": 25, "fault": "partition", "shape": "one-way", "nodes": ["b1"], "channel": "client"},
+    {"at": 6.5, "for": 8, "fault": "partition", "shape": "one-way", "nodes": ["b1"], "against": ["b3"]},
+    {"at": 6.5, "for": 8, "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]},
+    {"at": 7, "for": 1, "fault": "delete-records"},
+    {"at": 8, "for": 25, "fault": "partition", "shape": "one-way", "nodes": ["b2"], "channel": "client"},
+    {"at": 9, "for": 16, "fault": "pause", "nodes": ["b1"]},
+    {"at": 18, "for": 15, "fault": "pause", "nodes": ["b2"]},
+]
+"""The producers hear nothing of what b1 and b2 have answered. All of it is deleted, b1 is paused, b3 follows b2, and
+then b2 is paused: b3 leads, and is sent the batches again. It had them."""
+
 MISTAKES = (
+    PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
+    PlayedMistake("unexplained-offset", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
