@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from scipy import stats
+
 from checkers.verdict import Validity
 from harness.spec import Spec, parse
 from tests.harness.hunt.searches import Step, add_row, commit, hunted, load_modules, measured, randomly, read_rows
@@ -145,7 +147,21 @@ def _sum(rule: str, rows: Sequence[Mapping[str, Any]]) -> str:
         f"`{rule}`: random runs find it in {found['random']} of {len(rows)} ranges, the hunt in {found['hunt']}. Both "
         f"together take {spent['random']:.0f} and {spent['hunt']:.0f} s, a ratio of "
         f"{spent['hunt'] / spent['random']:.2f}; the medians are {middle['random']:.0f} and {middle['hunt']:.0f} s. A "
-        f"range without a find counts with what was spent on it."
+        f"range without a find counts with what was spent on it." + _by_find(spent, found)
+    )
+
+
+def _by_find(spent: Mapping[str, float], found: Mapping[str, int]) -> str:
+    """What each find took, if finding has no memory, and the ratio with its interval: of all finds so many are of the
+    hunt as its share of the time and its rate say (Clopper and Pearson)."""
+    if not all(found.values()):
+        return ""
+    each = {name: spent[name] / found[name] for name in spent}
+    share = stats.binomtest(found["hunt"], sum(found.values())).proportion_ci(0.95)
+    low, high = (spent["hunt"] / spent["random"] * (1 - bound) / bound for bound in (share.high, share.low))
+    return (
+        f" By find they take {each['random']:.0f} and {each['hunt']:.0f} s, a ratio of "
+        f"{each['hunt'] / each['random']:.2f} (95% interval {low:.2f} to {high:.2f})."
     )
 
 

@@ -74,6 +74,20 @@ def test_a_search_has_found_a_broker_with_the_first_invalid_run_that_is_valid_wi
     assert "a ratio of 0.33" in lines[-1]
 
 
+def test_what_a_find_takes_does_not_depend_on_where_a_search_is_stopped() -> None:
+    def found(cpu_s: float, name: str = "a run") -> dict[str, object]:
+        return {"cpu_s": cpu_s, "runs": 1, "read": 1, "accused": [], "found": name, "findings": []}
+
+    shared = {"rule": RULE, "cap_s": 300.0, "commit": "abc"}
+    rows = [
+        {**shared, "range": 1, "random": found(300.0, ""), "hunt": found(100.0)},
+        {**shared, "range": 2, "random": found(100.0), "hunt": found(100.0)},
+    ]
+    said = finding.table(rows).splitlines()[-1]
+    assert "a ratio of 0.50; " in said
+    assert said.endswith("By find they take 400 and 100 s, a ratio of 0.25 (95% interval 0.00 to 4.80).")
+
+
 def test_the_specs_of_the_finds_lack_the_rule_and_have_no_stories() -> None:
     spec = finding.base(RULE, 60.0)
     assert spec.without == (RULE,)
