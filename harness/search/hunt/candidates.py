@@ -2,8 +2,9 @@
 
 Each candidate has a stream of its own, named for the hunt's random seed, the round and its place in it. So a round
 depends on the corpus and on nothing else, however its runs are spread over processes. Rounds begin small, since nothing
-is learned within one. At a tenth of the places of fresh specs a random run is made, so that what seems to promise
-little is still tried.
+is learned within one. At half of all places a fresh spec is drawn as if nothing had been learned: what shows many
+situations is not what shows a flaw. At a tenth of the places of other fresh specs a random run is made, so that what
+seems to promise little is still tried.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from harness.search.hunt.operators import OPERATORS, Parents, fresh, mutate
 from harness.search.hunt.traits import TraitYield
 from harness.spec import SEEDS, Spec
 
+UNSTEERED_SHARE: Final = 0.5
+"""Of all places: those at which a dense run of a random world is made."""
 RANDOM_SHARE: Final = 0.1
-"""Of the places of fresh specs: those at which a run is made as a suite draws it."""
+"""Of the places of other fresh specs: those at which a run is made as a suite draws it."""
 FIRST_ROUND: Final = 8
 """Runs of the first rounds."""
 
@@ -38,7 +41,9 @@ def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candid
         random = Random(f"{seed}/{corpus.rounds}/{place}")
         (origin,) = random.choices(list(shares), list(shares.values()))
         spec, parent = None, ""
-        if origin != FRESH:
+        if random.random() < UNSTEERED_SHARE:
+            origin, spec = FRESH, promising(base, random, {})
+        elif origin != FRESH:
             parent, mate = random.choices(list(weights), list(weights.values()), k=2)
             parents = Parents(corpus.entries[parent].candidate.spec, corpus.entries[mate].candidate.spec, base)
             spec = mutate(OPERATORS[origin], parents, random)

@@ -193,6 +193,20 @@ def taught() -> Corpus:
     return corpus_of([shown(number) for number in range(8)], [shown(number) for number in range(8, 16)])
 
 
+def test_half_of_a_round_is_drawn_as_if_nothing_had_been_learned() -> None:
+    """Also where children have shown all that is new."""
+    children = [
+        (candidate(f"child {number}", origin, "a"), features([f"{origin} {number}"]), True)
+        for origin in ORIGINS
+        if origin != FRESH
+        for number in range(9)
+    ]
+    corpus = corpus_of([(candidate("a"), features("a"), True)], [(candidate("b"), features("a"), True)] * 20, children)
+    assert corpus.shares()[FRESH] < 0.3
+    origins = [each.origin for each in candidates(corpus, BASE, 1, 60)]
+    assert 0.5 < origins.count(FRESH) / len(origins) < 0.8
+
+
 def test_the_first_round_of_a_hunt_is_random() -> None:
     assert {each.origin for each in candidates(Corpus(), BASE, 1, 3)} == {FRESH}
 

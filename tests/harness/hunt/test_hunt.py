@@ -26,7 +26,7 @@ BASE = parse({**SMALL, "faults": ["pause", "kill"], "vary": ["replica.lag.time.m
 def night(folder: CorpusFolder, store: Path, runs: int, *, backwards: bool = False) -> str:
     """One night in this process; its runs end in the order of the plan, or in the reverse. The name of its suite."""
     with folder.locked():
-        plan, corpus = begin(folder, BASE, 7, 0, 2)
+        plan, corpus = begin(folder, BASE, 1, 0, 2)
         session = HuntSession(plan, corpus, folder, store, runs, lambda: True)
         record = begin_suite(store, Hunt.night("hunt-small", session))
         session.suite = record.name
@@ -63,7 +63,7 @@ def test_two_nights_whose_runs_end_in_another_order_leave_the_corpus_of_one(
     state = json.loads((folder.path / "hunt.json").read_text())
     assert (state["runs"], state["rounds"]) == (4, 2)
     assert len(state["situations"]) > 5
-    assert state["yields"]["fresh"]["runs"] < 4, "the second round has children"
+    assert state["yields"]["fresh"]["runs"] < 3.5, "the second round has children"
 
 
 def test_a_night_is_a_suite_whose_runs_come_back(in_one_night: tuple[CorpusFolder, Path, str]) -> None:
