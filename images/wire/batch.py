@@ -51,13 +51,15 @@ _ASSIGNED = Struct(">q4si")
 _MAGIC_AT = 16
 _ATTRIBUTES_END = 23
 _CODEC_MASK = 0x07
+_LOG_APPEND_TIME_BIT = 0x08
 _CONTROL_BIT = 0x20
 _TRANSACTIONAL_BIT = 0x10
 _LEGACY_HEADER_BYTES = 14
 """The least length of a message of the formats before record batches."""
 _NO_SIZE_LIMIT = (1 << 31) - 1
-_RECORDS_FOR_RUNS = 200
+_RECORDS_FOR_RUNS = 160
 """The records of a smaller batch are parsed at once, which is cheaper."""
+_NO_TIMESTAMP = -1
 
 
 class Compression(IntEnum):
@@ -232,11 +234,14 @@ def _whole_entry(records: bytes, start: int) -> int:
     return length + LENGTH_END if start + length + LENGTH_END <= len(records) else 0
 
 
-def check_produced(batch: bytes) -> Header:
-    """The header of a `produced_batch`; raises CorruptBatch, or InvalidRecord for an intact batch.
+def check_produced(batch: bytes) -> tuple[Header, bytes]:
+    """The header of a `produced_batch`, and the batch to append; raises CorruptBatch, or InvalidRecord for an intact
+    batch.
 
-    A batch from a producer, before compaction or transactions, has a record for each offset from 0 on, and no markers.
-    Uncompressed records are parsed; compressed ones stay opaque, since only a consumer needs to decompress them.
+    A batch from a producer, before compaction or transactions, has a record for each offset from 0 on, in their order,
+    and no markers. Uncompressed records are parsed; compressed ones stay opaque, since only a consumer needs to
+    decompress them. As in Kafka the largest timestamp that the header claims is replaced if the records have another
+    one, and the timestamps are the producer's, even if the attributes say that they are the log's.
     """
     header = parse(batch)
     _check_frame(header)
@@ -250,17 +255,36 @@ def check_produced(batch: bytes) -> Header:
     codec = header.attributes & _CODEC_MASK
     if codec > _NEWEST_CODEC:
         raise InvalidRecord(f"unknown compression codec {codec}")
-    if not codec and not (header.count >= _RECORDS_FOR_RUNS and consists_of_runs(batch, HEADER_BYTES, header.count)):
-        _parse_records(batch)
-    return header
+    if header.attributes & _LOG_APPEND_TIME_BIT:
+        header, batch = _rewritten(batch, header._replace(attributes=header.attributes & ~_LOG_APPEND_TIME_BIT))
+    if not codec and not (header.count >= _RECORDS_FOR_RUNS and _consists_of_runs(batch, header)):
+        max_timestamp = _parse_records(batch)
+        if max_timestamp != header.max_timestamp:
+            return _rewritten(batch, header._replace(max_timestamp=max_timestamp))
+    return header, batch
 
 
-def _parse_records(batch: bytes) -> None:
+def _consists_of_runs(batch: bytes, header: Header) -> bool:
+    # With these timestamps no sum of one and a delta exceeds 64 bits.
+    first, last = header.base_timestamp, header.max_timestamp
+    return first >= _NO_TIMESTAMP <= last and consists_of_runs(batch, HEADER_BYTES, header.count, last - first)
+
+
+def _parse_records(batch: bytes) -> int:
+    """The largest timestamp of the records, -1 if all are negative."""
+    max_timestamp, expected = _NO_TIMESTAMP, 0
     try:
-        for _ in DefaultRecordBatch(batch):
-            pass
+        for record in DefaultRecordBatch(batch):
+            if record.offset != expected:
+                raise InvalidRecord(f"offset delta {record.offset} where {expected} belongs")
+            expected += 1
+            if record.timestamp > max_timestamp:
+                max_timestamp = record.timestamp
+    except InvalidRecord:
+        raise
     except Exception as error:  # the codec has no common class for what nonsense makes it raise
         raise InvalidRecord(f"the records cannot be read: {error}") from error
+    return max_timestamp
 
 
 def assign(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -305,8 +329,17 @@ def _compressed(plain: bytes, compression: Compression) -> bytes:
     """The batch `plain` with its records compressed. aiokafka's builder would write the time into gzip's header."""
     payload = _COMPRESSORS[compression](plain[HEADER_BYTES:])
     header = parse(plain)._replace(length=HEADER_BYTES - LENGTH_END + len(payload), attributes=compression)
-    covered = _HEADER.pack(*header)[CRC_START:] + payload
-    return _HEADER.pack(*header._replace(crc=crc32c(covered)))[:CRC_START] + covered
+    return _with_crc(header, payload)[1]
+
+
+def _rewritten(batch: bytes, header: Header) -> tuple[Header, bytes]:
+    """The batch with another header, and with the CRC of it."""
+    return _with_crc(header, batch[HEADER_BYTES:])
+
+
+def _with_crc(header: Header, payload: bytes) -> tuple[Header, bytes]:
+    header = header._replace(crc=crc32c(_HEADER.pack(*header)[CRC_START:] + payload))
+    return header, _HEADER.pack(*header) + payload
 
 
 def records(batch: bytes) -> Sequence[Record]:

@@ -57,7 +57,7 @@ def test_records_read_back_plain() -> None:
 def test_records_read_back_compressed(compression: batch.Compression) -> None:
     packed = batch.build([b"a" * 1000, b"b" * 1000], timestamp_ms=1, compression=compression, base_offset=9)
     assert len(packed) < 300
-    assert batch.check_produced(batch.assign(packed, 0, -1)).attributes == compression
+    assert header_of_produced(batch.assign(packed, 0, -1)).attributes == compression
     assert [(record.offset, len(record.value or b"")) for record in batch.records(packed)] == [(9, 1000), (10, 1000)]
 
 
@@ -154,13 +154,13 @@ def test_a_producer_may_send_neither_gaps_nor_markers() -> None:
         batch.check(odd)
         with pytest.raises(InvalidRecord, match="producer"):
             batch.check_produced(odd)
-    assert batch.check_produced(sample()) == batch.check(sample())
+    assert batch.check_produced(sample()) == (batch.check(sample()), sample())
 
 
 def test_a_producer_counts_its_offsets_from_0() -> None:
     with pytest.raises(InvalidRecord, match="base offset 7"):
         batch.check_produced(batch.assign(sample(), 7, -1))
-    assert batch.check_produced(batch.assign(sample(), 0, 7)).leader_epoch == 7
+    assert header_of_produced(batch.assign(sample(), 0, 7)).leader_epoch == 7
 
 
 @pytest.mark.parametrize("count", [-1, 0, 2, 9])
@@ -222,12 +222,43 @@ def test_records_that_do_not_parse_or_whose_count_lies_are_invalid_from_a_produc
         batch.check_produced(forged(whole[:61] + b"\xff" * (len(whole) - 61)))
 
 
+@pytest.mark.parametrize("count", [2, 400])
+@pytest.mark.parametrize("change", [-2, 2, 0x7E])
+def test_offset_deltas_that_do_not_count_from_0_on_are_invalid_from_a_producer(count: int, change: int) -> None:
+    """A batch is looked up by the offsets of its header: a log start in it would find no record at or above itself."""
+    whole = batch.build([b"x" * 20] * count, timestamp_ms=1)
+    at = 61 + 27 + 3  # the second record, after its length, attributes and timestamp
+    assert whole[at] == 2, "1 as a zigzag varint"
+    with pytest.raises(InvalidRecord, match="offset delta"):
+        batch.check_produced(recomputed(whole[:at] + bytes((whole[at] + change & 0x7F,)) + whole[at + 1 :]))
+
+
+@pytest.mark.parametrize("count", [3, 400])
+@pytest.mark.parametrize("claimed", [-7, 4, 6, 1 << 62])
+def test_the_largest_timestamp_of_a_batch_is_that_of_its_records_as_in_kafka(count: int, claimed: int) -> None:
+    """Lookups by time, retention and the bound for times in the future go by the header."""
+    whole = batch.build([b"x"] * count, timestamp_ms=5)
+    header, appended = batch.check_produced(with_max_timestamp(whole, claimed))
+    assert appended == whole
+    assert header == batch.check(whole)
+
+
+def test_no_timestamp_is_below_minus_1_in_a_header() -> None:
+    assert header_of_produced(batch.build([b"x"], timestamp_ms=-7)).max_timestamp == -1
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_producer_cannot_pass_its_time_off_as_that_of_the_log(codec: int) -> None:
+    whole = forged(sample(), attributes=codec)
+    assert batch.check_produced(forged(sample(), attributes=codec | 0x08)) == (batch.check(whole), whole)
+
+
 def test_an_unknown_codec_is_invalid_and_compressed_records_are_not_looked_into() -> None:
     for codec in (5, 6, 7):
         with pytest.raises(InvalidRecord, match="codec"):
             batch.check_produced(forged(sample(), attributes=codec))
     for codec in (1, 2, 3, 4):  # gzip, snappy, lz4, zstd: a consumer finds out whether it is any
-        assert batch.check_produced(forged(sample(), attributes=codec)).count == 3
+        assert header_of_produced(forged(sample(), attributes=codec)).count == 3
 
 
 @pytest.mark.parametrize("at", [70, 80, 100])
@@ -257,10 +288,24 @@ def flipped(intact: bytes, at: int, bit: int) -> bytes:
     return bytes(damaged)
 
 
+def header_of_produced(records: bytes) -> batch.Header:
+    return batch.check_produced(records)[0]
+
+
 def forged(intact: bytes, *, attributes: int = 0, count: int = 3, last_offset_delta: int = 2) -> bytes:
     """A batch with other header fields and a CRC that covers for them."""
     body = bytearray(intact[21:])
     body[0:2] = attributes.to_bytes(2)
     body[2:6] = last_offset_delta.to_bytes(4, signed=True)
     body[36:40] = count.to_bytes(4, signed=True)
+    return recomputed(intact[:21] + body)
+
+
+def with_max_timestamp(intact: bytes, claimed: int) -> bytes:
+    return recomputed(intact[:35] + claimed.to_bytes(8, signed=True) + intact[43:])
+
+
+def recomputed(intact: bytes) -> bytes:
+    """With the CRC of its content."""
+    body = intact[21:]
     return intact[:17] + batch.crc32c(bytes(body)).to_bytes(4) + bytes(body)

@@ -71,7 +71,7 @@ class Log:
 
     def append(self, data: bytes, leader_epoch: int) -> tuple[int, int]:
         """(error code, base offset)."""
-        header = batches.check_produced(data)
+        header, data = batches.check_produced(data)
         if header.producer_id >= 0:
             known = self.producers.get(header.producer_id)
             recent: list[tuple[int, int, int]] = []

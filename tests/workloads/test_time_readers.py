@@ -46,8 +46,8 @@ DELETED_TOLD: Final = Mistake(
     "deleted_told",
     "A query by time finds a record below the start of the log, in the batch in which that lies.",
     "images.broker.log.time_index:first_not_older",
-    replace="if record.timestamp >= timestamp and record.offset >= start:",
-    by="if record.timestamp >= timestamp:",
+    replace="if record_timestamp >= timestamp and offset >= start:",
+    by="if record_timestamp >= timestamp:",
 )
 
 

@@ -1,12 +1,14 @@
 """Finds records of a log by their timestamps.
 
-A batch's header has its largest timestamp, so most batches need not be decoded. For a batch whose records cannot be
-read, the result is its first offset and its largest timestamp.
+A batch's header has its largest timestamp, so most batches need not be decoded. Producers' compressed records are not
+looked into before: for a batch whose records cannot be read, or have no timestamp as large as the header claims, the
+result is its first offset and its largest timestamp. A batch has a record for each of its offsets, so the offsets of
+records follow from the header, whatever the records say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from images.broker.log.segment import Segment
 from images.wire.batch import CorruptBatch, Header, records
@@ -21,11 +23,13 @@ def first_not_older(segments: Sequence[Segment], start: int, timestamp: int) -> 
             if header.max_timestamp < timestamp:
                 continue
             try:
-                for record in records(_batch(segment, header)):
-                    if record.timestamp >= timestamp and record.offset >= start:
-                        return record.offset, record.timestamp
+                for offset, record_timestamp in _timestamps(segment, header):
+                    if record_timestamp >= timestamp and offset >= start:
+                        return offset, record_timestamp
             except CorruptBatch:
                 return max(start, header.base_offset), header.max_timestamp
+            if header.base_offset >= start:
+                return header.base_offset, header.max_timestamp
     return None
 
 
@@ -44,10 +48,14 @@ def _largest_in(segment: Segment, header: Header, start: int) -> int:
     if header.base_offset >= start:
         return header.max_timestamp
     try:
-        return max(record.timestamp for record in records(_batch(segment, header)) if record.offset >= start)
+        timestamps = [timestamp for offset, timestamp in _timestamps(segment, header) if offset >= start]
     except CorruptBatch:
         return header.max_timestamp
+    return min(max(timestamps, default=header.max_timestamp), header.max_timestamp)
 
 
-def _batch(segment: Segment, header: Header) -> bytes:
-    return segment.read(header.base_offset, header.size, header.next_offset, at_least_one=True)
+def _timestamps(segment: Segment, header: Header) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of a batch. Raises CorruptBatch."""
+    batch = segment.read(header.base_offset, header.size, header.next_offset, at_least_one=True)
+    for offset, record in enumerate(records(batch), header.base_offset):
+        yield offset, record.timestamp

@@ -158,7 +158,7 @@ class Replica:
         if len(batch) > self.max_batch_bytes:
             return AppendResult(ErrorCode.message_too_large)
         try:
-            header = check_produced(batch)
+            header, batch = check_produced(batch)
         except CorruptBatch:
             return AppendResult(ErrorCode.corrupt_message)
         except InvalidRecord:

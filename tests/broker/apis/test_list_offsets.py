@@ -102,6 +102,65 @@ def test_undecodable_records_do_not_hinder_a_lookup_by_time() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("compression", list(batches.Compression))
+@pytest.mark.parametrize("delta", [0, 40])
+def test_no_offset_delta_of_a_record_hinders_a_lookup_by_time(compression: batches.Compression, delta: int) -> None:
+    """The log starts within the batch, and no record says that it is there, or one that it is above the end of the log.
+    Uncompressed the batch is refused; compressed it would end each leader that is asked."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        (part,) = await broker.produce((0, with_second_delta(delta, compression)))
+        if compression is batches.Compression.NONE:
+            assert part.error_code == ErrorCode.invalid_record
+            return
+        assert part.error_code == ErrorCode.none
+        broker.partition().delete_records(1)
+        for time_ms in (-3, 5):
+            answer = await broker.offset_at(time_ms)
+            assert (answer.error_code, answer.offset, answer.timestamp) == (ErrorCode.none, 1, 5)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("compression", list(batches.Compression)[:2])
+@pytest.mark.parametrize("claimed", [3, 5, 9])
+def test_the_largest_timestamp_of_all_is_told_though_a_header_lies(
+    compression: batches.Compression, claimed: int
+) -> None:
+    """With one that no record has, the answer would be that there are no records, as long as the batch is there."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        whole = batches.build([b"a", b"b"], timestamp_ms=5, compression=compression)
+        lying = whole[:35] + claimed.to_bytes(8) + whole[43:]
+        (part,) = await broker.produce((0, recomputed(lying)))
+        assert part.error_code == ErrorCode.none
+        told = 5 if compression is batches.Compression.NONE else claimed
+        for start in (0, 1):
+            broker.partition().delete_records(start)
+            answer = await broker.offset_at(-3)
+            assert (answer.error_code, answer.offset) == (ErrorCode.none, start)
+            assert answer.timestamp in (5, told)
+
+    run(scenario)
+
+
+def with_second_delta(delta: int, compression: batches.Compression) -> bytes:
+    """A batch of two records, whose second has another offset delta than 1."""
+    plain = bytearray(batches.build([b"a", b"b"], timestamp_ms=5))
+    at = batches.HEADER_BYTES + (len(plain) - batches.HEADER_BYTES) // 2 + 3
+    assert plain[at] == 2, "1 as a zigzag varint"
+    plain[at] = 2 * delta
+    return batches._compressed(recomputed(plain), compression) if compression else recomputed(plain)
+
+
+def recomputed(batch: bytes | bytearray) -> bytes:
+    """With the CRC of its content."""
+    crc = batches.crc32c(bytes(batch[batches.CRC_START :]))
+    return bytes(batch[:17]) + crc.to_bytes(4) + bytes(batch[batches.CRC_START :])
+
+
 @pytest.mark.parametrize(
     ("asked", "current", "error", "epoch", "end"),
     [
