@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import pytest
+
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
+from images.broker.raft import snapshots
 from images.trace import TraceEvent
-from nemesis.ports import DONE, UNANSWERED, AdminResult, KeepUnsynced, Link, both_ways
+from nemesis.ports import DONE, UNANSWERED, AdminResult, KeepUnsynced, Link, LinkQuality, both_ways
 from workloads.clients.native import AdminClient, Client
 
 TOPIC = "t"
@@ -205,6 +208,35 @@ def test_who_was_away_while_the_log_was_trimmed_begins_with_a_snapshot() -> None
             await cluster.until_decided()
             await cluster.deployment.start(other)
             await asyncio.sleep(1)
+
+    play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "500"})
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_snapshot_that_takes_longer_than_the_fetch_timeout_is_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    """Else the controller asks for votes in the midst of it, and begins it anew, for as long as its link is slow; or,
+    with the third controller down, the leader resigns, and nobody decides."""
+    monkeypatch.setattr(snapshots, "_CHUNK_BYTES", 100)
+
+    async def scenario(cluster: Cluster) -> None:
+        active = await cluster.active()
+        away, third = cluster.others(active)
+        await cluster.deployment.kill(away)
+        for _ in range(12):
+            await cluster.until_decided()
+        if alone:
+            await cluster.deployment.kill(third)
+        await cluster.deployment.degrade(both_ways([away], cluster.others(away)), LinkQuality(delay_ms=200))
+        before = len(cluster.told("quorum_resigned"))
+        await cluster.deployment.start(away)
+        started = asyncio.get_running_loop().time()
+        while not cluster.told("metadata_restored", away):
+            assert asyncio.get_running_loop().time() < started + 30, "it is read anew, again and again"
+            await asyncio.sleep(0.1)
+        assert asyncio.get_running_loop().time() > started + 4, "longer than the leader's patience of three seconds"
+        assert len(cluster.told("quorum_resigned")) == before
 
     play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "500"})
 

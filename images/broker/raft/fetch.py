@@ -76,14 +76,15 @@ class MetadataFetchHandler:
             snapshots.TopicSnapshot(
                 name=topic.name,
                 partitions=tuple(
-                    self._snapshot_chunk(topic.name, requested, body.max_bytes) for requested in topic.partitions
+                    self._snapshot_chunk(topic.name, body.replica_id, requested, body.max_bytes)
+                    for requested in topic.partitions
                 ),
             )
             for topic in body.topics
         )
         return snapshots.FetchSnapshotResponse(throttle_time=timedelta(0), error_code=NO_ERROR, topics=topics)
 
-    def _snapshot_chunk(self, topic: str, requested: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
+    def _snapshot_chunk(self, topic: str, replica: int, requested: Any, max_bytes: int) -> snapshots.PartitionSnapshot:
         state, error, data = self._node.state, NO_ERROR, b""
         if topic != CLUSTER_METADATA_TOPIC or requested.partition != 0:
             error = ErrorCode.unknown_topic_or_partition
@@ -98,6 +99,8 @@ class MetadataFetchHandler:
                 error = ErrorCode.snapshot_not_found
             elif not 0 <= requested.position < len(data):
                 error, data = ErrorCode.position_out_of_range, b""
+            else:
+                self._node.on_fetch_snapshot(replica, requested.current_leader_epoch)
         return snapshots.PartitionSnapshot(
             index=requested.partition,
             error_code=error,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from kio.schema.begin_quorum_epoch.v1.request import BeginQuorumEpochRequest
@@ -30,18 +31,7 @@ from images.broker.raft import messages, values
 from images.broker.raft.log import KafkaMetadataLog
 from images.broker.raft.snapshots import fetch_snapshot
 from images.broker.raft.state import QuorumState
-from images.broker.raft.values import (
-    NO_NODE,
-    FetchValidation,
-    MetadataFetch,
-    Moment,
-    OutgoingMessage,
-    RaftRole,
-    RaftTimeouts,
-    SendBeginQuorumEpoch,
-    SendVote,
-    SnapshotId,
-)
+from images.broker.raft.values import NO_NODE, Moment, RaftRole, SnapshotId
 from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.server import Request
 from images.trace import TraceEvent
@@ -89,7 +79,7 @@ class RaftNode:
         self._on_leadership_change = on_leadership_change
         self._loop = asyncio.get_running_loop()
         self._addresses = {voter.id: voter.endpoint for voter in config.voters}
-        timing = RaftTimeouts(
+        timing = values.RaftTimeouts(
             config.number("controller.quorum.election.timeout.ms"),
             config.number("controller.quorum.fetch.timeout.ms"),
             config.number("controller.quorum.election.backoff.max.ms"),
@@ -206,11 +196,15 @@ class RaftNode:
         self._transition(state)
         return messages.end_quorum_epoch_response(error, state.epoch, state.leader)
 
-    def on_fetch(self, fetch: MetadataFetch) -> FetchValidation:
+    def on_fetch(self, fetch: values.MetadataFetch) -> values.FetchValidation:
         """Validate a fetch and, if valid, record the follower's position."""
         state, verdict = self.state.on_fetch(fetch, self.log.view, self._now())
         self._transition(state)
         return verdict
+
+    def on_fetch_snapshot(self, replica: int, epoch: int) -> None:
+        """A follower in `epoch` is sent a chunk of a snapshot."""
+        self._transition(self.state.on_fetch_snapshot(replica, epoch, self._now()))
 
     async def describe(self, request: Request[DescribeQuorumRequest]) -> Any:
         """DescribeQuorum."""
@@ -231,7 +225,7 @@ class RaftNode:
     def _transition(
         self,
         state: QuorumState,
-        outgoing: tuple[OutgoingMessage, ...] = (),
+        outgoing: tuple[values.OutgoingMessage, ...] = (),
         *,
         vote: values.VoteRequest | None = None,
     ) -> None:
@@ -341,9 +335,9 @@ class RaftNode:
         task.add_done_callback(self._tasks.pop)
         return task
 
-    async def _send(self, message: OutgoingMessage) -> None:
+    async def _send(self, message: values.OutgoingMessage) -> None:
         cluster, node_id = self._config.cluster_id, self.state.node_id
-        if isinstance(message, SendVote):
+        if isinstance(message, values.SendVote):
             response = await self._call(message.to, messages.vote_request(cluster, message.to, message.request))
             answer = messages.parse_vote_response(response) if response is not None else None
             if answer is not None:
@@ -354,7 +348,7 @@ class RaftNode:
             return
         request = (
             messages.begin_quorum_epoch_request(cluster, node_id, message)
-            if isinstance(message, SendBeginQuorumEpoch)
+            if isinstance(message, values.SendBeginQuorumEpoch)
             else messages.end_quorum_epoch_request(cluster, node_id, message)
         )
         response = await self._call(message.to, request)
@@ -395,7 +389,7 @@ class RaftNode:
         try:
             while self._follows(leader, epoch):
                 end = self.log.last_entry
-                vote = MetadataFetch(self.state.node_id, epoch, end.offset, end.epoch or UNDEFINED)
+                vote = values.MetadataFetch(self.state.node_id, epoch, end.offset, end.epoch or UNDEFINED)
                 try:
                     if connection is None or connection.closed:
                         connection = await self._connect(leader)
@@ -420,12 +414,16 @@ class RaftNode:
 
     async def _install_snapshot(self, connection: Connection, leader: int, epoch: int, snapshot: SnapshotId) -> bool:
         """Replace the log by a snapshot of the leader. Returns whether that succeeded."""
-        self._transition(self.state.on_leader_contact(self._now()))
         end = self.log.last_entry
+
+        def on_contact() -> None:
+            if self._follows(leader, epoch):
+                self._transition(self.state.on_leader_contact(self._now()))
+
+        on_contact()
+        call = partial(connection.call, timeout=self._request_timeout_s)
         try:
-            data = await fetch_snapshot(
-                lambda request: connection.call(request, self._request_timeout_s), self.state.node_id, epoch, snapshot
-            )
+            data = await fetch_snapshot(call, self.state.node_id, epoch, snapshot, on_contact)
         except ConnectionLost:
             return False
         if data is None or not self._follows(leader, epoch) or self.log.last_entry != end:

@@ -107,9 +107,14 @@ class MetadataSnapshots:
 
 
 async def fetch_snapshot(
-    call: Callable[[Any], Awaitable[Any]], replica: int, epoch: int, snapshot: SnapshotId
+    call: Callable[[Any], Awaitable[Any]],
+    replica: int,
+    epoch: int,
+    snapshot: SnapshotId,
+    on_chunk: Callable[[], None] = lambda: None,
 ) -> bytes | None:
-    """Fetch a snapshot from the leader of the quorum; None if the leader refuses. Raises the exceptions of `call`."""
+    """Fetch a snapshot from the leader of the quorum, with a call of `on_chunk` upon each chunk; None if the leader
+    refuses. Raises the exceptions of `call`."""
     data = b""
     while True:
         partition = fetch_snapshot_schema.PartitionSnapshot(
@@ -125,6 +130,7 @@ async def fetch_snapshot(
         chunk = answer.topics[0].partitions[0] if answer.topics else None
         if chunk is None or chunk.error_code is not ErrorCode.none:
             return None
+        on_chunk()
         data += chunk.unaligned_records
         if len(data) >= chunk.size or not chunk.unaligned_records:
             return data if len(data) == chunk.size else None

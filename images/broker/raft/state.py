@@ -230,6 +230,13 @@ class QuorumState:
             log.end
         ), verdict
 
+    def on_fetch_snapshot(self, replica: int, epoch: int, now: Moment) -> QuorumState:
+        """Handle a request for a chunk of a snapshot: of a voter in this epoch, it says that the voter follows."""
+        progress = self.progress.get(replica) if epoch == self.epoch else None
+        if progress is None:
+            return self
+        return replace(self, progress=self.progress.set(replica, progress._replace(fetched_ms=now.ms)))
+
     def on_append(self, end: int) -> QuorumState:
         """As leader: the own log has grown to `end`, on disk."""
         return self._advance_high_watermark(end)
@@ -240,8 +247,8 @@ class QuorumState:
         return replace(self.on_leader_contact(now), high_watermark=progress)
 
     def on_leader_contact(self, now: Moment) -> QuorumState:
-        """As follower: the leader answered a fetch. A diverging epoch or a snapshot id does not update the high
-        watermark: the own log below it may still differ from the leader's."""
+        """As follower: the leader answered a fetch, or sent a chunk of a snapshot. A diverging epoch or a snapshot id
+        does not update the high watermark: the own log below it may still differ from the leader's."""
         return replace(self, leader_answered=True, deadline_ms=now.ms + self.timing.fetch_ms)
 
     def on_snapshot_installed(self, end: int, now: Moment) -> QuorumState:
