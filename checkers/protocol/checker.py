@@ -42,7 +42,8 @@ deletion-unconfirmed      a leader answers DeleteRecords once the log of every m
                           every replica on a broker that it knows as active; there is where it moved its own for that
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
-generation-told-early     members get the number of a generation once the record that begins it is committed
+generation-told-early     members get the number of a generation once the record that begins it is committed, and if it
+                          gives the instance of none of them to another member
 assignment-never-made     a member gets its partitions in a generation once the leader of that has assigned them
 assignment-told-early     a member gets its partitions once a record in which it has them is committed
 commit-not-fenced         a coordinator takes commits of the group's current generation only, and of that none between

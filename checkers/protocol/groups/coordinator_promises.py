@@ -94,7 +94,8 @@ def _assignment_told(partition: PartitionState, event: TraceRow, _: CheckSetting
 
 def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """Before its members get the number of a generation, the last record of the group is the one that begins it: the
-    assignment of a generation is stored after that."""
+    assignment of a generation is stored after that. Members who joined later may be missing in it, but none of them has
+    an instance that the record gives to another member."""
     detail = event.details()
     group, generation = str(detail.get("group")), detail.get("generation")
     told = (
@@ -113,6 +114,14 @@ def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettin
             f"{event.high_watermark}"
         )
         partition.report(event, "generation-told-early", record.offset, told, uncommitted)
+    else:
+        holders = {instance: member for member, (instance, *_) in record.details().get("record", {}).items()}
+        for member in detail.get("members", ()):
+            identity = partition.groups.identities.get(member)
+            holder = None if identity is None or identity.instance is None else holders.get(identity.instance)
+            if holder not in (None, member):
+                fenced = f"the record that begins it has {holder} in its place: a later coordinator fences {member}"
+                partition.report(event, "generation-told-early", record.offset, told, fenced)
 
 
 def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -101,8 +101,9 @@ class Group(NamedTuple):
     storing: bool = False
     """A record is appended and not yet committed: in PreparingRebalance that the next generation begins, in
     CompletingRebalance the leader's assignment."""
-    replaced: bool = False
-    """A static member was replaced since the record that the next generation begins was made, which has the old one."""
+    record_outdated: bool = False
+    """A static member was replaced, or joined, since the record that the next generation begins was made, which may
+    have its instance with an earlier member id."""
 
     @classmethod
     def stored(

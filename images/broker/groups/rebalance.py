@@ -165,7 +165,7 @@ def complete(group: Group, now_ms: int) -> GroupStep:
             deadline_ms=NEVER_MS,
         )
         return GroupStep(empty, (StoreGroup(generation),))
-    return GroupStep(group._replace(storing=True, replaced=False), (StoreGeneration(generation),))
+    return GroupStep(group._replace(storing=True, record_outdated=False), (StoreGeneration(generation),))
 
 
 def generation_record(group: Group, generation: int) -> Group:
@@ -179,8 +179,9 @@ def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: i
     """The append of `StoreGeneration` is committed, or has failed.
 
     The generation has the members that have joined by now. After a failure all join again, and the number is not used,
-    since its record may be committed later. Nor is it used if a static member was replaced meanwhile: the record has
-    the one before it, and a later coordinator would fence the living one.
+    since its record may be committed later. Nor is it used if a static member was replaced meanwhile, or joined, maybe
+    after one of its instance was removed: the record has the one before it, and a later coordinator would fence the
+    living one.
     """
     if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
         return GroupStep(group)
@@ -190,7 +191,7 @@ def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: i
         members = tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members)
         step = prepare(next_group._replace(members=members), now_ms, 0)
         return step._replace(decisions=failed + step.decisions)
-    return _begin(next_group, now_ms) if group.members and not group.replaced else complete(next_group, now_ms)
+    return _begin(next_group, now_ms) if group.members and not group.record_outdated else complete(next_group, now_ms)
 
 
 def _begin(group: Group, now_ms: int) -> GroupStep:
@@ -254,6 +255,8 @@ def _add(group: Group, member_id: str, request: JoinRequest, now_ms: int, limits
         if now_ms < group.initial_delay_until_ms:  # the initial delay is running: more members may join
             until_ms = min(now_ms + limits.initial_rebalance_delay_ms, group.deadline_ms)
             with_newcomer = with_newcomer._replace(initial_delay_until_ms=max(group.initial_delay_until_ms, until_ms))
+        if group.storing and request.instance_id is not None:
+            with_newcomer = with_newcomer._replace(record_outdated=True)
         step = complete_if_all_joined(with_newcomer, now_ms)
     else:
         step = prepare(with_newcomer, now_ms, limits.initial_rebalance_delay_ms if first else 0)
@@ -301,7 +304,7 @@ def _replace_static(
         return GroupStep(waiting, (*fenced, stores), waiting_member_id=new.id)
     joining = replaced.with_member(_updated(new, request, now_ms))
     if group.state is GroupState.PREPARING and group.storing:
-        joining = joining._replace(replaced=True)
+        joining = joining._replace(record_outdated=True)
     step = (
         complete_if_all_joined(joining, now_ms)
         if group.state is GroupState.PREPARING

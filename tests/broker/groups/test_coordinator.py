@@ -303,3 +303,27 @@ async def test_a_static_member_is_told_no_generation_whose_record_has_the_one_be
     assert heartbeat(second.groups["g"], Caller("A2", generation, "i"), second.now_ms())[1] is not (
         ErrorCode.fenced_instance_id
     )
+
+
+@in_virtual_time
+async def test_a_static_member_that_joins_anew_is_told_no_generation_whose_record_has_its_removed_one() -> None:
+    """An administrator removes it while the record of the generation is committed, and its client joins at once."""
+    cluster = coordinators()
+    first = await cluster.lead_and_load(1, 1)
+    joining = join(Group("g"), asks("A1", instance="i"), first.now_ms(), GROUPS)
+    removed = asyncio.ensure_future(first.join_answer("g", joining))
+    await turns()
+    first.apply("g", leave(first.groups["g"], "", "i", first.now_ms())[0])
+    assert (await removed).error is ErrorCode.unknown_member_id
+    again = join(first.groups["g"], asks("A2", instance="i"), first.now_ms(), GROUPS)
+    heard = asyncio.ensure_future(first.join_answer("g", again))
+    await turns()
+    for _ in range(4):
+        cluster.replicate(1)
+        await turns()
+    generation = (await heard).generation
+    first.close()
+    second = await cluster.lead_and_load(2, 2)
+    assert heartbeat(second.groups["g"], Caller("A2", generation, "i"), second.now_ms())[1] is not (
+        ErrorCode.fenced_instance_id
+    )

@@ -441,3 +441,33 @@ def listed(told: dict[str, str], *asked: str) -> Row:
 )
 def test_the_groups_in_a_state_are_listed(answer: Row, kept: bool) -> None:
     assert broken([*STABLE, answer]) == ([] if kept else ["groups-listed-otherwise"])
+
+
+@pytest.mark.parametrize(
+    ("instance", "stored_again", "kept"),
+    [("i", False, False), ("i", True, True), ("j", False, True), (None, False, True)],
+    ids=["of the instance of another member", "in the next record", "of an instance of its own", "no static member"],
+)
+def test_a_member_is_told_no_generation_in_whose_record_another_one_has_its_instance(
+    instance: str | None, stored_again: bool, kept: bool
+) -> None:
+    """A later coordinator would fence the member."""
+    generation = 2 if stored_again else 1
+    events = [
+        *SERVES,
+        joins(1, M, known=False, instance="i"),
+        becomes(1, "PreparingRebalance", 0, storing=True, m="join"),
+        stored(1, {M: ["i", 3_000, 2_000, ""]}, leader=None),
+        appended(1),
+        asks(1.1, "leave", "none", "", instance="i"),
+        becomes(1.1, "PreparingRebalance", 0, storing=True),
+        joins(1.2, N, known=False, instance=instance),
+        becomes(1.2, "PreparingRebalance", 0, storing=True, n="join"),
+    ]
+    if stored_again:
+        events.append(stored(2, {N: [instance, 3_000, 2_000, ""]}, 2, leader=None))
+        events.append(appended(2))
+    told = {N: [generation, N, [N]]}
+    events.append(becomes(1.4, "CompletingRebalance", generation, n=""))
+    events.append(of_group(1.4, "generation_begun", 2, high_watermark=2, generation=generation, members=[N], told=told))
+    assert broken(events) == ([] if kept else ["generation-told-early"])
