@@ -257,10 +257,14 @@ def check_produced(batch: bytes) -> tuple[Header, bytes]:
         raise InvalidRecord(f"unknown compression codec {codec}")
     if header.attributes & _LOG_APPEND_TIME_BIT:
         header, batch = _rewritten(batch, header._replace(attributes=header.attributes & ~_LOG_APPEND_TIME_BIT))
-    if not codec and not (header.count >= _RECORDS_FOR_RUNS and _consists_of_runs(batch, header)):
+    if codec:
+        max_timestamp = max(_NO_TIMESTAMP, header.max_timestamp)
+    elif header.count >= _RECORDS_FOR_RUNS and _consists_of_runs(batch, header):
+        max_timestamp = header.max_timestamp
+    else:
         max_timestamp = _parse_records(batch)
-        if max_timestamp != header.max_timestamp:
-            return _rewritten(batch, header._replace(max_timestamp=max_timestamp))
+    if max_timestamp != header.max_timestamp:
+        return _rewritten(batch, header._replace(max_timestamp=max_timestamp))
     return header, batch
 
 
