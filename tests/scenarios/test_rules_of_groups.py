@@ -6,27 +6,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v9.request import JoinGroupRequest, JoinGroupRequestProtocol
+from kio.schema.leave_group.v5 import request as leaving
 from kio.schema.offset_commit.v8 import request as committing
 from kio.schema.offset_fetch.v8 import request as asking
 
+from harness.environments.mistakes import Mistake
 from images.broker.apis.groups import GroupCoordinator
 from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.wire.connection import ConnectionLost
-from nemesis.ports import DONE, MessageEffect, MessagePart, MessageRule, both_ways, one_way
+from nemesis.ports import DONE, LinkQuality, MessageEffect, MessagePart, MessageRule, both_ways, one_way
 from tests.scenarios.one_partition import TOPIC, Scene, broken_promises, played
 
 T = TypeVar("T")
 GROUP = "g"
 ONE_PARTITION = {"offsets.topic.num.partitions": "1"}
 ORDERS = "orders"
+INSTANCE = "i"
+JOINS_A_RECORDED_GENERATION: Final = Mistake(
+    "static_member_joins_a_recorded_generation",
+    "A static member that joins while the record of a generation is committed is told that generation.",
+    "images.broker.groups.rebalance:_add",
+    replace="if group.storing and request.instance_id is not None:",
+    by="if False:",
+)
 
 
 async def coordinator(scene: Scene, *others_than: str) -> str:
@@ -116,6 +127,18 @@ def test_a_new_coordinator_serves_what_is_not_committed_exactly_without_the_rule
     assert ("coordinator-serves-uncommitted" in broken) is bool(off)
 
 
+def join_of(member: str, instance: str | None = None) -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout=timedelta(seconds=10),
+        rebalance_timeout=timedelta(seconds=1),
+        member_id=member,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=(JoinGroupRequestProtocol(name="range", metadata=b""),),
+    )
+
+
 @pytest.mark.parametrize("off", [(), ("generation_stored_before_join",)])
 def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(off: tuple[str, ...]) -> None:
     """The first coordinator falls between its answer to JoinGroup and the member's SyncGroup."""
@@ -132,16 +155,7 @@ def test_a_generation_is_given_out_by_two_coordinators_exactly_without_the_rule(
         """The generation that a new member gets."""
         member = ""
         while True:
-            request = JoinGroupRequest(
-                group_id=GROUP,
-                session_timeout=timedelta(seconds=10),
-                rebalance_timeout=timedelta(seconds=1),
-                member_id=member,
-                group_instance_id=None,
-                protocol_type="consumer",
-                protocols=(JoinGroupRequestProtocol(name="range", metadata=b""),),
-            )
-            answer = await scene.ask(broker, request)
+            answer = await scene.ask(broker, join_of(member))
             if answer.error_code is ErrorCode.none:
                 return int(answer.generation_id)
             member = answer.member_id or member
@@ -212,3 +226,43 @@ def test_a_topic_that_is_created_during_a_load_begins_without_offsets(
     told, broken = played(created_anew_during_a_load, settings=ONE_PARTITION, seed=1)
     assert told == (-1 if kept else 5)
     assert ("offsets-held-otherwise" in broken) is not kept
+
+
+async def removed_and_joined_anew(scene: Scene) -> tuple[ErrorCode, set[str]]:
+    """What the next coordinator tells a static member that joined anew after it was removed while the record of its
+    generation was committed; and which promises the trace breaks."""
+    first = await coordinator(scene)
+    await commit(scene, first, 3)
+    slow = both_ways([first], [broker for broker in scene.deployment.brokers if broker != first])
+    await scene.deployment.degrade(slow, LinkQuality(delay_ms=300))
+    since = len(scene.trace)
+    joining = asyncio.ensure_future(scene.ask(first, join_of("", INSTANCE)))
+    await scene.until("group_storing", since=since, topic=CONSUMER_OFFSETS_TOPIC)
+    removal = leaving.MemberIdentity(member_id="", group_instance_id=INSTANCE, reason=None)
+    await scene.ask(first, leaving.LeaveGroupRequest(group_id=GROUP, members=(removal,)))
+    assert (await joining).error_code is ErrorCode.unknown_member_id
+    joined = await scene.ask(first, join_of("", INSTANCE))
+    assert joined.error_code is ErrorCode.none
+    await scene.kill(first)
+    beat = HeartbeatRequest(
+        group_id=GROUP,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        group_instance_id=INSTANCE,
+    )
+    second = await coordinator(scene, first)
+    loads = (ErrorCode.coordinator_load_in_progress, ErrorCode.not_coordinator)
+    answer = await until(lambda: scene.ask(second, beat), lambda answer: answer.error_code not in loads)
+    return answer.error_code, broken_promises(scene.trace)
+
+
+@pytest.mark.parametrize("outdated", [True, False])
+def test_a_static_member_that_was_removed_is_not_fenced_by_the_next_coordinator(
+    outdated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is told that it is fenced ends for good."""
+    if not outdated:
+        monkeypatch.setattr(JOINS_A_RECORDED_GENERATION.function(), "__code__", JOINS_A_RECORDED_GENERATION.code())
+    error, broken = played(removed_and_joined_anew, settings=ONE_PARTITION)
+    assert (error is ErrorCode.fenced_instance_id) is not outdated
+    assert broken == (set() if outdated else {"generation-told-early"})
