@@ -27,10 +27,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
+from gzip import GzipFile
+from io import BytesIO
 from struct import Struct
 from typing import Final, NamedTuple
 
-from aiokafka.codec import lz4_encode, snappy_encode, zstd_encode
+import cramjam
+from aiokafka.codec import lz4_encode, snappy_decode, snappy_encode, zstd_encode
 from aiokafka.record._crecords import DefaultRecordBatch, DefaultRecordBatchBuilder
 from google_crc32c import value as crc32c
 
@@ -60,6 +63,10 @@ _NO_SIZE_LIMIT = (1 << 31) - 1
 _RECORDS_FOR_RUNS = 160
 """The records of a smaller batch are parsed at once, which is cheaper."""
 _NO_TIMESTAMP = -1
+DECOMPRESSED_BYTES_MAX = 64 << 20
+"""The most bytes of compressed records that are looked into for their timestamps."""
+_DECOMPRESSED_BYTES = 1 << 20
+"""The bytes that most batches have at most."""
 
 
 class Compression(IntEnum):
@@ -344,6 +351,43 @@ def _rewritten(batch: bytes, header: Header) -> tuple[Header, bytes]:
 def _with_crc(header: Header, payload: bytes) -> tuple[Header, bytes]:
     header = header._replace(crc=crc32c(_HEADER.pack(*header)[CRC_START:] + payload))
     return header, _HEADER.pack(*header) + payload
+
+
+def timestamps(batch: bytes) -> Iterator[int]:
+    """The timestamp of each record of one batch, after a CRC check. Raises CorruptBatch, also for more bytes of records
+    than DECOMPRESSED_BYTES_MAX, since a few kilobytes may stand for gigabytes."""
+    header = check(batch)
+    try:
+        codec = header.attributes & _CODEC_MASK
+        if codec:
+            plain = _decompressed(Compression(codec), batch[HEADER_BYTES:])
+            header = header._replace(
+                length=HEADER_BYTES - LENGTH_END + len(plain), attributes=header.attributes & ~_CODEC_MASK
+            )
+            batch = _HEADER.pack(*header) + plain
+        for record in DefaultRecordBatch(batch):
+            yield record.timestamp
+    except Exception as error:  # as in `records`
+        raise CorruptBatch(f"the records cannot be read: {error}") from error
+
+
+def _decompressed(compression: Compression, payload: bytes) -> bytes:
+    if compression is Compression.SNAPPY:
+        return snappy_decode(payload)  # one byte stands for 21 at most
+    if compression is Compression.GZIP:
+        with GzipFile(fileobj=BytesIO(payload)) as file:
+            plain = file.read(DECOMPRESSED_BYTES_MAX + 1)
+        if len(plain) > DECOMPRESSED_BYTES_MAX:
+            raise ValueError(f"more than {DECOMPRESSED_BYTES_MAX} bytes")
+        return plain
+    codec = cramjam.lz4 if compression is Compression.LZ4 else cramjam.zstd
+    buffer = bytearray(min(_DECOMPRESSED_BYTES, DECOMPRESSED_BYTES_MAX))
+    try:
+        size = codec.decompress_into(payload, buffer)
+    except cramjam.DecompressionError:  # too small, or nonsense
+        buffer = bytearray(DECOMPRESSED_BYTES_MAX)
+        size = codec.decompress_into(payload, buffer)
+    return bytes(memoryview(buffer)[:size])
 
 
 def records(batch: bytes) -> Sequence[Record]:

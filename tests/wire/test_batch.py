@@ -273,6 +273,23 @@ def test_records_that_do_not_decompress_are_corrupt_even_under_a_valid_crc(at: i
         batch.records(forged(whole[:at] + b"\xff\xff\xff" + whole[at + 3 :]))
 
 
+@pytest.mark.parametrize("compression", list(batch.Compression))
+@pytest.mark.parametrize("size", [10, 3 << 20])
+def test_the_timestamps_of_a_batch_are_those_of_its_records(compression: batch.Compression, size: int) -> None:
+    assert list(batch.timestamps(batch.build([bytes(size), b""], timestamp_ms=7, compression=compression))) == [7, 7]
+
+
+@pytest.mark.parametrize("compression", [batch.Compression.GZIP, batch.Compression.LZ4, batch.Compression.ZSTD])
+def test_records_that_would_fill_the_memory_are_not_decompressed(
+    compression: batch.Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six kilobytes of zstd may stand for 200 megabytes: each leader that is asked for a time would end of them."""
+    whole = batch.build([bytes(5_000)], timestamp_ms=7, compression=compression)
+    monkeypatch.setattr(batch, "DECOMPRESSED_BYTES_MAX", 5_000)
+    with pytest.raises(CorruptBatch, match="cannot be read"):
+        list(batch.timestamps(whole))
+
+
 def test_a_batch_has_at_least_one_record() -> None:
     with pytest.raises(ValueError, match="at least one record"):
         batch.build([], timestamp_ms=1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from images.broker.log.segment import Segment
-from images.wire.batch import CorruptBatch, Header, records
+from images.wire.batch import CorruptBatch, Header, timestamps
 
 
 def first_not_older(segments: Sequence[Segment], start: int, timestamp: int) -> tuple[int, int] | None:
@@ -36,26 +36,25 @@ def first_not_older(segments: Sequence[Segment], start: int, timestamp: int) -> 
 def largest(segments: Sequence[Segment], start: int) -> int:
     """The largest timestamp (ms) of any record from `start` on, which lies in the first of `segments`."""
     first = segments[0]
-    timestamps = [segment.max_timestamp() for segment in segments[1:]]
+    of_segments = [segment.max_timestamp() for segment in segments[1:]]
     if first.base_offset == start:
-        timestamps.append(first.max_timestamp())
+        of_segments.append(first.max_timestamp())
     else:
-        timestamps += [_largest_in(first, header, start) for header in first.headers(start)]
-    return max(timestamps, default=-1)
+        of_segments += [_largest_in(first, header, start) for header in first.headers(start)]
+    return max(of_segments, default=-1)
 
 
 def _largest_in(segment: Segment, header: Header, start: int) -> int:
     if header.base_offset >= start:
         return header.max_timestamp
     try:
-        timestamps = [timestamp for offset, timestamp in _timestamps(segment, header) if offset >= start]
+        own = (timestamp for offset, timestamp in _timestamps(segment, header) if offset >= start)
+        return min(max(own, default=header.max_timestamp), header.max_timestamp)
     except CorruptBatch:
         return header.max_timestamp
-    return min(max(timestamps, default=header.max_timestamp), header.max_timestamp)
 
 
 def _timestamps(segment: Segment, header: Header) -> Iterator[tuple[int, int]]:
     """Offset and timestamp of each record of a batch. Raises CorruptBatch."""
     batch = segment.read(header.base_offset, header.size, header.next_offset, at_least_one=True)
-    for offset, record in enumerate(records(batch), header.base_offset):
-        yield offset, record.timestamp
+    return enumerate(timestamps(batch), header.base_offset)
