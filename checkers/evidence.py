@@ -87,6 +87,8 @@ class CheckSettings:
     """`retention.ms` of the topic; -1 for no limit."""
     retention_bytes: int = -1
     """`retention.bytes` of the topic; -1 for no limit."""
+    retention_check_ms: int = -1
+    """`log.retention.check.interval.ms`; -1 where it is not known, or nodes may differ."""
     clock_error_ms: int = 0
     """How far the producers' clocks, by which records are stamped, may be wrong."""
     producer_id_expiration_ms: int = 86_400_000

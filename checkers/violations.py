@@ -69,6 +69,7 @@ INEXCUSABLE = frozenset(
         "log-start-unfounded",
         "retention-below-size",
         "retention-unfounded",
+        "retention-overdue",
         "offset-misstated",
         "log-start-fell",
         "log-start-ahead",

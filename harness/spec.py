@@ -361,6 +361,7 @@ class Spec:
             brokers=self.brokers,
             retention_ms=self._setting("retention.ms", -1),
             retention_bytes=self._setting("retention.bytes", -1),
+            retention_check_ms=-1 if self.node_settings else self._setting("log.retention.check.interval.ms", -1),
             producer_id_expiration_ms=self._setting("producer.id.expiration.ms", 86_400_000),
             flush_messages=0 if self.node_settings else self._setting("flush.messages", 0),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),

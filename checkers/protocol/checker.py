@@ -83,6 +83,9 @@ retention-early           no record goes by retention.ms before it is so old, by
                           whose clock no fault changed
 retention-unfounded       … nor before the largest timestamp of its batch is so old on the node's own clock
 retention-below-size      what retention.bytes leaves of a log has that size at least
+retention-overdue         a leader deletes a whole segment below its high watermark once it is too old by the append of
+                          its last record, or the segments behind it have retention.bytes: at the latest when it has
+                          been at work for two intervals of its checks and 3 s more
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
                           which it was made
@@ -271,7 +274,7 @@ from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import lied_to, node_failures, nodes_of_family, tolerances, vanished_nodes, wrong_timers
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
-from checkers.protocol.retention_promises import check_ages
+from checkers.protocol.retention_promises import check_ages, check_overdue
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
 from checkers.tables import of_partition, trace_rows
@@ -313,6 +316,7 @@ def check(evidence: RunEvidence) -> Verdict:
     if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
     verdicts, converged, wrong_clocks = [], _convergences(evidence.trace), nodes_of_family(evidence.faults, "clock")
+    check_overdue(cluster, evidence.trace, evidence.settings, wrong_clocks)
     for name, partition in sorted(cluster.partitions.items()):
         check_ages(partition, of_partition(evidence.history, *name), evidence.settings, wrong_clocks)
         figures = {

@@ -1,23 +1,32 @@
-"""Promises about retention: it deletes no more than the topic's settings say. See `checkers.protocol.checker`."""
+"""Promises about retention: it deletes what the topic's settings say, and no more. See `checkers.protocol.checker`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import CheckSettings
-from checkers.protocol.state import PartitionState, TraceRowHandler
+from checkers.protocol.batches import UNKNOWN
+from checkers.protocol.segments import ClosedSegment, Overdue, RetainedLog
+from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
 from checkers.tables import TraceRow
 from workloads.columns import Int64
 
 _INEXACT_NS = 50_000_000
 """Timestamps are in milliseconds, and a clock of the one machine may be set while it runs."""
+_AT_WORK_NS = 300_000_000
+"""So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
+_CHECKS = 2
+"""A leader that is at work deletes what it has to within so many intervals of its checks …"""
+_OVERDUE_NS = 3_000_000_000
+"""… and this long."""
 
 
 def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    _note_overdue(partition, event, settings)
     detail = event.details()
     if detail.get("reason") == "retention_ms":
         partition.expirations.append(event)
@@ -89,4 +98,121 @@ def _acknowledged(appends: pa.Table) -> tuple[Int64, Int64]:
     return offsets, told.column("invoked_ns").to_numpy()[first]
 
 
-HANDLERS: Mapping[str, TraceRowHandler] = {"log_start": _log_start}
+# ---- what is kept too long -------------------------------------------------------------------------------------------
+
+
+def _retains_less(event: TraceRow, settings: CheckSettings) -> bool:
+    """Whether it is known by which retention, and how often, the records of an event's partition are deleted."""
+    is_known = settings.retains_less and settings.retention_check_ms > 0
+    return is_known and not event.topic.startswith("__") and not settings.is_side_topic(event.topic)
+
+
+def _appended(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    if not _retains_less(event, settings):
+        return
+    retained = partition.retained.setdefault(event.node, RetainedLog())
+    if event.offset != len(partition.log(event.node)):
+        retained.closed.clear()
+    if not retained.ends_segment_above(partition.log_starts.get(event.node, 0)):
+        _note_overdue(partition, event, settings)
+    detail = event.details()
+    if "closed_bytes" in detail:
+        retained.closed.append(ClosedSegment(event.offset, event.time_ns, detail["closed_bytes"]))
+    retained.untimed |= detail.get("timestamp", UNKNOWN) < 0
+    retained.appended_ns = event.time_ns
+
+
+def _became_leader(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    if not _retains_less(event, settings):
+        return
+    _note_overdue(partition, event, settings)
+    retained = partition.retained.setdefault(event.node, RetainedLog())
+    if event.log_end != len(partition.log(event.node)):
+        retained.closed.clear()
+        retained.appended_ns = UNKNOWN
+    if retained.leads_since_ns < 0:
+        retained.leads_since_ns = event.time_ns
+    retained.high_watermarks = [(event.details().get("high_watermark", 0), event.time_ns)]
+
+
+def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.node in partition.retained:
+        partition.retained[event.node].high_watermarks.append((event.high_watermark, event.time_ns))
+
+
+def _leadership_ended(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    """The node does not lead any more, or its process is another one; its log may have become shorter."""
+    _note_overdue(partition, event, settings)
+    if (retained := partition.retained.get(event.node)) is None:
+        return
+    retained.leads_since_ns = UNKNOWN
+    if event.kind == "truncated":
+        retained.cut(event.offset)
+    elif event.kind == "log_recovered":
+        retained.cut(event.log_end)
+        if event.log_end > len(partition.log(event.node)):
+            retained.appended_ns = UNKNOWN
+    elif event.kind == "replica_deleted":
+        del partition.retained[event.node]
+
+
+def _note_overdue(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    """The records that a leader had to delete before this event of its own, which may end that."""
+    if (retained := partition.retained.get(event.node)) is not None:
+        start, end = partition.log_starts.get(event.node, 0), len(partition.log(event.node))
+        if (overdue := retained.overdue(event.node, start, end, event.time_ns, settings)) is not None:
+            partition.overdue.append(overdue)
+
+
+def check_overdue(
+    cluster: ClusterState, trace: pa.Table, settings: CheckSettings, wrong_clocks: Collection[str]
+) -> None:
+    """After the last event: no leader has kept for long, while it was at work, what its retention deletes. Nothing is
+    said of nodes with `wrong_clocks`."""
+    last_ns = pc.max(trace.column("time_ns")).as_py() or 0
+    patience_ns = _CHECKS * settings.retention_check_ms * 1_000_000 + _OVERDUE_NS
+    for partition in cluster.partitions.values():
+        for overdue in (*partition.overdue, *_overdue_at_end(partition, last_ns, settings)):
+            kept_ns = overdue.until_ns - overdue.due_ns
+            if overdue.node in wrong_clocks or kept_ns <= patience_ns or _at_work_ns(trace, overdue) <= patience_ns:
+                continue
+            lines = (
+                f"{overdue.node} led, and its log started at {overdue.start} still at {overdue.until_ns / 1e9:.6f} s",
+                f"by {overdue.setting} the records below {overdue.end}, all committed, were to go at "
+                f"{overdue.due_ns / 1e9:.6f} s: it looks for such every {settings.retention_check_ms} ms",
+            )
+            violation = ProtocolViolation("retention-overdue", overdue.start, overdue.until_ns, UNKNOWN, lines)
+            partition.violations.append(violation)
+
+
+def _overdue_at_end(partition: PartitionState, last_ns: int, settings: CheckSettings) -> Iterator[Overdue]:
+    for node, retained in sorted(partition.retained.items()):
+        start, end = partition.log_starts.get(node, 0), len(partition.log(node))
+        if (overdue := retained.overdue(node, start, end, last_ns, settings)) is not None:
+            yield overdue
+
+
+def _at_work_ns(trace: pa.Table, overdue: Overdue) -> int:
+    """For how long its events show a node at work while it kept what it had to delete: until its process ended at the
+    latest."""
+    of_node = trace.filter(
+        (pc.field("node") == overdue.node)
+        & (pc.field("time_ns") >= overdue.due_ns)
+        & (pc.field("time_ns") <= overdue.until_ns)
+    )
+    until_ns = pc.min(of_node.filter(pc.field("kind") == "node_started").column("time_ns")).as_py()
+    times_ns = np.sort(of_node.column("time_ns").to_numpy())
+    if until_ns is not None:
+        times_ns = times_ns[times_ns < until_ns]
+    return int(np.minimum(np.diff(times_ns), _AT_WORK_NS).sum())
+
+
+HANDLERS: Mapping[str, TraceRowHandler] = {
+    "log_start": _log_start,
+    "appended": _appended,
+    "became_leader": _became_leader,
+    "high_watermark": _high_watermark,
+    **dict.fromkeys(
+        ("became_follower", "resigned", "truncated", "log_recovered", "replica_deleted"), _leadership_ended
+    ),
+}

@@ -13,6 +13,7 @@ from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
+from checkers.protocol.segments import Overdue, RetainedLog
 from checkers.tables import TraceRow
 
 
@@ -201,6 +202,10 @@ class PartitionState:
     """The greatest log start that any node has decided on, not following its leader."""
     expirations: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by `retention.ms`."""
+    retained: dict[str, RetainedLog] = field(default_factory=dict)
+    """By node, where the topic has a retention."""
+    overdue: list[Overdue] = field(default_factory=list)
+    """What leaders had to delete for a while, and had not."""
     deletions: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by DeleteRecords."""
     deletion_request: DeletionRequest | None = None

@@ -68,6 +68,46 @@ def test_a_broker_that_deletes_more_than_its_retention_allows_is_found(
     assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == findings
 
 
+IN_SEGMENTS = {"retention.ms": "2000", "segment.bytes": "1024"}
+NEVER = Mistake(
+    "retention_never",
+    "A broker deletes nothing by its retention.",
+    "images.broker.replication.replica_manager:ReplicaManager.retain",
+    replace="self._replicas.values()",
+    by="()",
+)
+NOT_BY_TIME = Mistake(
+    "retention_not_by_time",
+    "A broker deletes by size alone.",
+    "images.broker.log.retention:_is_old",
+    replace="return youngest >= 0",
+    by="return youngest < 0",
+)
+NOT_BY_SIZE = Mistake(
+    "retention_not_by_size",
+    "A broker deletes by time alone.",
+    "images.broker.log.retention:expiry",
+    replace="if retention.bytes != UNLIMITED:",
+    by="if retention.bytes == UNLIMITED:",
+)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "settings"),
+    [(NEVER, IN_SEGMENTS), (NEVER, BY_SIZE), (NOT_BY_TIME, IN_SEGMENTS), (NOT_BY_SIZE, BY_SIZE)],
+    ids=lambda value: value.name if isinstance(value, Mistake) else min(value),
+)
+def test_a_broker_that_keeps_what_its_retention_deletes_is_found(
+    mistake: Mistake, settings: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = parse({"seed": 3, "time_limit": "15s", "rate": 40.0, "settings": settings, "faults": "none"})
+    assert run_in_simulation(spec).validity is Validity.VALID
+    monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.INVALID
+    assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == {"retention-overdue"}
+
+
 BELOW_START = Mistake(
     "high_watermark_below_start",
     "A follower's high watermark falls below the start of its own log with that of its leader.",

@@ -80,6 +80,7 @@ class ReplicaTrace:
     ) -> None:
         """A batch of `leader_epoch` was appended at `base`, by a follower that had asked for it in `fetched_in`."""
         synced = {"synced": True} if log.recovery_point == log.end else {}
+        closed = {"closed_bytes": log.segments[-2].size} if log.begins_segment(base) else {}
         another = {} if fetched_in == state.leader_epoch else {"fetched_in": fetched_in}
         self._trace(
             TraceEvent(
@@ -99,6 +100,7 @@ class ReplicaTrace:
                     **_producer_epoch(header),
                     **another,
                     **synced,
+                    **closed,
                 },
                 topic_id=self._topic_id,
             )
