@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
@@ -168,11 +169,13 @@ def check_overdue(
     cluster: ClusterState, trace: pa.Table, settings: CheckSettings, wrong_clocks: Collection[str]
 ) -> None:
     """After the last event: no leader has kept for long, while it was at work, what its retention deletes. Nothing is
-    said of nodes with `wrong_clocks`."""
+    said of nodes with `wrong_clocks`, nor of topics with a retention of their own."""
     last_ns = pc.max(trace.column("time_ns")).as_py() or 0
+    configured = _retentions_changed(trace)
     patience_ns = _CHECKS * settings.retention_check_ms * 1_000_000 + _OVERDUE_NS
-    for partition in cluster.partitions.values():
-        for overdue in (*partition.overdue, *_overdue_at_end(partition, last_ns, settings)):
+    for (topic, _), partition in cluster.partitions.items():
+        kept = () if topic in configured else (*partition.overdue, *_overdue_at_end(partition, last_ns, settings))
+        for overdue in kept:
             kept_ns = overdue.until_ns - overdue.due_ns
             if overdue.node in wrong_clocks or kept_ns <= patience_ns or _at_work_ns(trace, overdue) <= patience_ns:
                 continue
@@ -183,6 +186,14 @@ def check_overdue(
             )
             violation = ProtocolViolation("retention-overdue", overdue.start, overdue.until_ns, UNKNOWN, lines)
             partition.violations.append(violation)
+
+
+def _retentions_changed(trace: pa.Table) -> frozenset[str]:
+    """The topics that have a retention of their own at some time."""
+    changes = trace.filter(
+        (pc.field("kind") == "topic_configured") & pc.match_substring(pc.field("detail"), '"retention.')
+    )
+    return frozenset(json.loads(detail)["name"] for detail in changes.column("detail").to_pylist())
 
 
 def _overdue_at_end(partition: PartitionState, last_ns: int, settings: CheckSettings) -> Iterator[Overdue]:

@@ -104,6 +104,8 @@ def test_nothing_is_said_where_clocks_are_wrong_or_the_interval_is_not_known() -
     assert not overdue(KEPT, WORKED, clock="b1")
     assert len(overdue(KEPT, WORKED, clock="b2")) == 1
     assert not overdue(KEPT, WORKED, **BY_TIME, retention_check_ms=-1)
+    configured = event(1, "c1", "topic_configured", {"name": "t", "id": "", "config": {"retention.ms": "5000"}})
+    assert not overdue(KEPT, WORKED, [configured])
     of_groups = [event | {"topic": "__consumer_offsets"} if event["topic"] else event for event in [*KEPT, *WORKED]]
     assert not overdue(of_groups)
 
