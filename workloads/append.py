@@ -23,6 +23,7 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
 - The *scripted client*, one process after the one of the final reads, carries out a script (`workloads.operations`).
 - *Final reads* query the end of every partition until it is answered, then read it from its start until that end is
   reached. They are invoked after the last append completed, so the end covers every acknowledged one.
+- *Final appends* follow, one on every partition, also on one that nobody has written to, and are read back, too.
 
 A read that ends in an error is `fail`: it returned nothing and changed nothing.
 """
@@ -52,7 +53,6 @@ from workloads.clients.native import (
     AdminError,
     Backoff,
     Client,
-    ClientTimeouts,
     CompletedFetch,
     Consumer,
     LeadersUnknown,
@@ -61,6 +61,7 @@ from workloads.clients.native import (
     Truncation,
 )
 from workloads.clients.producer_clock import ProducerClock
+from workloads.final_reads import ACKS, FinalReads
 from workloads.history import OUT_OF_RANGE, Phase, Recorder
 from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s, sleep_until
 from workloads.operations import ClientOperation
@@ -105,6 +106,7 @@ class AppendWorkload:
         self._clients: list[Client] = []
         self._closing: list[ClosableClient] = []
         """Producers and consumers, closed before their clients."""
+        self._final: FinalReads | None = None
         self._scripted: ScriptedClient | None = None
         self._time_readers: list[TimeReader] = []
 
@@ -161,15 +163,11 @@ class AppendWorkload:
         settings = self._settings
         process = settings.producers + settings.consumers + settings.end_offset_readers
         consumer = self._consumer(process, "final", "final")
+        self._final = FinalReads(settings.topic, consumer, self._polled)
         try:
             async with asyncio.timeout_at(until_s) as timeout:
-                ends = [await self._end(consumer, process, "final", partition) for partition in self._partitions]
-                unread = [partition for partition in self._partitions if ends[partition] > 0]
-                while unread:
-                    for fetched in await consumer.poll(_POLL_TIMEOUT_S):
-                        await self._polled(consumer, fetched)
-                    delivered = consumer.next_offsets()
-                    unread = [p for p in unread if delivered[settings.topic, p].offset < ends[p]]
+                ends = {number: await self._end(consumer, process, "final", number) for number in self._partitions}
+                await self._final.read_to(ends)
                 for reader in self._time_readers:
                     await reader.read_finally()
         except TimeoutError:
@@ -177,6 +175,14 @@ class AppendWorkload:
                 raise
             return False
         return True
+
+    async def final_appends(self, until_s: float) -> tuple[str, ...]:
+        assert self._final is not None, "final appends come after the final reads"
+        producer = self._native_producer("final-appends", ACKS, until_s - asyncio.get_running_loop().time())
+        process = self._later_process()
+        appends = (self._append(process, producer, partition, "final") for partition in self._partitions)
+        deliveries = await asyncio.gather(*appends)
+        return await self._final.read_back(deliveries, until_s)
 
     async def perform(self, operation: ClientOperation) -> None:
         if self._scripted is None:
@@ -193,30 +199,32 @@ class AppendWorkload:
 
     # producers
 
-    def _native_producer(self, name: str) -> AppendingClient:
+    def _native_producer(self, name: str, acks: int | None = None, timeout_s: float | None = None) -> AppendingClient:
         settings = self._settings
         producer = Producer(
             self._client(name),
             settings.topic,
-            acks=settings.acks,
+            acks=settings.acks if acks is None else acks,
             max_in_flight=settings.max_in_flight,
-            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s,
             clock=ProducerClock(self._stream(f"append/{name}/clock"), settings.clock_error_ms, settings.unix_ahead_ms),
             compression=settings.compression,
             first_sequence=settings.first_sequence,
         )
         return self._closed_later(BatchingProducer(producer, settings.batch_records, settings.linger_ms / 1000))
 
-    async def _append(self, process: int, producer: AppendingClient, partition: int) -> None:
+    async def _append(self, process: int, producer: AppendingClient, partition: int, phase: Phase = "main") -> Delivery:
         """Append the next value of the run as one operation."""
-        index, value = self._invoke_append(process, partition)
-        self._complete_append(index, await producer.append(partition, value))
+        index, value = self._invoke_append(process, partition, phase)
+        delivery = await producer.append(partition, value)
+        self._complete_append(index, delivery)
+        return delivery
 
-    def _invoke_append(self, process: int, partition: int) -> tuple[int, bytes]:
+    def _invoke_append(self, process: int, partition: int, phase: Phase = "main") -> tuple[int, bytes]:
         """The operation that appends the next value of the run, and this value."""
         value = self._next_value
         self._next_value += 1
-        index = self._recorder.invoke(process, "append", self._settings.topic, partition, value=value)
+        index = self._recorder.invoke(process, "append", self._settings.topic, partition, phase=phase, value=value)
         return index, b"%0*d" % (self._settings.record_bytes, value)
 
     def _complete_append(self, index: int, delivery: Delivery) -> None:
@@ -481,18 +489,11 @@ class AppendWorkload:
 
     def _client(self, name: str) -> Client:
         settings = self._settings
-        timeouts = ClientTimeouts(
-            request_timeout_s=settings.request_timeout_ms / 1000,
-            connect_timeout_s=settings.connect_timeout_ms / 1000,
-            backoff_s=settings.retry_backoff_ms / 1000,
-            backoff_s_max=settings.retry_backoff_ms_max / 1000,
-            metadata_age_s_max=settings.metadata_max_age_ms / 1000,
-        )
         client = Client(
             settings.bootstrap,
             name,
             self._stream(f"append/client/{name}"),
-            timeouts,
+            settings.timeouts,
             negotiate_versions=settings.negotiate_versions,
         )
         self._clients.append(client)

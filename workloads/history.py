@@ -9,7 +9,7 @@ index         int64          order of invocation, unique in the run; reads that 
 process       int32          the client thread that asked; one operation at a time unless pipelined
 kind          string         append · poll · end_offset · time_offset · assign · commit · forget (a group is deleted)
                              · reset
-phase         string         main · final (the reads after healing)
+phase         string         main · final (what follows once the cluster has recovered)
 topic         string
 partition     int32
 invoked_ns    int64          true time since the run began

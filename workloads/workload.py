@@ -1,13 +1,14 @@
 """The Workload protocol: clients that use the cluster, and the history of their operations.
 
-The runner drives every workload through the same four calls, in this order:
+The runner drives every workload through the same five calls, in this order:
 
 1. `set_up()` creates what the workload needs (its topic) on a cluster that is up. Nothing is recorded.
 2. `run(until_s)` drives the clients until the loop's clock reads `until_s`; faults happen meanwhile. It invokes
    nothing after `until_s`, and returns once every append invoked before has completed: at the latest one delivery
    timeout later.
 3. `final_reads(until_s)`, after the faults were healed and the cluster has recovered, reads everything back.
-4. `close()` ends every task and connection; it may be called at any point, also after a failure of the others.
+4. `final_appends(until_s)`, after final reads that were done, appends to every partition with acks=all.
+5. `close()` ends every task and connection; it may be called at any point, also after a failure of the others.
 
 A workload never fails because the cluster does: errors are recorded as operations that end `fail` or `info`. An
 exception is its own bug, or `set_up` finding that the cluster cannot be used (`SetUpError`).
@@ -23,6 +24,7 @@ from random import Random
 from typing import Literal, Protocol
 
 from images.wire.batch import Compression
+from workloads.clients.connections import ClientTimeouts
 from workloads.clients.library import ClientLibrary
 from workloads.history import Recorder
 from workloads.operations import ClientOperation
@@ -154,6 +156,17 @@ class WorkloadSettings:
         if not self.rate > 0:
             raise ValueError(f"rate: {self.rate} appends per second is not more than 0")
 
+    @property
+    def timeouts(self) -> ClientTimeouts:
+        """Those of every native client."""
+        return ClientTimeouts(
+            request_timeout_s=self.request_timeout_ms / 1000,
+            connect_timeout_s=self.connect_timeout_ms / 1000,
+            backoff_s=self.retry_backoff_ms / 1000,
+            backoff_s_max=self.retry_backoff_ms_max / 1000,
+            metadata_age_s_max=self.metadata_max_age_ms / 1000,
+        )
+
 
 class Workload(Protocol):
     """One workload of one run; see the module's docstring for when each is called."""
@@ -166,6 +179,10 @@ class Workload(Protocol):
 
     async def final_reads(self, until_s: float) -> bool:
         """Read everything back; False when that was not done by `until_s`."""
+
+    async def final_appends(self, until_s: float) -> tuple[str, ...]:
+        """Append to every partition with acks=all, and read that back by `until_s`; a line for each that has not taken
+        it."""
 
     async def perform(self, operation: ClientOperation) -> None:
         """Carry out one operation of a script, while `run` goes on; returns when it has ended. Raises

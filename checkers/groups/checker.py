@@ -231,8 +231,10 @@ def _stale(commits: Sequence[GroupOperation], generation_starts: Sequence[tuple[
 
 
 def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[GroupViolation]]:
-    """The number of acknowledged records that no member has read, and each of them."""
-    appends = rows.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
+    """The number of acknowledged records that no member has read, and each of them. When the final ones are appended,
+    the group has read to the end."""
+    acknowledged = (pc.field("kind") == "append") & (pc.field("outcome") == "ok")
+    appends = rows.filter(acknowledged & (pc.field("phase") == "main"))
     polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
     given = pc.list_flatten(polls.filter(pc.field("kind") == "poll").column("values"))
     missing = operations_of(

@@ -5,13 +5,17 @@ The limit counts from the end of healing, however long that took (`healing_secon
 
 *Recovered* is the condition that the runner waits for: every broker answers and is unfenced, every partition has a
 leader, its replicas and no others, and all of them in the ISR. Then the final reads must reach the end of every
-partition, and at the end no leader has an ISR change in flight.
+partition, every partition must take an append, and at the end no leader has an ISR change in flight.
 
 not-ready          before any fault something was missing when the ready limit had passed without progress, or a process
                    had ended by itself; recorded where nothing but the system can be the cause, in the simulation
 not-recovered      something was still missing when the limit had passed; where there is a trace, with the reason why a
                    replica is out of the ISR (`checkers.liveness.out_of_sync`)
 reads-not-finished the cluster had recovered, and yet the final reads did not reach the end offsets
+appends-not-accepted
+                   the cluster had recovered and was read to the end, and yet a partition, maybe one that nobody had
+                   written to, took no append with acks=all within the limit; where neither settings nor a script may
+                   be the cause
 change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
                    and neither an answer nor metadata nor the end of its leadership or its process settled it; this
                    needs a trace with comparable clocks
@@ -80,8 +84,10 @@ def check(evidence: RunEvidence) -> Verdict:
         f"{item['node']} vanished: its machine was gone at {item['time_ns'] / 1e9:.3f} s"
         for item in recovery.get("vanished") or ()
     ]
-    if vanished and not recovery["recovered"]:
-        lines = (*vanished, "so nothing is promised; still missing:", *waiting[:4], *_more(waiting, 4))
+    refused = [str(line) for line in recovery.get("refused_appends") or ()]
+    if vanished and (refused or not recovery["recovered"]):
+        missing = [*waiting, *(f"an append to {line}" for line in refused)]
+        lines = (*vanished, "so nothing is promised; still missing:", *missing[:4], *_more(missing, 4))
         return Verdict(NAME, Validity.UNKNOWN, (Finding("node-vanished", lines),), figures)
     unhealed = [str(line) for line in recovery.get("unhealed") or ()]
     if unhealed:
@@ -103,6 +109,14 @@ def check(evidence: RunEvidence) -> Verdict:
             f"but reading everything back did not reach the ends within {limit_seconds:g} s",
         )
         return Verdict(NAME, Validity.INVALID, (Finding("reads-not-finished", lines),), figures)
+    if refused:
+        lines = (
+            f"the cluster was whole after {seconds:g} s, and everything was read back",
+            f"but within {limit_seconds:g} s these partitions took no append with acks=all:",
+            *refused[:4],
+            *_more(refused, 4),
+        )
+        return Verdict(NAME, Validity.INVALID, (Finding("appends-not-accepted", lines),), figures)
     unsettled = _unsettled(evidence)
     if unsettled:
         lines = (*unsettled[:4], *_more(unsettled, 4))

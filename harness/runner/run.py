@@ -1,7 +1,9 @@
 """One run, from a spec to a verdict; the same coroutine for every environment.
 
-    deploy → ready → clients and faults together → heal → recover → final reads → collect  (in the environment)
-    seal → check → report                                                                  (afterwards, in this process)
+    deploy → ready → clients and faults together → heal → recover → final reads → final appends → collect
+    seal → check → report
+
+The first line is what happens in the environment; the second follows in this process.
 
 *Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
 cluster that does not become ready without any fault ends the run: it could not be carried out, or, in the simulation,
@@ -10,7 +12,8 @@ when a process has ended by itself, else when the cluster has come no nearer to 
 gets the time that it takes. The files of the nodes are collected all the same. *Recovery* begins when the last fault
 has been healed, however long that took, while clients may still wait for their last responses; if the cluster is not
 ready after the recovery limit, the reasons are recorded for the liveness checker, and the final reads are tried all the
-same.
+same. A cluster that was ready, and read back, must take appends on every partition again, unless its settings or its
+script keep it from that.
 
 Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be checked up to that
 moment, unless the directory holds its tables in memory, as in a suite. A display is called once a second of the run's
@@ -324,7 +327,10 @@ class RunSession:
                 polling.cancel()
 
         self.enter("final reads")
-        self._recovery["final_reads"] = await workload.final_reads(loop.time() + spec.recovery_limit_s)
+        read = self._recovery["final_reads"] = await workload.final_reads(loop.time() + spec.recovery_limit_s)
+        if read and self._recovery["recovered"] and not self._recovery["unhealed"] and _takes_appends(spec):
+            refused = await workload.final_appends(loop.time() + spec.recovery_limit_s)
+            self._recovery["refused_appends"] = list(refused)
 
     async def _collect_after_failure(self, deployment: Deployment) -> None:
         """Collect the files of the nodes; an error here must not hide the failure before."""
@@ -471,6 +477,14 @@ def _commit_text_bytes_max(spec: Spec) -> int:
     all_settings = (spec.settings, *spec.node_settings.values())
     named = [int(settings[_COMMIT_TEXT_BYTES]) for settings in all_settings if _COMMIT_TEXT_BYTES in settings]
     return min(named, default=_COMMIT_TEXT_BYTES_MAX)
+
+
+def _takes_appends(spec: Spec) -> bool:
+    """Whether every partition of a whole cluster takes appends with acks=all, by its settings, and no script changes
+    these, or says what clients append."""
+    all_settings = (spec.settings, *spec.node_settings.values())
+    minima = [int(settings.get("min.insync.replicas", 1)) for settings in all_settings]
+    return max(minima) <= spec.replication_factor and not spec.script.configured and not spec.operations
 
 
 def _unix_ahead_ms() -> int:

@@ -66,6 +66,7 @@ _RECOVERY_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "seconds": (int, float),
     "limit_seconds": (int, float),
     "healing_seconds": (int, float),
+    "refused_appends": list,
     "unhealed": list,
     "waiting_for": list,
     "crashes": list,
@@ -253,7 +254,7 @@ def _check_recovery(evidence: RunEvidence) -> None:
             raise Misrecorded(f"{name} is {_short(value)}, which is not its type")
         if isinstance(value, int | float) and not abs(value) < _SECONDS_END:
             raise Misrecorded(f"{name} is {_short(value)}, no time of a run")
-    for name in ("unhealed", "waiting_for"):
+    for name in ("refused_appends", "unhealed", "waiting_for"):
         if not all(isinstance(text, str) for text in recovery.get(name, ())):
             raise Misrecorded(f"{name} is {_short(recovery[name])}, which is no list of texts")
     for name, (what, types) in _RECOVERY_ITEMS.items():
@@ -307,7 +308,8 @@ def _incomplete(evidence: RunEvidence) -> Iterator[EvidenceGap]:
         yield EvidenceGap(EvidencePart.FAULTS, f"{endless} of {evidence.faults.num_rows} faults have no end")
     places = _every_place(evidence)
     if EvidencePart.HISTORY not in damaged:
-        final = evidence.history.filter(pc.and_(pc.equal(evidence.history["phase"], "final"), _ok(evidence.history)))
+        reads = (pc.field("phase") == "final") & (pc.field("kind") != "append")
+        final = evidence.history.filter(_ok(evidence.history)).filter(reads)
         yield from _uncovered(EvidencePart.HISTORY, places, final, "the history has no final read of")
     if EvidencePart.REPLICAS not in damaged and evidence.replica_ends.num_rows:
         yield from _uncovered(EvidencePart.REPLICAS, places, evidence.replica_ends, "no replica has a log of")

@@ -176,6 +176,47 @@ def test_final_reads_that_cannot_finish_say_so_in_time() -> None:
     with_workload(test)
 
 
+async def append_finally(workload: Workload, seconds: float = 10.0) -> tuple[str, ...]:
+    return await workload.final_appends(asyncio.get_running_loop().time() + seconds)
+
+
+def test_final_appends_reach_every_partition_and_are_read_back() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 2)
+        assert await read_back(workload)
+        assert await append_finally(workload) == ()
+
+    rows = [row for row in with_workload(test, idle_partitions=1, acks=0) if row["phase"] == "final"]
+    appended = {row["partition"]: row for row in rows if row["kind"] == "append"}
+    assert {partition: row["outcome"] for partition, row in appended.items()} == {0: "ok", 1: "ok"}
+    read = [value for row in rows if row["kind"] == "poll" for value in row["values"]]
+    assert {row["value"] for row in appended.values()} <= set(read)
+
+
+@pytest.mark.parametrize(("step", "error"), [(answer(19), "NOT_ENOUGH_REPLICAS"), (answer(56), "KAFKA_STORAGE_ERROR")])
+def test_a_partition_that_takes_no_final_append_is_named(step: Step, error: str) -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 2)
+        assert await read_back(workload)
+        cluster.otherwise = step
+        assert await append_finally(workload, 3) == (f"{TOPIC}-0: {error}", f"{TOPIC}-1: {error}")
+
+    with_workload(test)
+
+
+def test_a_record_that_settings_forbid_is_no_refusal() -> None:
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 2)
+        assert await read_back(workload)
+        cluster.otherwise = answer(10)
+        assert await append_finally(workload, 3) == ()
+
+    rows = with_workload(test)
+    assert {row["error"] for row in rows if row["kind"] == "append" and row["phase"] == "final"} == {
+        "MESSAGE_TOO_LARGE"
+    }
+
+
 def test_final_reads_return_what_arrives_while_another_partition_returns_to_its_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -90,7 +90,8 @@ def test_members_come_and_go_and_the_group_is_drained_in_the_end(finished: Outco
     group_operations = history.filter(pc.is_in(history.column("kind"), value_set=pa.array(["assign", "commit"])))
     final = group_operations.filter((pc.field("phase") == "final") & (pc.field("outcome") == "ok"))
     ends = {row["partition"]: row["offset"] for row in final.to_pylist()}
-    appended = history.filter((pc.field("kind") == "append") & (pc.field("outcome") == "ok"))
+    acknowledged = (pc.field("kind") == "append") & (pc.field("outcome") == "ok")
+    appended = history.filter(acknowledged & (pc.field("phase") == "main"))
     for partition in range(3):
         of_partition = appended.filter(pc.field("partition") == partition)
         assert ends[partition] > max(of_partition.column("offset").to_pylist())

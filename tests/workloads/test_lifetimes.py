@@ -70,13 +70,16 @@ def test_members_of_a_group_live_as_long_as_the_spec_says(tmp_path: Path) -> Non
     assert members[0] > members[1] + 3
 
 
-def test_idle_partitions_are_never_written_to_and_others_in_one_stretch(tmp_path: Path) -> None:
+def test_idle_partitions_are_not_written_to_before_the_end_and_others_in_one_stretch(tmp_path: Path) -> None:
     clients = {"idle_partitions": 1, "written_share": 0.25, "rate": 80}
     evidence = recorded(tmp_path, partitions=4, clients=clients)
     times_s: dict[int, list[float]] = {}
     for row in operations(evidence, "append"):
         times_s.setdefault(row["partition"], []).append(row["invoked_ns"] / 1e9)
     assert set(times_s) == {0, 1, 2}
+    written = [(row["phase"], row["partition"]) for row in evidence.history.to_pylist() if row["kind"] == "append"]
+    assert ("main", 3) not in written
+    assert ("final", 3) in written
     assert max(times_s[0]) - min(times_s[0]) > 7
     assert all(max(times_s[number]) - min(times_s[number]) <= 0.25 * 8 for number in (1, 2))
     assert {row["partition"] for row in evidence.replica_ends.to_pylist()} == {0, 1, 2, 3}

@@ -105,6 +105,17 @@ def test_final_reads_that_do_not_finish_on_a_recovered_cluster_are_invalid() -> 
     assert verdict.findings[0].kind == "reads-not-finished"
 
 
+def test_a_partition_that_takes_no_append_after_the_final_reads_is_invalid_and_named() -> None:
+    assert liveness.check(RunEvidence(recovery=WHOLE | {"refused_appends": []})).validity is Validity.VALID
+    recovery = WHOLE | {"refused_appends": ["t-1: NOT_ENOUGH_REPLICAS"]}
+    verdict = liveness.check(RunEvidence(recovery=recovery))
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.INVALID, "appends-not-accepted")
+    assert "t-1: NOT_ENOUGH_REPLICAS" in verdict.findings[0].lines
+    verdict = liveness.check(RunEvidence(recovery=recovery | {"vanished": [{"node": "b1", "time_ns": 5}]}))
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "node-vanished")
+    assert "an append to t-1: NOT_ENOUGH_REPLICAS" in verdict.findings[0].lines
+
+
 def test_a_run_that_ended_before_recovery_is_unknown() -> None:
     assert liveness.check(RunEvidence()).validity is Validity.UNKNOWN
     unread = {name: value for name, value in WHOLE.items() if name != "final_reads"}

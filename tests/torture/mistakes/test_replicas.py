@@ -16,6 +16,7 @@ from images.broker.replication import log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
 from images.broker.replication.partition import Limits, Partition, PartitionStep, ProposeIsr
 from images.broker.replication.replica import Replica
+from images.broker.replication.replica_results import AppendResult
 from images.wire.batch import Header, parse
 from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
@@ -116,6 +117,18 @@ def _lengths_alone_checked(patch: Patch) -> None:
     patch.setattr(segment, "check", parse)
 
 
+def _never_the_first(patch: Patch) -> None:
+    """A leader takes no batch as the first one of its second partition."""
+    right = Replica.append
+
+    def append(self: Replica, batch: bytes, acks: int) -> AppendResult:
+        if self.index == 1 and self.log.end == 0:
+            return AppendResult(ErrorCode.kafka_storage_error)
+        return right(self, batch, acks)
+
+    patch.setattr(Replica, "append", append)
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
@@ -170,6 +183,7 @@ MISTAKES = (
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
+    PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
     PlayedMistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
