@@ -62,6 +62,9 @@ class CheckSettings:
     """`unclean.recovery.strategy`, until a topic is configured anew (`as_configured`). Balanced recovery promises as
     much durability as none at all: it must not lose records that fewer than min.insync.replicas replicas lost. The last
     known leader may lack what it lost itself."""
+    unclean_at_once: bool = False
+    """Whether any live replica is elected at once where no other may be, as a topic is configured: False for a run, in
+    which that is not known of a topic (`as_configured`)."""
     recency: str = "default"
     """`default`: an empty poll proves nothing. `strict`: it asserts the end of the log."""
     time_limit_ns: int = 60_000_000_000
@@ -160,7 +163,8 @@ class CheckSettings:
             return self
         recovery = config.get(_STRATEGY, self.unclean_recovery)
         unclean = permits_unclean_elections(config, recovery)
-        return replace(self, unclean_recovery=recovery, unclean_election=unclean)
+        at_once = unclean and recovery in _OBEY_THE_SETTING
+        return replace(self, unclean_recovery=recovery, unclean_election=unclean, unclean_at_once=at_once)
 
     @property
     def losses_tolerated(self) -> int:

@@ -8,8 +8,8 @@ have, its default first.
 - How much a world varies is drawn first: a share of the dimensions departs from the defaults, two thirds in the mean.
 - A field that the spec gives stays as given. All others are drawn one after the other, each among the values that fit
   those given and drawn before (`CONSTRAINTS`): no more replicas than brokers, sessions longer than heartbeats.
-- No value takes back a promise of durability, but the rare recovery `proactive`: min.insync.replicas is drawn, and the
-  schedule of faults keeps to what it allows.
+- No value takes back a promise of durability, but the rare recovery `proactive` and the rare unclean elections:
+  min.insync.replicas is drawn, and the schedule of faults keeps to what it allows.
 - Every dimension has streams of its own, named for its number, and of its values the one with the least key is drawn,
   as in `nemesis.swarm`. So a new dimension, or a new value that is not drawn, changes no other draw.
 """
@@ -171,6 +171,8 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         (UNNAMED, "last-known-leader", "balanced", "manual", "proactive"),
         weights={"proactive": _RARE, "manual": _RARE},
     ),
+    # Counts under two strategies alone (`CONSTRAINTS`).
+    Dimension(71, "unclean.leader.election.enable", ("false", "true"), weights={"true": _RARE}),
     Dimension(49, "offsets.topic.num.partitions", (3, 1, 5), workload="groups"),
     Dimension(50, "triggers", (0.0, 0.2, 0.5), of_faults=True),
     Dimension(51, "channels", (0.0, 0.2, 0.5), of_faults=True),
@@ -205,6 +207,9 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
     # With both, what is lost was never promised.
     ("unclean.recovery.strategy", "losses"): lambda strategy, losses: (
         strategy != "last-known-leader" or losses == "none"
+    ),
+    ("unclean.leader.election.enable", "unclean.recovery.strategy"): lambda enabled, strategy: (
+        enabled == "false" or strategy in ("last-known-leader", "manual")
     ),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"): lambda wait_ms, lag_ms: wait_ms < lag_ms,
     ("broker.heartbeat.interval.ms", "broker.session.timeout.ms"): lambda beat_ms, session_ms: (

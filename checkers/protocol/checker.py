@@ -138,7 +138,8 @@ elr-otherwise             … and the ELR: whoever left the ISR while that is sm
 replicas-otherwise        … and the replicas: a reassignment begins with those of before, and ends once it is complete
 last-known-elr-otherwise  … and the LastKnownELR: whoever left the ELR since, or the last leader alone
 idle-broker-kept          no fenced broker, nor one that shuts down, stays leader or in the ISR when its state changes
-left-without-leader       … and no partition stays without a leader that has a candidate who may lead
+left-without-leader       … and no partition stays without a leader that has a candidate who may lead: any replica where
+                          its topic permits unclean elections, and its strategy leaves them to that setting
 fetch-of-another-epoch    a follower's fetch counts for its position in the leader epoch in which it was sent, and each
                           fetch is held to that
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows

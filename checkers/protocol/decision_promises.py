@@ -277,7 +277,7 @@ def _elected(situation: _Situation, isr: frozenset[int], elr: frozenset[int], la
             return _Elected(last, last_known, may_lose=True)
     any_replica = next(filter(eligible, after.replicas), None)
     allowed = settings.unclean_election or situation.reason == "unclean_election"
-    if allowed and any_replica is not None and after.leader != NO_LEADER:
+    if allowed and any_replica is not None and (after.leader != NO_LEADER or settings.unclean_at_once):
         return _Elected(any_replica, frozenset({any_replica}), may_lose=True)
     return _Elected(NO_LEADER, isr)
 
@@ -353,7 +353,8 @@ def _able(decided: DecidedPartition, metadata: DecidedMetadata, settings: CheckS
     candidates = decided.isr or decided.elr
     if not candidates and settings.unclean_recovery == _LAST_KNOWN_LEADER and len(decided.last_known_elr) == 1:
         candidates = decided.last_known_elr
-    return frozenset(filter(metadata.is_active, candidates))
+    able = frozenset(filter(metadata.is_active, candidates))
+    return able or frozenset(filter(metadata.is_active, decided.replicas if settings.unclean_at_once else ()))
 
 
 def _leader(leader: int) -> str:

@@ -70,7 +70,7 @@ def test_defaults_are_those_of_a_run_that_does_not_vary() -> None:
             assert dimension.name not in spec.settings
         elif dimension.is_setting:
             default = spec.settings.get(dimension.name, system.settings[broker_name])
-            assert default == str(dimension.default), dimension.name
+            assert default.casefold() == str(dimension.default), dimension.name
         else:
             default = clients[dimension.name] if dimension.name in clients else getattr(spec, dimension.name)
             assert default == dimension.default, dimension.name
@@ -123,6 +123,16 @@ def test_a_drawn_world_keeps_to_its_constraints_and_to_what_is_given(
     assert not {*fields, *given_settings} & {*spec.drawn}
     for name, value in spec.drawn.items():
         assert value == (UNNAMED if world[name] == UNNAMED else recorded(world[name])), name
+
+
+def test_unclean_elections_are_permitted_in_few_worlds_and_only_where_that_counts() -> None:
+    strategies = []
+    for seed in range(1000):
+        settings = drawn(seed).settings
+        if settings.get("unclean.leader.election.enable") == "true":
+            strategies.append(settings["unclean.recovery.strategy"])
+    assert 10 < len(strategies) <= 50
+    assert set(strategies) == {"last-known-leader", "manual"}
 
 
 def test_a_given_setting_by_the_name_that_brokers_have_for_it_limits_what_is_drawn() -> None:

@@ -198,14 +198,36 @@ def test_changes_are_compared_in_the_order_of_the_metadata_log() -> None:
 # --- the strategy of the topic ----------------------------------------------------------------------------------------
 
 
-def configured(offset: int, strategy: str) -> Event:
+def configured(offset: int, strategy: str, enabled: str = "false") -> Event:
     config = {
         "min.insync.replicas": "2",
-        "unclean.leader.election.enable": "false",
+        "unclean.leader.election.enable": enabled,
         "unclean.recovery.strategy": strategy,
     }
     facts = {"name": "t", "id": "x", "config": config}
     return small_evidence.event(offset, "c1", "topic_configured", facts, topic="", partition=-1, offset=offset)
+
+
+@pytest.mark.parametrize("strategy", ["last-known-leader", "manual"])
+def test_where_a_topic_permits_unclean_elections_a_replica_that_is_back_leads(strategy: str) -> None:
+    """b3 is back and in neither ISR nor ELR: it is elected where any replica may be, and waits elsewhere."""
+
+    def must_lead(*events: Event, **settings: Any) -> bool:
+        found = kinds(*events, *LEADERLESS, *unfenced(12, 3, 3), strategy=strategy, **settings)
+        return "left-without-leader" in found
+
+    assert must_lead(configured(0, strategy, "true"), unclean_election=True)
+    assert not must_lead(configured(0, strategy))
+    assert not must_lead(unclean_election=True), "it is not known of the topic"
+    assert not must_lead(configured(0, "proactive", "true"), unclean_election=True), "a recovery is to elect one"
+
+
+def test_where_a_topic_permits_unclean_elections_any_replica_leads_once_the_others_are_gone() -> None:
+    only_3_out = [configured(0, "last-known-leader", "true"), *WITHOUT_2, *unfenced(10, 3, 3)]
+    left = fenced(11, 1, 1, decided(11, -1, (1, 3), (), (1, 2), (1,), reason="fenced"))
+    elected = fenced(11, 1, 1, decided(11, 3, (1, 3), (3,), reason="fenced", unclean=True))
+    assert kinds(*only_3_out, *elected, unclean_election=True) == []
+    assert kinds(*only_3_out, *left, unclean_election=True) == ["leader-otherwise", "left-without-leader"]
 
 
 FORMER_2 = [

@@ -16,7 +16,7 @@ import pytest
 from harness.simulation.event_loop.loop import NodeLoop
 from images.broker import controller_node
 from images.broker.apis import producer_ids
-from images.broker.controller import metadata_change
+from images.broker.controller import metadata_change, partition_change
 from images.broker.controller.controller import Controller
 from images.broker.controller.metadata_change import MetadataChange
 from images.broker.controller.requests import Heartbeat
@@ -161,6 +161,11 @@ def _back_while_shutting_down(patch: Patch) -> None:
     patch.setattr(MetadataChange, "keep_fenced", keep_fenced)
 
 
+def _no_unclean_election(patch: Patch) -> None:
+    """The controllers elect no replica from outside ISR and ELR, whatever the topic permits."""
+    patch.setattr(partition_change, "unclean_election_allowed", lambda _: False)
+
+
 def _sessions_by_wall_clock(patch: Patch) -> None:
     """A controller measures sessions by the wall clock."""
     patch.setattr(
@@ -198,6 +203,14 @@ BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": [
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 ALONE = {"controllers": 1, "time_limit": "12s"}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
+ONE_IS_BEHIND: Sequence[Fault] = [
+    {"at": "1s", "for": "3s", "fault": "kill", "nodes": ["b3"]},
+    {"at": "3.5s", "for": "5s", "fault": "kill", "nodes": ["b1", "b2"]},
+]
+"""b3 is back while both others, which have what it missed, are gone."""
+ANY_LEADS = {
+    "settings": {"unclean.leader.election.enable": "true", "unclean.recovery.strategy": "last-known-leader"},
+}
 
 MISTAKES = (
     PlayedMistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
@@ -217,6 +230,7 @@ MISTAKES = (
     PlayedMistake("producer-id-assigned-twice", _block_kept),
     PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
     PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
+    PlayedMistake("left-without-leader", _no_unclean_election, ONE_IS_BEHIND, ANY_LEADS),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
     PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
 )
