@@ -171,7 +171,8 @@ refused-needlessly        … and refuses none for that while it has
 partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum, and
                           every ISR that is granted
 leader-epoch-stood        the leader epoch never falls; a change of leader and the removal of a replica move it up
-reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2)
+reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2), but as
+                          the leader of an unclean election
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
 reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
 reassignment-drops-last-known  … and takes no member of the LastKnownELR while ISR and ELR are empty

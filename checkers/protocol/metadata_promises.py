@@ -95,6 +95,8 @@ def _check_epochs(change: _Change) -> None:
 def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     before, after = change.before, change.after
     joined = (after.isr - before.isr) & (after.replicas - before.replicas)
+    if settings.unclean_election and before.leader < 0:
+        joined -= {after.leader}  # any replica may be elected, also one that has just been added
     if joined:
         change.report("reassignment-joins-isr", f"{names(joined)} became replica and ISR member in one change")
     gone, minimum = before.replicas - after.replicas, after.min_isr

@@ -91,6 +91,11 @@ BORN = [
 ]
 COPIED = [*BORN, *(appended(2, node, 0, 5) for node in NODES)]
 MOVED = event(3, "b1", "high_watermark", offset=0, high_watermark=5, members=[1, 2, 3], leader_epoch=1)
+ADDED_LEADS = [
+    *COPIED,
+    decided(4, 1, -1, 2, (), reason="fenced", elr=[1, 2, 3]),
+    decided(5, 2, 4, 3, (4,), (1, 2, 3, 4), "reassignment", adding=[4], unclean=True),
+]
 ADDING = [*COPIED, decided(4, 1, 1, 1, (1, 2, 3), (1, 2, 3, 4), "reassignment", adding=[4], removing=[3])]
 RESTARTED = [*COPIED, started(4, "b2"), decided(4.5, 1, 1, 1, (1, 3), reason="registered")]
 RETAINED = [*COPIED, MOVED, log_start(4, "b1", 4, "retention_bytes")]
@@ -349,3 +354,8 @@ def test_a_finding_says_which_node_believed_what_and_when() -> None:
         "its high watermark was 5, and its leader epoch starts at 0",
     )
     assert finding.time_ns == 3 * S
+
+
+def test_a_replica_that_a_reassignment_adds_leads_at_once_only_where_unclean_elections_are_permitted() -> None:
+    assert "reassignment-joins-isr" in kinds(ADDED_LEADS)
+    assert "reassignment-joins-isr" not in kinds(ADDED_LEADS, settings=CheckSettings(unclean_election=True))
