@@ -72,7 +72,7 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
         _check_reassignment(change, settings)
     if after.partition_epoch == before.partition_epoch + 1:
         _check_recovery(change)
-        _check_last_known(change)
+        _check_last_known(change, settings)
         if change.reason == "alter_partition":
             partition.changes.append((event, before))
         if settings.has_trace and not detail.get("taken_over"):  # else nothing says why it was made
@@ -145,14 +145,16 @@ def _check_recovery(change: _Change) -> None:
     change.partition.recoveries.append((change.event, before, asked | {after.leader}))
 
 
-def _check_last_known(change: _Change) -> None:
+def _check_last_known(change: _Change, settings: CheckSettings) -> None:
     """Who was in the ELR is remembered until the ISR is large enough again, or an unclean election ends it. With the
-    strategy `last-known-leader` a leader alone is, until it becomes another one."""
+    strategy `last-known-leader` a leader alone is, until it becomes another one. A reassignment cancels the one before,
+    and may give up whom that was to add, also if it adds them anew, where unclean elections are permitted."""
     before, after, detail = change.before, change.after, change.event.details()
     unclean = change.reason == "unclean_recovery" or detail.get("unclean")
     if unclean or "last-known-leader" in (before.strategy, after.strategy) or len(after.isr) >= after.min_isr:
         return
-    known = (before.elr | before.last_known_elr) & after.replicas
+    given_up = before.adding if settings.unclean_election and change.reason == "reassignment" else frozenset[int]()
+    known = (before.elr | before.last_known_elr) & after.replicas - given_up
     forgotten = known - after.isr - after.elr - after.last_known_elr
     if forgotten and "last_known_elr" in detail:
         change.report(

@@ -356,6 +356,15 @@ def test_a_finding_says_which_node_believed_what_and_when() -> None:
     assert finding.time_ns == 3 * S
 
 
+def test_a_reassignment_forgets_whom_the_one_before_was_to_add_only_where_unclean_elections_are_permitted() -> None:
+    moving = {"replicas": (1, 2, 3, 4), "adding": [4]}
+    resting_on_4 = decided(5, 2, 2, 2, (2,), **moving, reason="fenced", elr=[3, 4], last_known_elr=[])
+    again = decided(6, 3, 2, 3, (2,), **moving, reason="reassignment", elr=[3], last_known_elr=[])
+    events = [*COPIED, decided(4, 1, 1, 1, (1, 2, 3, 4), **moving), resting_on_4, again]
+    assert "last-known-elr-forgotten" in kinds(events)
+    assert "last-known-elr-forgotten" not in kinds(events, settings=CheckSettings(unclean_election=True))
+
+
 def test_a_replica_that_a_reassignment_adds_leads_at_once_only_where_unclean_elections_are_permitted() -> None:
     assert "reassignment-joins-isr" in kinds(ADDED_LEADS)
     assert "reassignment-joins-isr" not in kinds(ADDED_LEADS, settings=CheckSettings(unclean_election=True))
