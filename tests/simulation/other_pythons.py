@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv" / "pythons"
-LIBRARIES = ("aiokafka", "google-crc32c", "kio", "numpy", "pyarrow", "pyyaml")
+LIBRARIES = ("aiokafka", "cramjam", "google-crc32c", "kio", "numpy", "pyarrow", "pyyaml")
 """All that a run in simulation imports."""
 MINOR_VERSIONS = range(11, 21)
 WORKLOADS = ("append", "groups")

@@ -130,7 +130,7 @@ def test_what_is_never_drawn_lies_outside(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"settings": {"log.segment.bytes": "2000", "unclean.leader.election.enable": "true"}},
+        {"settings": {"log.segment.bytes": "2000", "unclean.recovery.strategy": "manual"}},
         {"node_settings": {"b1": {"faultline.protocol": "kip279"}}, "without": ["maximal_isr"]},
         {"brokers": 1, "controllers": 1, "replication_factor": 1, "settings": {"min.insync.replicas": "1"}},
     ],
