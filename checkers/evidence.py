@@ -29,7 +29,7 @@ _TIMES_PER_EXPIRATION: Final = 10
 be out of it."""
 _ENABLED: Final = "unclean.leader.election.enable"
 _STRATEGY: Final = "unclean.recovery.strategy"
-_OBEY_THE_SETTING: Final = ("last-known-leader", "manual")
+OBEYING_STRATEGIES: Final = ("last-known-leader", "manual")
 """Strategies under which `unclean.leader.election.enable` counts."""
 OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
 """Setting in runs recorded by earlier versions → its name today."""
@@ -44,7 +44,7 @@ def permits_unclean_elections(
     altered = [(_ENABLED, config.get(_ENABLED, "false")), (_STRATEGY, strategy), *changes]
     strategies = {value for key, value in altered if key == _STRATEGY}
     enabled = any(key == _ENABLED and value.lower() == "true" for key, value in altered)
-    return "proactive" in strategies or (enabled and not strategies.isdisjoint(_OBEY_THE_SETTING))
+    return "proactive" in strategies or (enabled and not strategies.isdisjoint(OBEYING_STRATEGIES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class CheckSettings:
             return self
         recovery = config.get(_STRATEGY, self.unclean_recovery)
         unclean = permits_unclean_elections(config, recovery)
-        at_once = unclean and recovery in _OBEY_THE_SETTING
+        at_once = unclean and recovery in OBEYING_STRATEGIES
         return replace(self, unclean_recovery=recovery, unclean_election=unclean, unclean_at_once=at_once)
 
     @property

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
 
+from checkers.evidence import OBEYING_STRATEGIES
 from nemesis.fields import FieldError
 
 WorldValue = int | float | str
@@ -209,7 +210,7 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
         strategy != "last-known-leader" or losses == "none"
     ),
     ("unclean.leader.election.enable", "unclean.recovery.strategy"): lambda enabled, strategy: (
-        enabled == "false" or strategy in ("last-known-leader", "manual")
+        enabled == "false" or strategy in OBEYING_STRATEGIES
     ),
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"): lambda wait_ms, lag_ms: wait_ms < lag_ms,
     ("broker.heartbeat.interval.ms", "broker.session.timeout.ms"): lambda beat_ms, session_ms: (

@@ -11,13 +11,11 @@ import pyarrow.compute as pc
 
 from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN
-from checkers.protocol.segments import ClosedSegment, Overdue, RetainedLog
+from checkers.protocol.segments import INEXACT_NS, ClosedSegment, Overdue, RetainedLog
 from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
 from checkers.tables import TraceRow
 from workloads.columns import Int64
 
-_INEXACT_NS = 50_000_000
-"""Timestamps are in milliseconds, and a clock of the one machine may be set while it runs."""
 _AT_WORK_NS = 300_000_000
 """So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
 _CHECKS = 2
@@ -80,7 +78,7 @@ def check_ages(
             continue
         youngest = int(np.argmax(invoked_ns[chosen]))
         offset, age_ns = int(offsets[chosen][youngest]), event.time_ns - int(invoked_ns[chosen][youngest])
-        if age_ns + _INEXACT_NS < (settings.retention_ms - settings.clock_error_ms) * 1_000_000:
+        if age_ns + INEXACT_NS < (settings.retention_ms - settings.clock_error_ms) * 1_000_000:
             partition.report(
                 event,
                 "retention-early",
@@ -170,6 +168,8 @@ def check_overdue(
 ) -> None:
     """After the last event: no leader has kept for long, while it was at work, what its retention deletes. Nothing is
     said of nodes with `wrong_clocks`, nor of topics with a retention of their own."""
+    if not settings.retains_less:
+        return
     last_ns = pc.max(trace.column("time_ns")).as_py() or 0
     configured = _retentions_changed(trace)
     patience_ns = _CHECKS * settings.retention_check_ms * 1_000_000 + _OVERDUE_NS

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from checkers.evidence import CheckSettings
 
-_INEXACT_NS = 50_000_000
+INEXACT_NS = 50_000_000
 """Timestamps are in milliseconds, and a clock of the one machine may be set while it runs."""
 
 
@@ -82,7 +82,7 @@ class RetainedLog:
             if full_ns is not None:
                 due.append((full_ns, f"retention.bytes={settings.retention_bytes}"))
         if settings.retention_ms >= 0 and youngest_ns >= 0 and not self.untimed:
-            age_ns = (settings.retention_ms + settings.clock_error_ms) * 1_000_000 + _INEXACT_NS
+            age_ns = (settings.retention_ms + settings.clock_error_ms) * 1_000_000 + INEXACT_NS
             due.append((youngest_ns + age_ns, f"retention.ms={settings.retention_ms}"))
         committed_ns = next((then_ns for offset, then_ns in self.high_watermarks if offset >= first_end), None)
         if not due or committed_ns is None:
