@@ -9,9 +9,6 @@ A fresh spec is drawn in three steps, each from the chances of a random run time
    each other, and a run has the same fixed cost and nearly the same steps with many faults as with few.
 3. *How many schedules* at once, of LAYERS: so many as promise the most; at a fifth of the specs, and where nothing is
    known yet, any of them.
-
-Such a run is shorter than the hunt's spec says, unless faults or operations are scripted there: what a rare moment
-needs comes together within seconds or not at all, and another world is worth more than the same one for longer.
 """
 
 from __future__ import annotations
@@ -29,10 +26,6 @@ from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
 
 LAYERS: Final = (4, 8, 16)
 """Random schedules at once, as far as they are legal together."""
-LENGTH_SHARE: Final = 1 / 3
-"""How long a run lasts, of the time limit of the hunt's spec."""
-SHORTEST_S: Final = 15.0
-"""In shorter runs most of the cost is that of their beginning and end."""
 _WORLDS: Final = 8
 """Worlds from which the most promising is taken."""
 _ANY_LAYERS_SHARE: Final = 0.2
@@ -44,18 +37,11 @@ def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> S
     names, given = drawn_dimensions(base), given_world(base)
     drawn_worlds = [_world(names, given, factors, random) for _ in range(_WORLDS if factors else 1)]
     world = max(drawn_worlds, key=lambda each: promise([_trait(*item) for item in each.items()], factors))
-    drawn = replace(_shortened(base), seed=random.randrange(SEEDS))
+    drawn = replace(base, seed=random.randrange(SEEDS))
     specs = _dense(with_world(drawn, world) if names else drawn, base)
     if not factors or random.random() < _ANY_LAYERS_SHARE:
         return random.choice(specs)
     return max(specs, key=lambda spec: promise(traits_of(spec), factors))
-
-
-def _shortened(base: Spec) -> Spec:
-    if not base.families or base.operations:
-        return base
-    length_s = max(SHORTEST_S, round(LENGTH_SHARE * base.time_limit_s, 3))
-    return replace(base, time_limit_s=min(base.time_limit_s, length_s))
 
 
 def _world(names: list[str], given: World, factors: Mapping[str, float], random: Random) -> dict[str, WorldValue]:

@@ -35,26 +35,10 @@ def test_a_fresh_spec_is_legal_and_has_more_faults_than_a_random_schedule() -> N
 
 def test_long_runs_are_as_dense_as_short_ones() -> None:
     def faults_by_second(time_limit_s: float) -> float:
-        specs = [promising(replace(BASE, time_limit_s=time_limit_s), Random(seed), {}) for seed in range(40)]
-        return sum(len(spec.script) for spec in specs) / sum(spec.time_limit_s for spec in specs)
+        base = replace(BASE, time_limit_s=time_limit_s)
+        return sum(len(promising(base, Random(seed), {}).script) for seed in range(40)) / time_limit_s
 
-    assert faults_by_second(240) > 0.7 * faults_by_second(20)
-
-
-@pytest.mark.parametrize(("limit_s", "length_s"), [(8, 8), (20, 15), (60, 20), (100, 33.333)])
-def test_a_dense_run_lasts_a_third_of_the_time_limit(limit_s: float, length_s: float) -> None:
-    assert promising(replace(BASE, time_limit_s=limit_s), Random(1), {}).time_limit_s == length_s
-
-
-@pytest.mark.parametrize(
-    "scripted",
-    [
-        {"faults": [{"at": 50, "for": 1, "fault": "kill", "nodes": ["b1"]}]},
-        {"clients": {"operations": ["produce 10 to 0"]}},
-    ],
-)
-def test_a_run_with_a_script_lasts_as_long_as_the_spec_says(scripted: dict[str, object]) -> None:
-    assert promising(parse({"vary": ["rate"], **scripted}), Random(1), {}).time_limit_s == 60
+    assert faults_by_second(80) > 0.7 * faults_by_second(20)
 
 
 def test_values_and_densities_that_have_shown_much_are_drawn_more() -> None:
