@@ -13,6 +13,7 @@ Offsets are kept until their group or their topic is deleted; `__consumer_offset
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -318,15 +319,21 @@ class GroupCoordinator:
         )
 
     async def offset_fetch(self, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
-        """Committed offsets of the partitions in the request, or of all."""
+        """Committed offsets of the partitions in the request, or of all. The reads of all groups begin before any is
+        waited for."""
         until = self._clock() + self._fetch_timeout_s
         groups = []
-        for requested in request.body.groups:
-            shard, error = self._find(requested.group_id)
-            descriptions: dict[TopicPartition, OffsetAndMetadata] = {}
-            if shard is not None:
-                error, descriptions = await shard.committed_offsets(requested.group_id, until)
-            groups.append(offset_fetch_group(requested, error, descriptions))
+        with ExitStack() as reads:
+            begun = []
+            for requested in request.body.groups:
+                shard, error = self._find(requested.group_id)
+                read = reads.enter_context(shard.offsets_read()) if shard is not None else None
+                begun.append((requested, shard, error, read))
+            for requested, shard, error, read in begun:
+                descriptions: dict[TopicPartition, OffsetAndMetadata] = {}
+                if shard is not None:
+                    error, descriptions = await shard.committed_offsets(requested.group_id, read, until)
+                groups.append(offset_fetch_group(requested, error, descriptions))
         return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
 
     # --- looking at groups, and deleting them -------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7.request import ListOffsetsRequest
@@ -24,6 +25,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from images.broker.metadata.image import ClusterImage
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_manager import ReplicaManager, find_replica
+from images.broker.replication.replica_results import LatestRead
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire.field_values import EARLIEST, LATEST, NO_THROTTLE
@@ -34,6 +36,24 @@ SPECIAL_TIMESTAMPS: Mapping[int, int] = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 
 """Special timestamp → the version of ListOffsets that introduced it. No other negative timestamp is valid."""
 FIRST_EPOCH_QUERY_OF_CONSUMERS = 2
 """The first version of OffsetForLeaderEpoch that consumers send (KIP-320)."""
+
+
+class _BegunRead(NamedTuple):
+    """A read of the latest offset of a partition, which its followers have yet to confirm."""
+
+    partition_index: int
+    replica: Replica
+    read: LatestRead
+
+    async def response(self, until: float) -> ListOffsetsPartitionResponse:
+        error, offset, _, _ = await self.replica.latest_offset(self.read, until)
+        return ListOffsetsPartitionResponse(
+            partition_index=self.partition_index,
+            error_code=error,
+            timestamp=-1,
+            offset=offset,
+            leader_epoch=self.read.leader_epoch if error is ErrorCode.none else -1,
+        )
 
 
 class OffsetApis:
@@ -60,20 +80,30 @@ class OffsetApis:
 
     async def list_offsets(self, request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
         """For each partition the earliest offset, the latest, that of the largest timestamp, or the first not older
-        than a timestamp. INVALID_REQUEST for a partition named twice."""
+        than a timestamp. INVALID_REQUEST for a partition named twice.
+
+        Of the latest offsets all reads begin before any is waited for: the same fetches of a follower confirm them, and
+        a partition with a silent one keeps no other back.
+        """
         until = asyncio.get_running_loop().time() + self._latest_timeout_s
         requested = Counter(
             (topic.name, part.partition_index) for topic in request.body.topics for part in topic.partitions
         )
+        begun: list[tuple[str, ListOffsetsPartitionResponse | _BegunRead]] = []
         answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
-        for topic in request.body.topics:
-            for part in topic.partitions:
-                twice = requested[topic.name, part.partition_index] > 1
-                answers.setdefault(topic.name, {})[part.partition_index] = (
-                    _refused(part.partition_index, ErrorCode.invalid_request)
-                    if twice
-                    else await self._list_offset(topic.name, part, request, until)
-                )
+        with ExitStack() as latest_reads:
+            for topic in request.body.topics:
+                for part in topic.partitions:
+                    twice = requested[topic.name, part.partition_index] > 1
+                    answer = (
+                        _refused(part.partition_index, ErrorCode.invalid_request)
+                        if twice
+                        else self._list_offset(topic.name, part, request, latest_reads)
+                    )
+                    begun.append((topic.name, answer))
+            for name, answer in begun:
+                response = await answer.response(until) if isinstance(answer, _BegunRead) else answer
+                answers.setdefault(name, {})[response.partition_index] = response
         return ListOffsetsResponse(
             throttle_time=NO_THROTTLE,
             topics=tuple(
@@ -82,9 +112,10 @@ class OffsetApis:
             ),
         )
 
-    async def _list_offset(
-        self, topic: str, part: Any, request: Request[ListOffsetsRequest], until: float
-    ) -> ListOffsetsPartitionResponse:
+    def _list_offset(
+        self, topic: str, part: Any, request: Request[ListOffsetsRequest], latest_reads: ExitStack
+    ) -> ListOffsetsPartitionResponse | _BegunRead:
+        """The answer about one partition, or the read that is to give it, which ends with `latest_reads`."""
         replica, error = self._find(topic, part.partition_index)
         offset, timestamp, epoch = -1, -1, -1
         if _is_invalid(part.timestamp, request.version):
@@ -93,11 +124,9 @@ class OffsetApis:
             error = replica.check_leader("list_offsets", part.current_leader_epoch)
         if replica is not None and error is ErrorCode.none:
             if part.timestamp == LATEST:
-                if request.body.replica_id >= 0:
-                    offset = replica.log.end
-                else:
-                    error, offset, _, _ = await replica.latest_offset(until)
-                epoch = replica.state.leader_epoch if error is ErrorCode.none else -1
+                if request.body.replica_id < 0:
+                    return _BegunRead(part.partition_index, replica, latest_reads.enter_context(replica.latest_read()))
+                offset, epoch = replica.log.end, replica.state.leader_epoch
             elif part.timestamp == EARLIEST:
                 offset = replica.log.start
                 epoch = replica.log.epochs.epoch_at(offset)

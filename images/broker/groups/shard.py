@@ -25,7 +25,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -58,16 +59,15 @@ from images.broker.groups.records import (
 )
 from images.broker.groups.tombstones import Tombstones
 from images.broker.groups.trace_details import generation_told, offset_changes, offsets_by_name, record_of, waiting_for
+from images.broker.groups.waiting_requests import WaitingRequests
 from images.broker.replication import leader as leading
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import ACKS_ALL, Replica
-from images.broker.replication.replica_results import AppendResult
+from images.broker.replication.replica_results import AppendResult, LatestRead
 from images.broker.rules import Rules
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.spawn import Spawn
 from images.wire import batch as batches
-
-Answer = TypeVar("Answer", JoinAnswer, SyncAnswer)
 
 _LOAD_BYTES = 1 << 20
 _RECHECK_S = 1.0
@@ -113,8 +113,8 @@ class Shard:
         self._log = log
         self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self._uncommitted: deque[_Uncommitted] = deque()
-        self._joining: dict[tuple[str, str], asyncio.Future[JoinAnswer]] = {}
-        self._syncing: dict[tuple[str, str], asyncio.Future[SyncAnswer]] = {}
+        self._joins = WaitingRequests(JoinAnswer)
+        self._syncs = WaitingRequests(SyncAnswer)
         self._deleted_topics: set[str] = set()
         """Deleted while the log was being loaded, which has offsets of earlier coordinators alone."""
         self._tombstones = Tombstones(self._append_now, spawn)
@@ -209,9 +209,9 @@ class Shard:
             elif isinstance(decision, StoreGeneration):
                 self._store_generation(name, decision)
             elif isinstance(decision, JoinAnswer):
-                _resolve(self._joining.pop((name, decision.member_id), None), decision)
+                self._joins.respond(name, decision.member_id, decision)
             else:
-                _resolve(self._syncing.pop((name, decision.member_id), None), decision)
+                self._syncs.respond(name, decision.member_id, decision)
         self._changed.notify_all()
 
     def _trace_group(self, before: Group | None, group: Group) -> None:
@@ -228,8 +228,8 @@ class Shard:
     def judged(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
         """Trace how a request of a member is judged, before anything changes; without an error it waits."""
         verdict = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
-        waiting = [(key, "join") for key in self._joining] + [(key, "sync") for key in self._syncing]
-        unanswered = [[member, what] for (group, member), what in waiting if group == name]
+        unanswered = [[member_id, "join"] for member_id in self._joins.members(name)]
+        unanswered += [[member_id, "sync"] for member_id in self._syncs.members(name)]
         self.trace_now("group_request", name, {**verdict, **facts, "open": unanswered})
 
     def _trace_storing(self, record: Group, append_result: AppendResult) -> None:
@@ -245,9 +245,7 @@ class Shard:
         if isinstance(step.answer, JoinAnswer):
             self.apply(name, step)
             return step.answer
-        waiting = self._register_waiter(
-            self._joining, (name, step.waiting_member_id), JoinAnswer(step.waiting_member_id, _SUPERSEDED)
-        )
+        waiting = self._joins.add(name, step.waiting_member_id)
         self.apply(name, step)
         return await waiting
 
@@ -257,25 +255,13 @@ class Shard:
             self.apply(name, step)
             answer = step.answer
         else:
-            waiting = self._register_waiter(
-                self._syncing, (name, step.waiting_member_id), SyncAnswer(step.waiting_member_id, _SUPERSEDED)
-            )
+            waiting = self._syncs.add(name, step.waiting_member_id)
             self.apply(name, step)
             answer = await waiting
         if answer.error is ErrorCode.none:
             told = {"generation": step.group.generation, "members": {answer.member_id: answer.assignment.hex()}}
             self.trace_now("assignment_told", name, told)
         return answer
-
-    def _register_waiter(
-        self, waiting: dict[tuple[str, str], asyncio.Future[Answer]], key: tuple[str, str], superseded: Answer
-    ) -> asyncio.Future[Answer]:
-        """The future of a response. An earlier waiting request of the same member is answered with `superseded`, since
-        its sender has given it up."""
-        _resolve(waiting.pop(key, None), superseded)
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        waiting[key] = future
-        return future
 
     def on_tick(self) -> int:
         """Handle deadlines of all groups; returns the next deadline known now."""
@@ -337,12 +323,8 @@ class Shard:
     def close(self) -> None:
         """End of the leadership: waiting requests get NOT_COORDINATOR, so that clients look up the new coordinator."""
         self.loaded = False
-        for (_, member), joining in list(self._joining.items()):
-            _resolve(joining, JoinAnswer(member, ErrorCode.not_coordinator))
-        for (_, member), syncing in list(self._syncing.items()):
-            _resolve(syncing, SyncAnswer(member, ErrorCode.not_coordinator))
-        self._joining.clear()
-        self._syncing.clear()
+        self._joins.refuse_all(ErrorCode.not_coordinator)
+        self._syncs.refuse_all(ErrorCode.not_coordinator)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
@@ -381,16 +363,21 @@ class Shard:
         """For the trace: the committed offsets of a group, as this coordinator has them now."""
         return offsets_by_name(self._offsets.get(name, {}))
 
+    def offsets_read(self) -> AbstractContextManager[LatestRead | None]:
+        """A read of committed offsets, which begins at once and ends with its block: None if nobody has to confirm
+        it."""
+        self._tombstones.append()
+        return self._replica.latest_read() if self._rules.offset_fetch_confirmed_by_isr else nullcontext()
+
     async def committed_offsets(
-        self, name: str, until: float
+        self, name: str, begun: LatestRead | None, until: float
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
-        """The committed offsets of a group, newer than any that a later coordinator can have acknowledged before, once
-        none can have those of deleted topics."""
+        """The committed offsets of a group, none older than any that a later coordinator can have acknowledged before
+        the read began, once none can have those of deleted topics."""
         error, read = ErrorCode.none, -1
         confirmed: tuple[int, ...] = ()
-        self._tombstones.append()
-        if self._rules.offset_fetch_confirmed_by_isr:
-            error, _, read, confirmed = await self._replica.latest_offset(until)
+        if begun is not None:
+            error, _, read, confirmed = await self._replica.latest_offset(begun, until)
         if error is ErrorCode.none and not self._tombstones.committed(self._replica.state.high_watermark):
             error = ErrorCode.offset_not_available
         if error is not ErrorCode.none or not self.leads:
@@ -490,11 +477,3 @@ class Shard:
             self._replica.append_answered(append_result, ACKS_ALL, error)
             self._apply_committed_offsets()
         return APPEND_ERRORS.get(error, error)
-
-
-_SUPERSEDED = ErrorCode.rebalance_in_progress
-
-
-def _resolve(future: asyncio.Future[Answer] | None, answer: Answer) -> None:
-    if future is not None and not future.done():
-        future.set_result(answer)

@@ -235,19 +235,25 @@ def on_isr_committed(partition: Partition, answer: IsrCommitted, limits: Limits)
     return PartitionStep(step.partition, (IsrResolved(answer.isr, committed=True), *step.decisions))
 
 
+def still_proposes(partition: Partition, proposal: ProposeIsr) -> bool:
+    """Whether `proposal` is still the change in flight."""
+    leadership = partition.leadership
+    return (
+        leadership is not None
+        and leadership.proposed == proposal.members
+        and partition.partition_epoch == proposal.partition_epoch
+        and partition.leader_epoch == proposal.leader_epoch
+    )
+
+
 def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused) -> PartitionStep:
     """The controller refused. Only INELIGIBLE_REPLICA to the only request proves that nothing changed; in every other
     case the leader keeps the maximal ISR until metadata, or a later commit, resolves the change."""
-    leadership = partition.leadership
-    if (
-        leadership is None
-        or leadership.proposed != proposal.members
-        or partition.leader_epoch != proposal.leader_epoch
-        or partition.partition_epoch != proposal.partition_epoch
-    ):
+    if not still_proposes(partition, proposal):
         return PartitionStep(partition)
     if answer.error is not ErrorCode.ineligible_replica:
         return PartitionStep(partition, (IsrResolved(partition.isr, committed=False, error=answer.error),))
+    leadership = partition.leader_state
     unresolved_members = leadership.unresolved_members
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)

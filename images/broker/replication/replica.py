@@ -7,7 +7,8 @@ and requests that wait (a produce for the high watermark, a fetch for data) are 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from kio.schema.errors import ErrorCode
 
@@ -38,7 +39,7 @@ from images.broker.replication.partition import (
     Truncate,
     TruncateFullyAndStartAt,
 )
-from images.broker.replication.replica_results import AppendResult, FetchResult, LatestOffset
+from images.broker.replication.replica_results import AppendResult, FetchResult, LatestOffset, LatestRead
 from images.broker.replication.replica_trace import ReplicaTrace
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.trace import TraceEvent
@@ -101,6 +102,7 @@ class Replica:
         self.fetched_epoch = NO_EPOCH
         """The last leader epoch in which this replica led, or a fetch of it was answered."""
         self._latest_reads = 0
+        """Those that have begun and not ended. Each fetch may confirm them."""
         self._deletions = 0
 
     @property
@@ -137,13 +139,7 @@ class Replica:
 
     def still_proposes(self, proposal: ProposeIsr) -> bool:
         """Whether `proposal` is still the change in flight."""
-        leadership = self.state.leadership
-        return (
-            leadership is not None
-            and leadership.proposed == proposal.members
-            and self.state.partition_epoch == proposal.partition_epoch
-            and self.state.leader_epoch == proposal.leader_epoch
-        )
+        return leader.still_proposes(self.state, proposal)
 
     # --- producing ----------------------------------------------------------------------------------------------------
 
@@ -276,28 +272,31 @@ class Replica:
             self._trace.fenced(self.state, api, leader_epoch, error)
         return error
 
-    async def latest_offset(self, until: float) -> LatestOffset:
-        """The latest offset for a client, once no later leader can have acknowledged records above it."""
+    @contextmanager
+    def latest_read(self) -> Iterator[LatestRead]:
+        """A read of the latest offset for a client. It begins at once, and ends with its block."""
         if self.state.leadership is None:
-            return LatestOffset(ErrorCode.not_leader_or_follower)
-        leader_epoch = self.state.leader_epoch
+            yield LatestRead(NO_EPOCH, 0)
+            return
         self.state, read_index = leader.begin_latest_read(self.state)
         self._latest_reads += 1
-        self._trace.latest_asked(self.state, read_index)
-        self._notify_all()
         try:
-            while not leader.confirms_latest(self.state, read_index, self.limits):
-                if self.state.leader_epoch != leader_epoch or self.state.leadership is None:
-                    return LatestOffset(ErrorCode.not_leader_or_follower)
-                if not await wait_for_any((self.changed,), until):
-                    return LatestOffset(ErrorCode.offset_not_available)
+            self._trace.latest_asked(self.state, read_index)
+            self._notify_all()
+            yield LatestRead(self.state.leader_epoch, read_index)
         finally:
             self._latest_reads -= 1
-        if self.state.leader_epoch != leader_epoch:
-            return LatestOffset(ErrorCode.not_leader_or_follower)
-        confirmed = leader.confirmed_by(self.state, read_index)
-        self._trace.latest_told(self.state, read_index, confirmed)
-        return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)
+
+    async def latest_offset(self, read: LatestRead, until: float) -> LatestOffset:
+        """The latest offset, once no later leader can have acknowledged records above it before the read began."""
+        while self.state.leader_epoch == read.leader_epoch and self.state.leadership is not None:
+            if leader.confirms_latest(self.state, read.read_index, self.limits):
+                confirmed = leader.confirmed_by(self.state, read.read_index)
+                self._trace.latest_told(self.state, read.read_index, confirmed)
+                return LatestOffset(NO_ERROR, self.state.high_watermark, read.read_index, confirmed)
+            if not await wait_for_any((self.changed,), until):
+                return LatestOffset(ErrorCode.offset_not_available)
+        return LatestOffset(ErrorCode.not_leader_or_follower)
 
     def offset_for_time(self, timestamp_ms: int | None) -> tuple[ErrorCode, int, int]:
         """(no error, offset, timestamp) of the first committed record not older than `timestamp_ms`, with None of that

@@ -1,4 +1,4 @@
-"""Results of appending to a replica, of reading its latest offset, and of fetching from it."""
+"""Results of appending to a replica, of beginning and ending a read of its latest offset, and of fetching from it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ class AppendResult(NamedTuple):
     without it."""
     retry: Header | None = None
     """The header of a duplicate; None for a batch that was appended now."""
+
+
+class LatestRead(NamedTuple):
+    """A read of the latest offset that has begun on the leader of this leader epoch."""
+
+    leader_epoch: int
+    read_index: int
+    """The number of the read in its leader epoch."""
 
 
 class LatestOffset(NamedTuple):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.offset_for_leader_epoch.v4 import request as epochs
 
+from images.broker.replication.partition import ReplicaFetch
 from images.wire import batch as batches
+from images.wire.field_values import LATEST
 from images.wire.messages import Api
 from tests.broker.apis.data_path import MAX_INT32, MAX_INT64, MIN_INT32, MIN_INT64, Broker, produced, run
 
@@ -40,6 +45,69 @@ def test_times_are_looked_up_and_those_that_mean_nothing_are_refused(
             assert (answer.error_code, answer.offset) == (error, offset)
 
     run(scenario)
+
+
+def latest_of(*partitions: int) -> listing.ListOffsetsRequest:
+    """A client's request for the latest offsets of these partitions."""
+    wanted = tuple(
+        listing.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=LATEST)
+        for index in partitions
+    )
+    topic = listing.ListOffsetsTopic(name="t", partitions=wanted)
+    return listing.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(topic,))
+
+
+def answered_at_once(broker: Broker, index: int) -> bool:
+    """Whether a fetch of replica 2, which has nothing to get, is answered at once: it is waited for."""
+    fetch = ReplicaFetch(2, 1, 1, 0, -1)
+    partition = broker.partition(index)
+    fetched = partition.fetch_for_replica(fetch, 9, broker.replica_manager.active, 0, False)
+    partition.answered(2, 9)
+    return fetched.urgent
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_no_read_of_a_request_outlives_it(cancelled: bool) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        for index in (0, 1):
+            broker.elect(1, 1, index=index, isr=(1, 2))
+            assert answered_at_once(broker, index), "the first fetch"
+            assert not answered_at_once(broker, index)
+        waiting = asyncio.ensure_future(broker.ask(Api.LIST_OFFSETS, latest_of(0, 1)))
+        await asyncio.sleep(0)
+        begun = [event.partition for event in broker.trace if event.kind == "latest_asked"]
+        assert begun == [0, 1]
+        if cancelled:
+            waiting.cancel()
+        (outcome,) = await asyncio.gather(waiting, return_exceptions=True)
+        if cancelled:
+            assert isinstance(outcome, asyncio.CancelledError)
+        else:
+            assert errors(outcome) == [ErrorCode.offset_not_available] * 2
+        assert not answered_at_once(broker, 0)
+        assert not answered_at_once(broker, 1)
+
+    run(scenario)
+
+
+def test_no_read_begins_of_a_partition_that_is_named_twice_or_led_elsewhere() -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(2, 1, index=1, isr=(1, 2))
+        assert errors(await broker.ask(Api.LIST_OFFSETS, latest_of(0, 1))) == [
+            ErrorCode.none,
+            ErrorCode.not_leader_or_follower,
+        ]
+        refused = await broker.ask(Api.LIST_OFFSETS, latest_of(0, 1, 0))
+        assert errors(refused) == [ErrorCode.invalid_request, ErrorCode.not_leader_or_follower]
+        assert [event.partition for event in broker.trace if event.kind == "latest_asked"] == [0]
+
+    run(scenario)
+
+
+def errors(answer: Any) -> list[ErrorCode]:
+    return [part.error_code for part in answer.topics[0].partitions]
 
 
 @pytest.mark.parametrize("timestamp", [-3, -2, -1, 5])

@@ -90,10 +90,16 @@ def coordinators(*rules_off: str) -> Coordinators:
     return Coordinators(Rules().without(rules_off))
 
 
+async def committed_offsets(shard: Shard, until: float) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
+    """The answer to a request for the committed offsets of group g alone."""
+    with shard.offsets_read() as read:
+        return await shard.committed_offsets("g", read, until)
+
+
 async def told(cluster: Coordinators, leader: int, shard: Shard) -> dict[TopicPartition, OffsetAndMetadata]:
     """The committed offsets of group g, while the shard's follower keeps fetching."""
     fetching = asyncio.ensure_future(cluster.keep_replicating(leader))
-    error, found = await shard.committed_offsets("g", asyncio.get_running_loop().time() + 5)
+    error, found = await committed_offsets(shard, asyncio.get_running_loop().time() + 5)
     fetching.cancel()
     assert error is ErrorCode.none
     return found

@@ -41,6 +41,7 @@ from tests.broker.groups.coordinators import (
     P0,
     Coordinators,
     committed,
+    committed_offsets,
     coordinators,
     in_virtual_time,
     told,
@@ -292,8 +293,8 @@ async def test_no_offsets_are_told_until_tombstones_are_committed(isr: tuple[int
     cluster.nodes[1].lead(1, isr=isr, partition_epoch=11)
     shard.forget_topics(["orders"])
     untold = (ErrorCode.coordinator_load_in_progress, {})
-    assert await shard.committed_offsets("g", 0) == untold
+    assert await committed_offsets(shard, 0) == untold
     cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
-    assert await shard.committed_offsets("g", 0) == untold
+    assert await committed_offsets(shard, 0) == untold
     cluster.replicate(1)
-    assert await shard.committed_offsets("g", 0) == (ErrorCode.none, {})
+    assert await committed_offsets(shard, 0) == (ErrorCode.none, {})

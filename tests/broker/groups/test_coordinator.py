@@ -24,6 +24,7 @@ from tests.broker.groups.coordinators import (
     Coordinators,
     asks,
     committed,
+    committed_offsets,
     coordinators,
     in_virtual_time,
     stable_with,
@@ -238,7 +239,7 @@ async def test_a_coordinator_that_was_deposed_unawares_tells_no_offsets(rule_on:
     cluster.replicate(1)
     assert await committing is ErrorCode.none
     cluster.nodes[2].lead(2)  # and the first one does not hear of it, nor from its follower again
-    error, found = await first.committed_offsets("g", asyncio.get_running_loop().time() + 0.05)
+    error, found = await committed_offsets(first, asyncio.get_running_loop().time() + 0.05)
     if rule_on:
         assert (error, found) == (ErrorCode.coordinator_load_in_progress, {})
     else:

@@ -19,6 +19,7 @@ from tests.broker.groups.coordinators import (
     P1,
     UNIX_MS,
     committed,
+    committed_offsets,
     coordinators,
     in_virtual_time,
     told,
@@ -70,7 +71,7 @@ async def test_a_deletion_is_not_seen_before_it_is_committed() -> None:
     cluster = coordinators()
     shard = await cluster.lead_and_load(1, 1)
     await committed(cluster, shard, P0, 7)
-    reading = asyncio.ensure_future(shard.committed_offsets("g", asyncio.get_running_loop().time() + 5))
+    reading = asyncio.ensure_future(committed_offsets(shard, asyncio.get_running_loop().time() + 5))
     await turns()
     one, two = (cluster.nodes[number].replica for number in (1, 2))
     fetch(one, two)  # answered after the read began

@@ -80,6 +80,12 @@ async def soon() -> float:
     return asyncio.get_running_loop().time() + 5.0
 
 
+async def latest_offset(leader: Replica, until: float) -> LatestOffset:
+    """A read of the latest offset alone."""
+    with leader.latest_read() as read:
+        return await leader.latest_offset(read, until)
+
+
 def pair(limits: Limits = LIMITS) -> tuple[Node, Node]:
     """Replica 1 leading in epoch 1, with replica 2."""
     first, second = Node(1, limits), Node(2, limits)
@@ -181,7 +187,7 @@ def test_no_waiter_is_left_once_all_requests_are_answered_or_cancelled() -> None
         first, _ = pair()
         appended = first.replica.append(produced(b"a"), ALL)
         patient = asyncio.ensure_future(first.replica.wait_until_committed(appended, await soon()))
-        asking = asyncio.ensure_future(first.replica.latest_offset(await soon()))
+        asking = asyncio.ensure_future(latest_offset(first.replica, await soon()))
         await soon()
         assert first.replica.changed.waiters
         patient.cancel()
@@ -264,12 +270,12 @@ def test_a_deposed_leader_refuses_to_tell_the_latest_offset() -> None:
     async def scenario() -> None:
         first, second = pair()
         catch_up(first.replica, second.replica)
-        waiting = asyncio.ensure_future(first.replica.latest_offset(await soon()))
+        waiting = asyncio.ensure_future(latest_offset(first.replica, await soon()))
         await soon()
         assert not waiting.done()
         first.follow(2, 2)
         assert await waiting == LatestOffset(ErrorCode.not_leader_or_follower)
-        assert await first.replica.latest_offset(await soon()) == LatestOffset(ErrorCode.not_leader_or_follower)
+        assert await latest_offset(first.replica, await soon()) == LatestOffset(ErrorCode.not_leader_or_follower)
         assert not [event for event in first.trace if event.kind == "latest_told"]
 
     run(scenario)
@@ -280,7 +286,7 @@ def test_a_leader_without_fetches_does_not_return_the_latest_offset() -> None:
         first, second = pair()
         catch_up(first.replica, second.replica)
         until = asyncio.get_running_loop().time() + 0.01
-        assert await first.replica.latest_offset(until) == LatestOffset(ErrorCode.offset_not_available)
+        assert await latest_offset(first.replica, until) == LatestOffset(ErrorCode.offset_not_available)
 
     run(scenario)
 
@@ -290,13 +296,52 @@ def test_the_latest_offset_is_returned_as_soon_as_the_last_silent_member_has_lef
         first, second = pair(replace(LIMITS, min_insync_replicas=1))
         first.replica.append(produced(b"a"), ALL)
         catch_up(first.replica, second.replica)
-        waiting = asyncio.ensure_future(first.replica.latest_offset(await soon()))
+        waiting = asyncio.ensure_future(latest_offset(first.replica, await soon()))
         await soon()
         assert not waiting.done()
         first.lead(1, isr=(1,), partition_epoch=11)
         await soon()
         assert waiting.done(), "the controller has fenced the member that was waited for"
         assert waiting.result() == LatestOffset(ErrorCode.none, 1, 1, (1,))
+
+    run(scenario)
+
+
+def test_a_fetch_is_answered_at_once_only_while_a_read_of_the_latest_offset_waits_for_it() -> None:
+    async def scenario() -> None:
+        first, second = pair()
+        catch_up(first.replica, second.replica)
+        assert not fetch(first.replica, second.replica).urgent
+        with first.replica.latest_read(), first.replica.latest_read():
+            assert fetch(first.replica, second.replica).urgent
+        for end in ("answered", "cancelled"):
+            until = await soon() if end == "cancelled" else 0
+            waiting = asyncio.ensure_future(latest_offset(first.replica, until))
+            await soon()
+            waiting.cancel()
+            await asyncio.wait((waiting,))
+        assert not fetch(first.replica, second.replica).urgent, "nobody waits any more"
+
+    run(scenario)
+
+
+def test_a_read_of_the_latest_offset_is_not_confirmed_by_a_fetch_of_before_nor_in_another_leader_epoch() -> None:
+    async def scenario() -> None:
+        first, second = pair()
+        catch_up(first.replica, second.replica)
+        with first.replica.latest_read() as early:
+            fetch(first.replica, second.replica)
+            with first.replica.latest_read() as late:
+                fetch(first.replica, second.replica)
+                now = asyncio.get_running_loop().time()
+                assert (await first.replica.latest_offset(early, now)).error is ErrorCode.none
+                assert (await first.replica.latest_offset(late, now)).error is ErrorCode.offset_not_available
+                first.lead(2)
+                second.follow(1, 2)
+                catch_up(first.replica, second.replica)
+                for read in (early, late):
+                    deposed = await first.replica.latest_offset(read, await soon())
+                    assert deposed == LatestOffset(ErrorCode.not_leader_or_follower)
 
     run(scenario)
 

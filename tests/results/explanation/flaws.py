@@ -186,17 +186,17 @@ SECOND: Final = (
         (
             Edit(
                 _REPLICA,
-                "        leader_epoch = self.state.leader_epoch\n"
-                "        self.state, read_index = leader.begin_latest_read(self.state)\n",
-                "        leader_epoch, latest = self.state.leader_epoch, self.state.high_watermark\n"
-                "        self.state, read_index = leader.begin_latest_read(self.state)\n",
+                "        while self.state.leader_epoch == read.leader_epoch and self.state.leadership is not None:\n",
+                "        latest = self.state.high_watermark\n"
+                "        while self.state.leader_epoch == read.leader_epoch and self.state.leadership is not None:\n",
             ),
             Edit(
                 _REPLICA,
-                "self._trace.latest_told(self.state, read_index, confirmed)\n"
-                "        return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)\n",
-                "self._trace.latest_told(self.state._replace(high_watermark=latest), read_index, confirmed)\n"
-                "        return LatestOffset(NO_ERROR, latest, read_index, confirmed)\n",
+                "self._trace.latest_told(self.state, read.read_index, confirmed)\n"
+                "                return LatestOffset(NO_ERROR, self.state.high_watermark, read.read_index, confirmed)",
+                "told = self.state._replace(high_watermark=latest)\n"
+                "                self._trace.latest_told(told, read.read_index, confirmed)\n"
+                "                return LatestOffset(NO_ERROR, latest, read.read_index, confirmed)",
             ),
         ),
         HALF_A_MINUTE,

@@ -328,16 +328,17 @@ FOURTH: Final = (
         (
             Edit(
                 _REPLICATION_REPLICA,
-                "        self._latest_reads += 1\n",
-                "        self._latest_reads += 1\n        high_watermark = self.state.high_watermark\n",
+                "        while self.state.leader_epoch == read.leader_epoch and self.state.leadership is not None:\n",
+                "        high_watermark = self.state.high_watermark\n"
+                "        while self.state.leader_epoch == read.leader_epoch and self.state.leadership is not None:\n",
             ),
             Edit(
                 _REPLICATION_REPLICA,
-                "        self._trace.latest_told(self.state, read_index, confirmed)\n"
-                "        return LatestOffset(NO_ERROR, self.state.high_watermark, read_index, confirmed)\n",
-                "        told = self.state._replace(high_watermark=high_watermark)\n"
-                "        self._trace.latest_told(told, read_index, confirmed)\n"
-                "        return LatestOffset(NO_ERROR, high_watermark, read_index, confirmed)\n",
+                "self._trace.latest_told(self.state, read.read_index, confirmed)\n"
+                "                return LatestOffset(NO_ERROR, self.state.high_watermark, read.read_index, confirmed)",
+                "told = self.state._replace(high_watermark=high_watermark)\n"
+                "                self._trace.latest_told(told, read.read_index, confirmed)\n"
+                "                return LatestOffset(NO_ERROR, high_watermark, read.read_index, confirmed)",
             ),
         ),
         VARIED_APPENDS,
