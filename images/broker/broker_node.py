@@ -249,7 +249,7 @@ class BrokerNode:
             **OffsetApis(
                 replica_manager,
                 image,
-                config.seconds("replica.fetch.wait.max.ms"),
+                config.confirmation_wait_s,
                 TruncationProtocol(config.text("faultline.release")),
             ).handlers(),
             **DeleteRecordsApis(replica_manager, image).handlers(),

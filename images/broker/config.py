@@ -258,6 +258,12 @@ _STRUCTURAL_KEYS = (
     "faultline.rules.off",
 )
 
+CONFIRMATION_WAIT_S = 0.5
+"""The least time that a read of the latest offset, or of committed offsets, waits for the in-sync followers to confirm
+it. A follower does so with a fetch upon an answer that was sent after the read began: that takes a round trip between
+the brokers, or two if its last fetch is under way, however short its fetches wait at the leader. Where a round trip
+takes longer than the whole wait, no such read is answered."""
+
 DEFAULT_CLUSTER_ID = "ZmF1bHRsaW5lLWNsdXN0ZQ"
 
 
@@ -377,6 +383,11 @@ class NodeConfig:
     def seconds(self, name: str) -> float:
         """The duration configured under `name`, a key in milliseconds, in seconds."""
         return self.number(name) / 1000
+
+    @property
+    def confirmation_wait_s(self) -> float:
+        """Time that a read waits for the in-sync followers to confirm it: one wait of their fetches, at least."""
+        return max(self.seconds("replica.fetch.wait.max.ms"), CONFIRMATION_WAIT_S)
 
     def text(self, name: str) -> str:
         """The word configured under `name`."""

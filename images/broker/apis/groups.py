@@ -96,7 +96,7 @@ class GroupCoordinator:
             config.rules,
         )
         self._commit_timeout_s = config.seconds("offsets.commit.timeout.ms")
-        self._fetch_timeout_s = config.seconds("replica.fetch.wait.max.ms")
+        self._confirmation_wait_s = config.confirmation_wait_s
         self._metadata_max = config.number("offset.metadata.max.bytes")
         self._shards: dict[int, Shard] = {}
         self._topics: FrozenMap[str, TopicImage] = FrozenMap()
@@ -321,7 +321,7 @@ class GroupCoordinator:
     async def offset_fetch(self, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
         """Committed offsets of the partitions in the request, or of all. The reads of all groups begin before any is
         waited for."""
-        until = self._clock() + self._fetch_timeout_s
+        until = self._clock() + self._confirmation_wait_s
         groups = []
         with ExitStack() as reads:
             begun = []

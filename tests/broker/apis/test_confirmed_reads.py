@@ -1,5 +1,5 @@
 """Reads that the in-sync followers confirm, of latest offsets and of committed offsets, in a whole cluster whose links
-are slow: however many are in one request."""
+are slow: however many are in one request, and however short the followers' fetches wait."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.scenarios.test_rules_of_groups import ONE_PARTITION, coordinator
 MANY = tuple(f"many-{number}" for number in range(12))
 """Topics, or groups. Reads of all of them one after the other take longer than a request may."""
 ROUND_TRIP_MS = 100
+SHORT_WAIT = {"replica.fetch.wait.max.ms": "20"}
 
 
 async def slow_links(scene: Scene) -> None:
@@ -82,3 +83,22 @@ def test_a_silent_follower_keeps_back_the_latest_offset_of_its_own_partition_alo
         return await latest_offsets(scene, leader, ("silent", "other"))
 
     assert played(scenario) == [ErrorCode.offset_not_available, ErrorCode.none]
+
+
+def test_a_latest_offset_is_told_though_round_trips_take_longer_than_fetches_wait() -> None:
+    async def scenario(scene: Scene) -> list[ErrorCode]:
+        leader = (await scene.deployment.leaders())[TOPIC, 0]
+        assert leader is not None
+        await slow_links(scene)
+        return [error for _ in range(5) for error in await latest_offsets(scene, leader, [TOPIC])]
+
+    assert played(scenario, settings=SHORT_WAIT) == [ErrorCode.none] * 5
+
+
+def test_committed_offsets_are_told_though_round_trips_take_longer_than_fetches_wait() -> None:
+    async def scenario(scene: Scene) -> list[ErrorCode]:
+        broker = await coordinator(scene)
+        await slow_links(scene)
+        return [error for _ in range(5) for error in await committed_offsets(scene, broker, ["g"])]
+
+    assert played(scenario, settings=ONE_PARTITION | SHORT_WAIT) == [ErrorCode.none] * 5
