@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.delete_records.v2 import request as deleting
+from kio.schema.errors import ErrorCode
 
 from checkers.verdict import Validity
 from harness.cluster.readiness import Expected, ReadinessProbe
@@ -18,8 +21,9 @@ from harness.runner.run import run_in_simulation
 from harness.spec import loads
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.trace import TraceEvent
-from nemesis.ports import KeepUnsynced
+from nemesis.ports import KeepUnsynced, both_ways
 from results.run.directory import RunDirectory
+from tests.scenarios import one_partition
 from workloads.clients.native import AdminClient, AdminError, Client, Consumer, Producer
 
 TOPIC = "t"
@@ -131,6 +135,42 @@ def test_a_deletion_asked_for_while_the_leader_dies_is_done_by_the_next() -> Non
             await admin.delete_records(TOPIC, 0, RECORDS + 1, 30)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("fenced_first", [True, False])
+def test_no_deletion_waits_for_a_fenced_follower_out_of_the_isr(fenced_first: bool) -> None:
+    """Fenced before, or while the deletion waits for it. No other follower's fetch, nor any change of the partition,
+    has the leader look again."""
+
+    async def scenario(scene: one_partition.Scene) -> tuple[ErrorCode, int, float]:
+        cluster = scene.deployment
+        leader = (await cluster.leaders())[P0]
+        assert leader is not None
+        (follower,) = (name for name in scene.replicas if name != leader)
+        since = len(scene.trace)
+        await cluster.cut(both_ways([leader], [follower]))
+        await scene.append()
+        await scene.until("isr_committed", isr=scene.ids(leader), since=since)
+        part = deleting.DeleteRecordsPartition(partition_index=0, offset=6)
+        topic = deleting.DeleteRecordsTopic(name=TOPIC, partitions=(part,))
+        request = deleting.DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=4))
+        if fenced_first:
+            await cluster.kill(follower)
+            await scene.happens("broker_fenced", broker=follower, since=since)
+            await asyncio.sleep(0.5)
+            answering = asyncio.ensure_future(scene.ask(leader, request))
+        else:
+            answering = asyncio.ensure_future(scene.ask(leader, request))
+            await asyncio.sleep(0.5)
+            await cluster.kill(follower)
+            await scene.happens("broker_fenced", broker=follower, since=since)
+        begun_s = asyncio.get_running_loop().time()
+        (answer,) = (await answering).topics[0].partitions
+        return answer.error_code, answer.low_watermark, asyncio.get_running_loop().time() - begun_s
+
+    error, low_watermark, waited_s = one_partition.played(scenario, replicas=2, settings={"min.insync.replicas": "1"})
+    assert (error, low_watermark) == (ErrorCode.none, 6)
+    assert waited_s < 0.5
 
 
 def test_what_groups_live_by_cannot_be_deleted() -> None:

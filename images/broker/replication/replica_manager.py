@@ -87,6 +87,7 @@ class ReplicaManager:
 
     def apply(self, image: ClusterImage) -> None:
         """Apply metadata to every replica and to the fetchers."""
+        active_before = self.active
         self.active = {broker.id: broker.epoch for broker in image.brokers.values() if broker.active}
         hosted = {
             (topic.name, partition.index): (topic, partition)
@@ -109,6 +110,9 @@ class ReplicaManager:
                     partition.partition_epoch,
                 )
             )
+        if self.active != active_before:
+            for replica in self._replicas.values():
+                replica.changed.notify_all()  # a deletion of records waits for the active brokers alone
         self._update_fetchers(image)
 
     def tick(self) -> None:
