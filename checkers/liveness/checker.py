@@ -21,6 +21,9 @@ change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 
                    needs a trace with comparable clocks
 log-start-unheard  a replica in the ISR has a log that starts below its leader's, which had moved more than 3 s before
                    the last event of the trace: what is deleted comes back if that replica leads; needs such a trace
+metadata-unheard   a broker or a controller lacks metadata that were committed more than 3 s before the last event of
+                   the trace, the last fault having ended as long before, and the node having started: it has stopped
+                   following; needs such a trace
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
@@ -51,7 +54,7 @@ import pyarrow.compute as pc
 from checkers.decided_metadata import DecidedConfigurations
 from checkers.evidence import CheckSettings, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
-from checkers.liveness import log_starts, out_of_sync
+from checkers.liveness import log_starts, metadata_ends, out_of_sync
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 from workloads.columns import NEVER
@@ -125,6 +128,10 @@ def check(evidence: RunEvidence) -> Verdict:
     if unheard:
         lines = (*unheard[:4], *_more(unheard, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)
+    behind = [*metadata_ends.unheard(evidence.trace, evidence.faults)] if evidence.settings.has_ordered_trace else []
+    if behind:
+        lines = (*behind[:4], *_more(behind, 4))
+        return Verdict(NAME, Validity.INVALID, (Finding("metadata-unheard", lines),), figures)
     return Verdict(NAME, Validity.VALID, figures=figures)
 
 

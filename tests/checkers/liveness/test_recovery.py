@@ -214,6 +214,37 @@ def test_a_replica_in_the_isr_hears_where_its_leaders_log_starts(
     assert [finding.kind for finding in verdict.findings] == ([] if heard else ["log-start-unheard"])
 
 
+@pytest.mark.parametrize(
+    ("committed_s", "started_s", "healed_s", "follower", "heard"),
+    [
+        (4, 1, 5, ("c2", "metadata_appended", {"log_end": 7}), True),
+        (4, 1, 5, ("c2", "metadata_appended", {"log_end": 6}), False),
+        (4, 1, 5, ("c2", "metadata_truncated", {"log_end": 7, "offset": 6}), False),
+        (4, 1, 5, ("c2", "metadata_restored", {"offset": 7}), True),
+        (4, 1, 5, ("b2", "metadata_applied", {"log_end": 7}), True),
+        (4, 1, 5, ("b2", "metadata_applied", {"log_end": 6}), False),
+        (4, 1, 5, ("b2", "metadata_loaded", {"log_end": 7}), False),
+        (8, 1, 5, ("c2", "metadata_appended", {"log_end": 6}), True),
+        (4, 8, 5, ("c2", "metadata_appended", {"log_end": 6}), True),
+        (4, 1, 8, ("c2", "metadata_appended", {"log_end": 6}), True),
+        (4, 1, None, ("c2", "metadata_appended", {"log_end": 6}), True),
+    ],
+)
+def test_every_node_hears_of_the_committed_metadata(
+    committed_s: float, started_s: float, healed_s: float | None, follower: tuple[str, str, Any], heard: bool
+) -> None:
+    node, kind, fields = follower
+    trace = small_evidence.trace(
+        small_evidence.event(started_s, node, "node_started"),
+        small_evidence.event(committed_s, "c1", "metadata_committed", high_watermark=7),
+        small_evidence.event(max(started_s, 3), node, kind, **fields),
+        small_evidence.event(9, "b1", "high_watermark"),
+    )
+    faults = small_evidence.faults(small_evidence.fault("kill", ["b1"], 2, healed_s, {"killed": 1}))
+    verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=trace, faults=faults))
+    assert [finding.kind for finding in verdict.findings] == ([] if heard else ["metadata-unheard"])
+
+
 def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
     def of(began_s: float) -> list[str]:
         trace = small_evidence.trace(

@@ -1,5 +1,5 @@
-"""Mistakes of controllers, and about what they give away, each played by a running cluster: `raft` finds the promise
-that it breaks.
+"""Mistakes of controllers, about what they give away, and of those who follow them, each played by a running cluster:
+a check finds the promise that it breaks.
 
 A clean shutdown that two lives claim is played where the fault is that brings it about (tests/nemesis).
 """
@@ -17,6 +17,7 @@ from harness.simulation.event_loop.loop import NodeLoop
 from images.broker import controller_node
 from images.broker.apis import producer_ids
 from images.broker.controller import metadata_change, partition_change
+from images.broker.controller.channel import ControllerChannel
 from images.broker.controller.controller import Controller
 from images.broker.controller.metadata_change import MetadataChange
 from images.broker.controller.requests import Heartbeat
@@ -173,9 +174,21 @@ def _sessions_by_wall_clock(patch: Patch) -> None:
     )
 
 
+def _waits_without_limit(patch: Patch) -> None:
+    """A broker waits for hours for the answer to a metadata fetch, unless its connection breaks."""
+    right = ControllerChannel.call
+
+    async def call(self: ControllerChannel, request: Any, extra_timeout_s: float = 0.0) -> Any:
+        return await right(self, request, 10_000.0 if extra_timeout_s else 0.0)
+
+    patch.setattr(ControllerChannel, "call", call)
+
+
 LEADER_DIES: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c1"]}
 ONE_WAY: Fault = {"at": "3s", "for": "6s", "fault": "partition", "shape": "one-way"}
 """c1 is the active controller of these runs."""
+LEADER_FALLS_SILENT: Fault = {"at": "3s", "for": "3s", "fault": "power-loss", "nodes": ["c1"]}
+"""No connection to a machine without power breaks by itself."""
 DEPOSED: Fault = ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}
 LAGS: Fault = {"at": "2.4s", "for": "6s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
 """b3 leads in this run, and takes b1 out of the ISR while c1 has no majority any more."""
@@ -230,6 +243,7 @@ MISTAKES = (
     PlayedMistake("producer-id-assigned-twice", _block_kept),
     PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
     PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
+    PlayedMistake("metadata-unheard", _waits_without_limit, [LEADER_FALLS_SILENT]),
     PlayedMistake("left-without-leader", _no_unclean_election, ONE_IS_BEHIND, ANY_LEADS),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
     PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
