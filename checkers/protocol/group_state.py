@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -113,22 +113,19 @@ class Coordinator:
                 change_offsets(self.offsets, change[1])
         self.owed = {key: end for key, end in self.owed.items() if end is None or end > high_watermark}
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """The offsets of deleted topics count no more, also those above the high watermark. The log needs a tombstone
-        for each that nothing in it deletes yet."""
-        deleted = frozenset(topics)
-        if not deleted:
-            return
+    def forget(self, is_gone: Callable[[str, str], bool]) -> None:
+        """The offsets of deleted topics, by group and partition, count no more, also those above the high watermark.
+        The log needs a tombstone for each that nothing in it deletes yet."""
         in_log = {group: dict(of_group) for group, of_group in (self.offsets or {}).items()}
         for _, changes in self.uncommitted:
             change_offsets(in_log, changes)
         for group, of_group in in_log.items():
-            self.owed |= {(group, key): None for key in of_group if topic_of(key) in deleted}
-        for of_group in (self.offsets or {}).values():
-            for key in [key for key in of_group if topic_of(key) in deleted]:
+            self.owed |= {(group, key): None for key in of_group if is_gone(group, key)}
+        for group, of_group in (self.offsets or {}).items():
+            for key in [key for key in of_group if is_gone(group, key)]:
                 del of_group[key]
         self.uncommitted = [
-            (end, [change for change in changes if change[1] is None or topic_of(change[1]) not in deleted])
+            (end, [change for change in changes if change[1] is None or not is_gone(change[0], change[1])])
             for end, changes in self.uncommitted
         ]
 
@@ -145,6 +142,8 @@ class StoredChange:
     record: Mapping[str, Any] = field(default_factory=dict)
     changes: tuple[list[Any], ...] = ()
     """Of committed offsets."""
+    metadata_end: int = 0
+    """Of the metadata that the coordinator had applied which appended it: commits are for topics in that."""
 
     def of(self, group: str) -> bool:
         """Whether it is a record of the group, or deletes it."""

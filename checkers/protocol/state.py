@@ -387,10 +387,8 @@ class ClusterState:
     """Node → the end of the metadata that takes effect in its life."""
     applied_ns: dict[str, int] = field(default_factory=dict)
     """Node → time in ns since which it does."""
-    topic_begins: dict[str, list[int]] = field(default_factory=dict)
-    """Name → metadata offsets at which a topic of that name began."""
     topic_ends: dict[str, list[int]] = field(default_factory=dict)
-    """Name → … at which one was deleted."""
+    """Name → metadata offsets at which a topic of that name was deleted."""
 
     def stands(self, broker: int, standing: BrokerStanding) -> None:
         """Note a change of a broker, which may be traced late."""
@@ -402,20 +400,10 @@ class ClusterState:
         place = bisect_right(changes, offset, key=lambda each: each.offset)
         return changes[place - 1] if place else None
 
-    def topics_ended(self, after: int, until: int) -> list[str]:
-        """Names of topics that were deleted between two offsets of the metadata, also where there are new ones."""
-        return [name for name, ends in self.topic_ends.items() if any(after < end <= until for end in ends)]
-
-    def topics_gone(self, offset: int) -> list[str]:
-        """Names of deleted topics that no topic has in the metadata below `offset`."""
-        last_ends = {
-            name: max((end for end in ends if end <= offset), default=None) for name, ends in self.topic_ends.items()
-        }
-        return [
-            name
-            for name, last in last_ends.items()
-            if last is not None and not any(last <= begin <= offset for begin in self.topic_begins.get(name, ()))
-        ]
+    def topic_ended(self, name: str, after: int, until: int) -> bool:
+        """Whether a topic of that name was deleted between two offsets of the metadata, also where there is a new
+        one."""
+        return any(after < end <= until for end in self.topic_ends.get(name, ()))
 
     def clean_stop_covers(self, node: str, opened_ns: int) -> bool:
         """Whether the clean shutdown before this life of `node` was that of a log opened at `opened_ns`; an unclean

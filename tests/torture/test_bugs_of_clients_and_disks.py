@@ -150,9 +150,7 @@ def _answers_at_once(patch: Patch) -> None:
     """A coordinator waits for no commit."""
 
     async def at_once(self: Shard, append_result: AppendResult) -> ErrorCode:
-        while self._uncommitted:
-            entry = self._uncommitted.popleft()
-            self._set_offsets(entry.group, entry.offsets or ())
+        self._offsets.commit(None)
         return append_result.error
 
     patch.setattr(Shard, "_wait_until_committed", at_once)

@@ -23,7 +23,7 @@ from images.broker.controller.placement import NewPartitions
 from images.broker.controller.refusals import says_not_controller
 from images.broker.controller.topic_config import ConfigChange
 from images.broker.groups.group import Group
-from images.broker.groups.records import OffsetRecord, TopicPartition
+from images.broker.groups.records import OffsetRecord
 from images.broker.groups.shard import Shard
 from images.broker.groups.tombstones import Tombstones
 from images.broker.metadata.image import ClusterImage, PartitionImage
@@ -45,10 +45,9 @@ UNREAD = [
 
 
 def _without_tombstones(shard: Shard, record: OffsetRecord) -> None:
-    key = TopicPartition(record.topic, record.partition)
     if record.value is not None:
         shard.groups.setdefault(record.group, Group(record.group))
-        shard._set_offsets(record.group, ((key, record.value),))
+        shard._offsets.replay(record)
 
 
 def outcome_of(seed: int, faults: list[dict[str, Any]], *mistakes: str) -> Outcome:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings
@@ -30,9 +30,8 @@ _NONE: Final = "none"
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
-def _became_leader(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    applied = cluster.applied.get(event.node, UNKNOWN)
-    partition.groups.coordinators[event.node] = Coordinator(metadata_end=applied)
+def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.groups.coordinators[event.node] = Coordinator()
 
 
 def _ended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -53,11 +52,11 @@ def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event:
         return
     coordinator.serving = True
     log = partition.log(event.node)
+    coordinator.metadata_end = cluster.applied.get(event.node, UNKNOWN)
     if event.offset == 0 and event.log_end <= len(log) and UNKNOWN not in log[: event.log_end]:
-        _check_loaded(partition, event, coordinator)
-    # A topic that is created while the log is loaded is not the one of the commits in it.
-    coordinator.forget(cluster.topics_gone(coordinator.metadata_end))
-    _forget_deleted(cluster, event, coordinator)
+        changes = partition.groups.changes_in(log, event.log_end)
+        _check_loaded(partition, event, coordinator, changes)
+        _forget_loaded(cluster, coordinator, changes)
     for name, detail in coordinator.loaded.items():
         group = coordinator.groups[name] = HeldGroup(str(detail["state"]), int(detail["generation"]))
         group.since_ms, group.recorded = coordinator.at_ms, group.generation
@@ -67,11 +66,13 @@ def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event:
         group.longest_ms = group.longest_timeout_ms()
 
 
-def _check_loaded(partition: PartitionState, event: TraceRow, coordinator: Coordinator) -> None:
+def _check_loaded(
+    partition: PartitionState, event: TraceRow, coordinator: Coordinator, changes: Iterable[StoredChange]
+) -> None:
     """What a coordinator has loaded is what the records of its log say, the last one of each group and partition."""
     offsets: Offsets = {}
     records: dict[str, StoredChange] = {}
-    for change in partition.groups.changes_in(partition.log(event.node), event.log_end):
+    for change in changes:
         change_offsets(offsets, change.changes)
         for gone in (group for group, key, _ in change.changes if key is None):
             records.pop(gone, None)
@@ -100,6 +101,14 @@ def _check_loaded(partition: PartitionState, event: TraceRow, coordinator: Coord
             f"{event.node} began to serve its groups {event.at}, with the committed offsets {held}",
             f"by the records of its log they are {wanted_offsets}",
         )
+
+
+def _forget_loaded(cluster: ClusterState, coordinator: Coordinator, changes: Iterable[StoredChange]) -> None:
+    """A coordinator forgets what it has loaded of a topic that was deleted since the commit, also where there is a new
+    one of its name: the commit was for the topic that its coordinator knew then."""
+    known = {(group, key): change.metadata_end for change in changes for group, key, _ in change.changes}
+    until = coordinator.metadata_end
+    coordinator.forget(lambda group, key: cluster.topic_ended(topic_of(key), known[group, key], until))
 
 
 def _as_loaded(detail: Mapping[str, Any] | None) -> tuple[Any, ...]:
@@ -183,7 +192,8 @@ def _check_number(partition: PartitionState, event: TraceRow, name: str, generat
 
 def _offsets_storing(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     changes = event.details()["changes"]
-    change = StoredChange(event.offset, event.log_end, event.leader_epoch, changes=tuple(changes))
+    applied = cluster.applied.get(event.node, UNKNOWN)
+    change = StoredChange(event.offset, event.log_end, event.leader_epoch, changes=tuple(changes), metadata_end=applied)
     partition.groups.stored[event.offset, event.leader_epoch] = change
     coordinator = partition.groups.serving(event.node)
     if coordinator is None:
@@ -220,19 +230,16 @@ def _check_tombstones(
                 )
 
 
-def _topic_changed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    name = event.topic_name
-    if event.kind == "partition_deleted":
-        cluster.topic_ends.setdefault(name, []).append(event.offset)
-    elif partition.decision is None:
-        cluster.topic_begins.setdefault(name, []).append(event.offset)
+def _topic_deleted(cluster: ClusterState, _: PartitionState, event: TraceRow) -> None:
+    cluster.topic_ends.setdefault(event.topic_name, []).append(event.offset)
 
 
 def _forget_deleted(cluster: ClusterState, event: TraceRow, coordinator: Coordinator) -> None:
     """A coordinator forgets the offsets of a topic when it reads that it was deleted, before it takes any of the next
     topic of its name."""
-    applied = cluster.applied.get(event.node, UNKNOWN)
-    coordinator.forget(cluster.topics_ended(coordinator.metadata_end, applied))
+    before, applied = coordinator.metadata_end, cluster.applied.get(event.node, UNKNOWN)
+    if before != applied:
+        coordinator.forget(lambda _, key: cluster.topic_ended(topic_of(key), before, applied))
     coordinator.metadata_end = applied
 
 
@@ -273,6 +280,7 @@ def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: Trac
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
+    "became_leader": _became_leader,
     "became_follower": _ended,
     "resigned": _ended,
     "log_recovered": _ended,
@@ -280,9 +288,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "group_storing": _group_storing,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
-    "partition_changed": _topic_changed,
-    "partition_deleted": _topic_changed,
-    "became_leader": _became_leader,
+    "partition_deleted": _topic_deleted,
     "coordinator_loaded": _coordinator_loaded,
     "offsets_storing": _offsets_storing,
     "offsets_told": _offsets_shown,

@@ -146,7 +146,7 @@ class GroupCoordinator:
                     self._changed,
                     self._log,
                 )
-                self._spawn(self._load(shard, frozenset(self._topics)))
+                self._spawn(self._load(shard, self._topics))
 
     def _deleted_topics(self) -> list[str]:
         """The topics that the metadata applied before has, and this one has no more, or under another id."""
@@ -154,13 +154,13 @@ class GroupCoordinator:
         after = self._topics
         return [name for name, topic in before.items() if name not in after or after[name].id != topic.id]
 
-    async def _load(self, shard: Shard, topics: frozenset[str]) -> None:
+    async def _load(self, shard: Shard, topics: FrozenMap[str, TopicImage]) -> None:
         """Load a shard, and forget the offsets of topics that were gone when this broker began to lead it, with
         `topics`. Earlier coordinators knew only metadata before this one's election: a topic that is created during the
-        load is another one than that of their commits."""
+        load is another one than that of their commits, and so is one of the same name with another id."""
         await shard.load()
         if shard.loaded:
-            shard.forget_topics(shard.topics - topics)
+            shard.forget_other_topics({name: topic.id for name, topic in topics.items()})
 
     async def run(self) -> None:
         """Let time pass in all groups, until cancelled."""
@@ -289,14 +289,18 @@ class GroupCoordinator:
         if shard is not None and error is ErrorCode.none:
             offsets = []
             for key, part in _partitions(body.topics):
-                if self._image().partition(key.topic, key.partition) is None:
+                partition = self._image().partition(key.topic, key.partition)
+                if partition is None:
                     refused[key] = ErrorCode.unknown_topic_or_partition
                 elif len((part.committed_metadata or "").encode()) > self._metadata_max:
                     refused[key] = ErrorCode.offset_metadata_too_large
                 else:
-                    metadata = part.committed_metadata or ""
                     value = OffsetAndMetadata(
-                        part.committed_offset, part.committed_leader_epoch, metadata, shard.record_ms()
+                        part.committed_offset,
+                        part.committed_leader_epoch,
+                        part.committed_metadata or "",
+                        shard.record_ms(),
+                        partition.topic_id,
                     )
                     offsets.append((key, value))
             if offsets:

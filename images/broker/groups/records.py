@@ -8,6 +8,8 @@ kind            key                                          value
 --------------  -------------------------------------------  --------------------------------------------------------
 offset commit   1: group, topic, partition (int32)           3: offset (int64), leader epoch (int32), metadata,
                                                              commit time (int64, ms)
+                                                             4: the same and the topic's id, of the topic that the
+                                                             offset was committed for
 group           2: group                                     3: protocol type, generation (int32), protocol, leader,
                                                              time of the state (int64, ms), members: id, group instance
                                                              id, client id, client host, rebalance timeout (int32, ms),
@@ -17,10 +19,14 @@ group           2: group                                     3: protocol type, g
 A string of more than 32,767 bytes in UTF-8 has no place in them, though the flexible versions of requests can carry
 one: `storable` tells it before anything of it gets into a group.
 
+Version 4 is flexible: the length of its string is a varint and one more than that of the string, and the topic's id is
+the tagged field 0. An offset without an id has version 3.
+
 A group record with members and without a leader says that a generation begins; Kafka writes none then.
 
-These versions, which every Kafka since 2.3 reads, are the only ones written and read. Of a member's protocols only the
-chosen one is stored, as in Kafka: after a fail-over its group can agree on no other until its members join again.
+These versions are the only ones written and read. Every Kafka since 2.3 reads those of version 3, and since 3.5 the
+other, with the id since it knows that field. Of a member's protocols only the chosen one is stored, as in Kafka: after
+a fail-over its group can agree on no other until its members join again.
 """
 
 from __future__ import annotations
@@ -29,11 +35,14 @@ import struct
 from collections.abc import Sequence
 from struct import Struct
 from typing import NamedTuple
+from uuid import UUID
 
 from images.broker.groups.group import ClassicGroupMember, Group
+from images.wire.codec import Malformed, decode_varint, encode_varint
 
 _OFFSET_KEY, _GROUP_KEY = 1, 2
-_OFFSET_VALUE, _GROUP_VALUE = 3, 3
+_OFFSET_VALUE, _OFFSET_VALUE_WITH_TOPIC_ID, _GROUP_VALUE = 3, 4, 3
+_TOPIC_ID_TAG, _TOPIC_ID_BYTES = 0, 16
 _SHORT, _INT, _LONG = Struct(">h"), Struct(">i"), Struct(">q")
 
 STRING_BYTES_MAX = (1 << 15) - 1
@@ -55,6 +64,8 @@ class OffsetAndMetadata(NamedTuple):
     """Leader epoch of the record before the offset, as far as the committing client knows."""
     metadata: str = ""
     commit_ms: int = 0
+    topic_id: UUID | None = None
+    """The topic that it was committed for; None in a record without one."""
 
 
 class OffsetRecord(NamedTuple):
@@ -98,8 +109,13 @@ def encode_offset(
     key = _SHORT.pack(_OFFSET_KEY) + _string(group) + _string(topic) + _INT.pack(partition)
     if value is None:
         return key, None
-    content = _SHORT.pack(_OFFSET_VALUE) + _LONG.pack(value.offset) + _INT.pack(value.leader_epoch)
-    return key, content + _string(value.metadata) + _LONG.pack(value.commit_ms)
+    content = _LONG.pack(value.offset) + _INT.pack(value.leader_epoch)
+    if value.topic_id is None:
+        content += _string(value.metadata) + _LONG.pack(value.commit_ms)
+        return key, _SHORT.pack(_OFFSET_VALUE) + content
+    content += _compact_string(value.metadata) + _LONG.pack(value.commit_ms)
+    tagged = b"".join(encode_varint(number) for number in (1, _TOPIC_ID_TAG, _TOPIC_ID_BYTES)) + value.topic_id.bytes
+    return key, _SHORT.pack(_OFFSET_VALUE_WITH_TOPIC_ID) + content + tagged
 
 
 def encode_group(group: Group, time_ms: int) -> tuple[bytes, bytes]:
@@ -143,18 +159,27 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetRecord | GroupRecord
         if kind == _GROUP_KEY:
             group = reader.text()
             return GroupRecord(group, None if value is None else _group(group, _Reader(value)))
-    except (struct.error, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError, Malformed) as error:
         raise UnreadableRecord(f"not a coordinator's record: {error}") from error
     raise UnreadableRecord(f"a record whose key has the unknown version {kind}")
 
 
 def _offset(reader: _Reader) -> OffsetAndMetadata:
-    reader.expect(_OFFSET_VALUE)
-    return OffsetAndMetadata(reader.int64(), reader.int32(), reader.text(), reader.int64())
+    if reader.version(_OFFSET_VALUE, _OFFSET_VALUE_WITH_TOPIC_ID) == _OFFSET_VALUE:
+        return OffsetAndMetadata(reader.int64(), reader.int32(), reader.text(), reader.int64())
+    value = OffsetAndMetadata(reader.int64(), reader.int32(), reader.compact_text(), reader.int64())
+    topic_id = reader.tagged_fields().get(_TOPIC_ID_TAG)
+    return value if topic_id is None else value._replace(topic_id=_topic_id(topic_id))
+
+
+def _topic_id(content: bytes) -> UUID | None:
+    if len(content) != _TOPIC_ID_BYTES:
+        raise UnreadableRecord(f"a topic id of {len(content)} bytes")
+    return UUID(bytes=content) if any(content) else None
 
 
 def _group(name: str, reader: _Reader) -> Group:
-    reader.expect(_GROUP_VALUE)
+    reader.version(_GROUP_VALUE)
     protocol_type, generation = reader.text(), reader.int32()
     protocol, leader = reader.string(), reader.string()
     reader.int64()
@@ -186,6 +211,11 @@ def _string(text: str | None) -> bytes:
     return _SHORT.pack(len(content)) + content
 
 
+def _compact_string(text: str) -> bytes:
+    content = text.encode()
+    return encode_varint(len(content) + 1) + content
+
+
 def _bytes(content: bytes) -> bytes:
     return _INT.pack(len(content)) + content
 
@@ -204,10 +234,12 @@ class _Reader:
         self._at += size
         return taken
 
-    def expect(self, version: int) -> None:
+    def version(self, *known: int) -> int:
         actual = self.int16()
-        if actual != version:
-            raise UnreadableRecord(f"a value of version {actual}, expected {version}")
+        if actual not in known:
+            expected = " or ".join(str(version) for version in known)
+            raise UnreadableRecord(f"a value of version {actual}, expected {expected}")
+        return actual
 
     def int16(self) -> int:
         return int(_SHORT.unpack(self._take(2))[0])
@@ -224,6 +256,21 @@ class _Reader:
 
     def text(self) -> str:
         return self.string() or ""
+
+    def varint(self) -> int:
+        value, self._at = decode_varint(self._content, self._at)
+        return value
+
+    def compact_text(self) -> str:
+        return self._take(self.varint() - 1).decode()
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """The contents of the tagged fields, by tag."""
+        fields: dict[int, bytes] = {}
+        for _ in range(self.varint()):
+            tag = self.varint()
+            fields[tag] = self._take(self.varint())
+        return fields
 
     def blob(self) -> bytes:
         length = self.int32()

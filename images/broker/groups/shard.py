@@ -15,7 +15,7 @@ own records follow it in the log; its offsets can be fetched until the batch is 
 
 The offsets of a deleted topic are forgotten at once, and deleted from the log by tombstones, which precede every later
 commit: a new topic of the same name begins without offsets. A coordinator that begins to lead finds in what it loads
-the offsets of topics that were gone then.
+the offsets of topics that were gone then, also where new ones have their names: each offset has the id of its topic.
 
 When the leadership ends, every waiting request is answered with NOT_COORDINATOR.
 """
@@ -23,14 +23,15 @@ When the leadership ends, every waiting request is answered with NOT_COORDINATOR
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from images.broker.groups.answers import APPEND_ERRORS
+from images.broker.groups.committed_offsets import CommittedOffsets, UncommittedChange
 from images.broker.groups.group import (
     NEVER_MS,
     Caller,
@@ -73,15 +74,6 @@ _LOAD_BYTES = 1 << 20
 _RECHECK_S = 1.0
 
 
-class _Uncommitted(NamedTuple):
-    """A change of a group's offsets that is in the log above the high watermark."""
-
-    append_result: AppendResult
-    group: str
-    offsets: tuple[tuple[TopicPartition, OffsetAndMetadata], ...] | None
-    """None deletes all offsets of the group."""
-
-
 class Shard:
     """The coordinator of the groups of one partition.
 
@@ -111,8 +103,7 @@ class Shard:
         self._spawn = spawn
         self._changed = changed
         self._log = log
-        self._offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
-        self._uncommitted: deque[_Uncommitted] = deque()
+        self._offsets = CommittedOffsets()
         self._joins = WaitingRequests(JoinAnswer)
         self._syncs = WaitingRequests(SyncAnswer)
         self._deleted_topics: set[str] = set()
@@ -160,7 +151,7 @@ class Shard:
             "coordinator_loaded",
             replica.log.start,
             end,
-            {name: self._held(name) for name in self._offsets},
+            {name: self._held(name) for name in self._offsets.groups},
         )
         self._changed.notify_all()
 
@@ -179,17 +170,14 @@ class Shard:
     def _replay_group(self, record: GroupRecord) -> None:
         if record.value is None:
             self.groups.pop(record.group, None)
-            self._offsets.pop(record.group, None)
+            self._offsets.delete_group(record.group)
         else:
             self.groups[record.group] = record.value
 
     def _replay_offset(self, record: OffsetRecord) -> None:
-        key = TopicPartition(record.topic, record.partition)
-        if record.value is None:
-            self._offsets.get(record.group, {}).pop(key, None)
-        else:
+        if record.value is not None:
             self.groups.setdefault(record.group, Group(record.group))
-            self._set_offsets(record.group, ((key, record.value),))
+        self._offsets.replay(record)
 
     # --- groups -------------------------------------------------------------------------------------------------------
 
@@ -343,7 +331,7 @@ class Shard:
         }
         append_result = self._append(encode_offset(name, key.topic, key.partition, value) for key, value in offsets)
         if append_result.error is ErrorCode.none:
-            self._uncommitted.append(_Uncommitted(append_result, name, offsets))
+            self._offsets.append(UncommittedChange(append_result, name, offsets))
             if not self._rules.offset_commit_after_high_watermark:
                 self._apply_committed_offsets()
                 self._trace_commit("offsets_committed", append_result, detail)
@@ -361,7 +349,7 @@ class Shard:
 
     def _held(self, name: str) -> dict[str, int]:
         """For the trace: the committed offsets of a group, as this coordinator has them now."""
-        return offsets_by_name(self._offsets.get(name, {}))
+        return offsets_by_name(self._offsets.of(name))
 
     def offsets_read(self) -> AbstractContextManager[LatestRead | None]:
         """A read of committed offsets, which begins at once and ends with its block: None if nobody has to confirm
@@ -384,7 +372,7 @@ class Shard:
             unconfirmed = error is ErrorCode.offset_not_available and self.leads
             return (ErrorCode.coordinator_load_in_progress if unconfirmed else ErrorCode.not_coordinator), {}
         self._apply_committed_offsets()
-        offsets = dict(self._offsets.get(name, {}))
+        offsets = self._offsets.of(name)
         told = {"offsets": offsets_by_name(offsets), "read": read, "confirmed": list(confirmed)}
         self.trace_now("offsets_told", name, told)
         return ErrorCode.none, offsets
@@ -395,7 +383,7 @@ class Shard:
         GROUP_ID_NOT_FOUND on account of another deletion waits until that one is committed.
         """
         self._apply_committed_offsets()
-        uncommitted = [change for change in self._uncommitted if change.group == name]
+        uncommitted = self._offsets.uncommitted_of(name)
         error = check_deletion(self.groups.get(name))
         self.judged(name, "delete", error, {"member": "", "instance": None})
         if error is ErrorCode.group_id_not_found and uncommitted:
@@ -403,54 +391,37 @@ class Shard:
             return error if waited is ErrorCode.none else waited
         if error is not ErrorCode.none:
             return error
-        keys = dict.fromkeys(self._offsets.get(name, {}))
+        keys = dict.fromkeys(self._offsets.of(name))
         keys.update((key, None) for change in uncommitted for key, _ in change.offsets or ())
         tombstones = [encode_offset(name, key.topic, key.partition, None) for key in keys]
         append_result = self._append((*tombstones, encode_group_gone(name)))
         if append_result.error is ErrorCode.none:
             del self.groups[name]
-            self._uncommitted.append(_Uncommitted(append_result, name, None))
+            self._offsets.append(UncommittedChange(append_result, name, None))
         return await self._wait_until_committed(append_result)
-
-    def _set_offsets(self, name: str, offsets: Iterable[tuple[TopicPartition, OffsetAndMetadata]]) -> None:
-        self._offsets.setdefault(name, {}).update(offsets)
 
     def _apply_committed_offsets(self) -> None:
         """Apply the changes of offsets that the high watermark has passed; without its rule, all."""
-        at_once = not self._rules.offset_commit_after_high_watermark
-        high_watermark = self._replica.state.high_watermark
-        while self._uncommitted and (at_once or self._uncommitted[0].append_result.end <= high_watermark):
-            change = self._uncommitted.popleft()
-            if change.offsets is None:
-                self._offsets.pop(change.group, None)
-            else:
-                self._set_offsets(change.group, change.offsets)
+        waits = self._rules.offset_commit_after_high_watermark
+        self._offsets.commit(self._replica.state.high_watermark if waits else None)
 
     # --- deleted topics -----------------------------------------------------------------------------------------------
 
-    @property
-    def topics(self) -> frozenset[str]:
-        """The topics with committed offsets."""
-        return frozenset(key.topic for offsets in self._offsets.values() for key in offsets)
-
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Delete the offsets of deleted topics, also those above the high watermark. Before the log is loaded, that is
-        left for the next call."""
+        left for `forget_other_topics`."""
         self._deleted_topics.update(topics)
-        if not self.loaded or not self._deleted_topics:
-            return
+        if self.loaded and self._deleted_topics:
+            self._forget(lambda key, value: False)
+
+    def forget_other_topics(self, topics: Mapping[str, UUID]) -> None:
+        """Once the log is loaded: delete the offsets of all topics but these, given as names with ids. An offset
+        without the id of its topic goes by the name alone, as in Kafka."""
+        self._forget(lambda key, value: value.topic_id not in (None, topics.get(key.topic)) or key.topic not in topics)
+
+    def _forget(self, is_gone: Callable[[TopicPartition, OffsetAndMetadata], bool]) -> None:
         deleted, self._deleted_topics = self._deleted_topics, set()
-        held = [(name, key) for name, offsets in self._offsets.items() for key in offsets]
-        held += [(change.group, key) for change in self._uncommitted for key, _ in change.offsets or ()]
-        gone = [(name, key) for name, key in dict.fromkeys(held) if key.topic in deleted]
-        for name, key in gone:
-            self._offsets.get(name, {}).pop(key, None)
-        self._uncommitted = deque(
-            change
-            if change.offsets is None
-            else change._replace(offsets=tuple(each for each in change.offsets if each[0].topic not in deleted))
-            for change in self._uncommitted
-        )
+        gone = self._offsets.forget(lambda key, value: key.topic in deleted or is_gone(key, value))
         self._tombstones.add(encode_offset(name, key.topic, key.partition, None) for name, key in gone)
 
     # --- the log ------------------------------------------------------------------------------------------------------

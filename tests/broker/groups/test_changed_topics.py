@@ -209,6 +209,44 @@ async def test_a_topic_that_was_gone_at_the_election_begins_without_offsets_if_i
 
 
 @in_virtual_time
+async def test_a_topic_that_was_created_anew_while_nobody_led_begins_without_offsets() -> None:
+    """No coordinator has seen the topic gone. What is committed for the new one is loaded as ever."""
+    broker = Broker()
+    broker.apply(*created("orders", ORDERS_ID))
+    await turns()
+    assert await broker.commit(5) is ErrorCode.none
+    broker.apply(replace(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1), leader=-1))
+    broker.apply(RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9)))
+    broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 2))
+    await turns()
+    assert await broker.told() == -1
+    broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 3))
+    await turns()
+    assert await broker.commit(1) is ErrorCode.none
+    broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 4))
+    await turns()
+    assert await broker.told() == 1
+
+
+@in_virtual_time
+async def test_an_offset_without_the_id_of_its_topic_is_that_of_any_topic_of_the_name() -> None:
+    cluster = coordinators()
+    first = await cluster.lead_and_load(1, 1)
+    payments = TopicPartition("payments", 0)
+    offsets = [(P0, OffsetAndMetadata(7)), (payments, OffsetAndMetadata(8, topic_id=ORDERS_ID))]
+    committing = asyncio.ensure_future(first.commit("g", MEMBER, offsets))
+    await turns()
+    cluster.replicate(1)
+    assert await committing is ErrorCode.none
+    second = await cluster.lead_and_load(2, 2)
+    assert await told(cluster, 2, second) == dict(offsets)
+    second.forget_other_topics({"orders": OFFSETS_ID, "payments": OFFSETS_ID})
+    assert await told(cluster, 2, second) == dict(offsets[:1])
+    second.forget_other_topics({"payments": OFFSETS_ID})
+    assert await told(cluster, 2, second) == {}
+
+
+@in_virtual_time
 async def test_a_commit_that_waits_for_the_high_watermark_does_not_bring_a_deleted_topic_back() -> None:
     cluster = coordinators()
     first = await cluster.lead_and_load(1, 1)
@@ -225,7 +263,7 @@ async def test_a_commit_that_waits_for_the_high_watermark_does_not_bring_a_delet
     assert await told(cluster, 1, first) == expected
     second = await cluster.lead_and_load(2, 2)
     assert await told(cluster, 2, second) == expected
-    assert second.topics == {"orders", "payments"}
+    assert [second._offsets.of(group) for group in second._offsets.groups] == [expected, {P0: OffsetAndMetadata(1)}]
 
 
 @in_virtual_time
@@ -240,7 +278,7 @@ async def test_tombstones_that_found_the_isr_too_small_precede_the_next_commit()
     cluster.nodes[1].lead(1, isr=(1,), partition_epoch=11)
     shard.forget_topics(["orders"])
     assert replica.log.end == end
-    assert shard.topics == frozenset()
+    assert not any(shard._offsets.of(group) for group in shard._offsets.groups)
     cluster.nodes[1].lead(1, isr=(1, 2), partition_epoch=12)
     assert await shard.commit("g", MEMBER, [(P0, OffsetAndMetadata(1))]) is ErrorCode.none
     assert replica.log.end == end + 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from images.broker.groups import rebalance
@@ -27,6 +29,27 @@ def test_an_offset_is_written_as_kafka_writes_it() -> None:
     assert value is not None
     assert value.hex() == "0003" + f"{7:016x}" + f"{2:08x}" + "00026d65" + f"{1:016x}"
     assert decode(key, value) == OffsetRecord("g", "t", 3, OffsetAndMetadata(7, 2, "me", 1))
+
+
+def test_an_offset_has_the_id_of_its_topic_as_kafka_writes_it() -> None:
+    topic_id = UUID(int=1 << 64 | 2)
+    offset = OffsetAndMetadata(7, 2, "me", 1, topic_id)
+    key, value = encode_offset("g", "t", 3, offset)
+    assert value is not None
+    fields = f"{7:016x}" + f"{2:08x}" + "036d65" + f"{1:016x}"
+    assert value.hex() == "0004" + fields + "010010" + f"{1:016x}{2:016x}"
+    assert decode(key, value) == OffsetRecord("g", "t", 3, offset)
+    without = offset._replace(topic_id=None)
+    for tagged in ("00", "010010" + "00" * 16, "010203abcdef"):
+        assert decode(key, bytes.fromhex("0004" + fields + tagged)) == OffsetRecord("g", "t", 3, without)
+
+
+@pytest.mark.parametrize("tagged", ["", "01", "0100", "010004abcdef00", "010010" + "00" * 15])
+def test_a_topic_id_that_is_cut_off_or_too_short_is_refused(tagged: str) -> None:
+    key, value = encode_offset("g", "t", 3, OffsetAndMetadata(7, topic_id=UUID(int=1)))
+    assert value is not None
+    with pytest.raises(UnreadableRecord):
+        decode(key, value[: value.index(b"\x01\x00\x10")] + bytes.fromhex(tagged))
 
 
 def test_a_group_comes_back_from_its_record_as_far_as_a_new_coordinator_needs_it() -> None:

@@ -88,24 +88,40 @@ def test_a_deleted_group_needs_no_tombstones_for_topics_that_are_deleted_later()
     assert broken([*log, *anew, answer]) == []
 
 
-@pytest.mark.parametrize(("ends", "kept"), [((BEGAN, ENDED), False), ((BEGAN, ENDED, ANEW), True), ((BEGAN,), True)])
-def test_a_new_coordinator_forgets_the_offsets_of_topics_that_are_gone(ends: tuple[Row, ...], kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("ends", "committed_at", "kept"),
+    [
+        ((BEGAN, ENDED), 5, False),
+        ((BEGAN, ENDED, ANEW), 5, False),
+        ((BEGAN, ENDED, ANEW), 12, True),
+        ((BEGAN,), 5, True),
+    ],
+)
+def test_a_new_coordinator_forgets_the_offsets_of_topics_that_are_gone(
+    ends: tuple[Row, ...], committed_at: int, kept: bool
+) -> None:
+    """Also where there is a new topic of the name: the commit was for that of the metadata which its coordinator had
+    applied."""
     group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
+    log = [*ends, applies(0.3, committed_at), appended(1), changes(1, ["g", "u-0", 7])]
     loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
     answer = of_group(4, "offsets_told", 1, 2, high_watermark=1, offsets={"u-0": 7})
-    events = [*ends, appended(1), changes(1, ["g", "u-0", 7]), applies(2.8, 20), leads(2.9, 1, 2), *loads, answer]
+    events = [*log, applies(2.8, 20), leads(2.9, 1, 2), *loads, answer]
     assert broken(events) == ([] if kept else ["offsets-held-otherwise"])
 
 
-@pytest.mark.parametrize(("read_up_to", "told", "kept"), [(9, 7, False), (9, None, True), (12, 7, True)])
+@pytest.mark.parametrize(
+    ("committed_at", "read_up_to", "told", "kept"),
+    [(5, 9, 7, False), (5, 9, None, True), (5, 12, 7, False), (5, 12, None, True), (12, 12, 7, True)],
+)
 def test_a_topic_that_is_created_while_a_coordinator_loads_is_not_the_one_of_its_commits(
-    read_up_to: int, told: int | None, kept: bool
+    committed_at: int, read_up_to: int, told: int | None, kept: bool
 ) -> None:
     """The topic was gone when the broker became leader with the metadata up to 9, and is there once it has loaded."""
     group = {"state": "Empty", "generation": 0, "leader": None, "protocol": None, "record": {}}
-    log = [BEGAN, ENDED, ANEW, appended(1), changes(1, ["g", "u-0", 7])]
+    log = [BEGAN, ENDED, ANEW, applies(0.3, committed_at), appended(1), changes(1, ["g", "u-0", 7])]
     loads = [of_group(3, "group_loaded", **group), loaded(3, 1, {"g": {"u-0": 7}}, epoch=2)]
-    tombstone = [appended(2, epoch=2), changes(2, ["g", "u-0", None], epoch=2)] if read_up_to == 9 else []
+    tombstone = [appended(2, epoch=2), changes(2, ["g", "u-0", None], epoch=2)] if committed_at == 5 else []
     end = 2 if tombstone else 1
     answer = of_group(4, "offsets_told", end, 2, high_watermark=end, offsets={} if told is None else {"u-0": told})
     found = broken([*log, applies(2.8, read_up_to), leads(2.8, 1, 2), applies(2.9, 12), *loads, *tombstone, answer])

@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.results.explanation.flaw import VARIED_APPENDS, VARIED_GROUPS, Edit, Flaw
 
+_GROUPS_COMMITTED_OFFSETS: Final = "images/broker/groups/committed_offsets.py"
 _GROUPS_SHARD: Final = "images/broker/groups/shard.py"
 _LOG_DIVERGENCE: Final = "images/broker/log/divergence.py"
 _LOG_LOG: Final = "images/broker/log/log.py"
@@ -153,9 +154,14 @@ SIXTH: Final = (
         "commit was lost / offset missing' without saying that another commit of the group wiped it.",
         (
             Edit(
-                _GROUPS_SHARD,
-                "        self._offsets.setdefault(name, {}).update(offsets)\n",
-                "        self._offsets[name] = dict(offsets)\n",
+                _GROUPS_COMMITTED_OFFSETS,
+                "            self._of_groups.setdefault(record.group, {})[key] = record.value\n",
+                "            self._of_groups[record.group] = {key: record.value}\n",
+            ),
+            Edit(
+                _GROUPS_COMMITTED_OFFSETS,
+                "                self._of_groups.setdefault(change.group, {}).update(change.offsets)\n",
+                "                self._of_groups[change.group] = dict(change.offsets)\n",
             ),
         ),
         VARIED_GROUPS,
