@@ -133,7 +133,7 @@ def test_a_high_watermark_never_falls_below_the_log_start(monkeypatch: pytest.Mo
             "clients": {"written_share": 0.5},
             "settings": {"replica.fetch.backoff.ms": 1000, "min.insync.replicas": 3, "retention.ms": 2000},
             "faults": [
-                {"at": 0.367, "for": 2.0, "fault": "late-message", **late}
+                {"at": 0.4, "for": 2.0, "fault": "late-message", **late}
                 | {"victim": "victim/0", "keep": "nothing", "arrives_after": "restarted", "partition": 0},
                 {"at": 4.4, "for": 0.0, "fault": "power-loss", "nodes": ["b1"], "keep": "prefix"},
             ],

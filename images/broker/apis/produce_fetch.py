@@ -174,7 +174,8 @@ class ProduceFetchApis:
         """Trace the partitions of a follower's fetch when they are others than in its last one."""
         replica = body.replica_state.replica_id
         session = context.session.id if context.session is not None else NO_SESSION
-        keys = [(topic_id, part.partition) for topic_id, part in context.partitions] if session == NO_SESSION else []
+        of_request = context.partitions if session == NO_SESSION else []
+        keys = frozenset((topic_id, part.partition) for topic_id, part in of_request)
         fetched = session, keys or len(context.partitions)
         if self._followers_fetch.get(replica) == fetched and not body.forgotten_topics_data:
             return

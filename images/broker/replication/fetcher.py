@@ -2,8 +2,10 @@
 
 A fetcher sends one Fetch for all its partitions, waits at the leader until there is data, and passes each answer to the
 replica together with the offset and the leader epoch of the request; the replica decides whether the answer still
-applies. Partitions that have not changed since the last request are left out (`fetch_sessions.py`). A partition that
-fails is delayed by `replica.fetch.backoff.ms`, the others go on. If the truncation protocol has a follower send
+applies. Partitions that have not changed since the last request are left out (`fetch_sessions.py`). An answer has room
+for the data of some partitions only: those whose data it brings come after the others in later requests, as in Kafka,
+so that each has its turn also at a leader that keeps no session, and serves them as they are asked for. A partition
+that fails is delayed by `replica.fetch.backoff.ms`, the others go on. If the truncation protocol has a follower send
 OffsetForLeaderEpoch before it fetches (`truncation.py`), that request comes first, for all such partitions at once.
 """
 
@@ -13,6 +15,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -114,7 +117,8 @@ class Fetcher:
         self._max_wait = timedelta(seconds=limits.max_wait_s)
         self._broker_epoch = broker_epoch
         self._log = log
-        self._replicas: tuple[Replica, ...] = ()
+        self._replicas: dict[Replica, None] = {}
+        """In the order in which their partitions are fetched."""
         self._delayed_until: dict[Replica, float] = {}
         self._last_divergence: dict[Replica, _Divergence] = {}
         self._connection: Connection | None = None
@@ -125,8 +129,10 @@ class Fetcher:
         self._task = spawn(self._run())
 
     def follow(self, replicas: Iterable[Replica]) -> None:
-        """Fetch for these replicas from the next request on. Ends a back-off of the whole fetcher."""
-        self._replicas = tuple(replicas)
+        """Fetch for these replicas from the next request on, new ones after the others. Ends a back-off of the whole
+        fetcher."""
+        followed = dict.fromkeys(replicas)
+        self._replicas = {replica: None for replica in self._replicas if replica in followed} | followed
         self._delayed_until = {
             replica: until for replica, until in self._delayed_until.items() if replica in self._replicas
         }
@@ -195,9 +201,6 @@ class Fetcher:
             partitions[key] = last if last is not None and last[0] == state else (state, self._partition(state))
         self._last_sent = partitions
         request = self._session.next_request({key: partition for key, (_, partition) in partitions.items()})
-        topics: dict[Any, list[FetchPartition]] = {}
-        for topic_id, partition in request.changed:
-            topics.setdefault(topic_id, []).append(partition)
         forgotten: dict[Any, list[int]] = {}
         for topic_id, index in request.forgotten:
             forgotten.setdefault(topic_id, []).append(index)
@@ -208,7 +211,10 @@ class Fetcher:
             max_bytes=self._limits.max_bytes,
             session_id=request.session_id,
             session_epoch=request.epoch,
-            topics=tuple(FetchTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in topics.items()),
+            topics=tuple(
+                FetchTopic(topic_id=topic_id, partitions=tuple(each.partition for each in partitions_of_topic))
+                for topic_id, partitions_of_topic in groupby(request.changed, key=lambda each: each.topic_id)
+            ),
             forgotten_topics_data=tuple(
                 ForgottenTopic(topic_id=topic, partitions=tuple(parts)) for topic, parts in forgotten.items()
             ),
@@ -286,6 +292,8 @@ class Fetcher:
                 answer.high_watermark,
                 answer.log_start_offset,
             )
+            if answer.records and replica in self._replicas:
+                self._replicas[replica] = self._replicas.pop(replica)
             if problem is not None:
                 self._log(problem)
                 self._delay(replica)

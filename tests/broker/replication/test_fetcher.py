@@ -40,7 +40,9 @@ BACKOFF_S = 1.0
 Answer = Callable[[Any], Any]
 
 
-def fetched(*nodes: Node, seconds: float, answer: Answer) -> tuple[list[Any], list[str]]:
+def fetched(
+    *nodes: Node, seconds: float, answer: Answer, halfway: Callable[[Fetcher], None] = lambda fetcher: None
+) -> tuple[list[Any], list[str]]:
     """The requests that a fetcher sends to its leader, broker 2, and the lines that it logs."""
     requests: list[Any] = []
     lines: list[str] = []
@@ -61,7 +63,9 @@ def fetched(*nodes: Node, seconds: float, answer: Answer) -> tuple[list[Any], li
         fetcher = Fetcher(1, 2, Endpoint("b2", 9092), limits, lambda: 11, lines.append, spawn)
         fetcher._call = call  # type: ignore[method-assign]
         fetcher.follow([node.replica for node in nodes])
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds / 2)
+        halfway(fetcher)
+        await asyncio.sleep(seconds / 2)
         fetcher.close()
         await asyncio.wait(tasks)
 
@@ -151,6 +155,47 @@ def test_a_follower_that_sends_no_epoch_names_a_partition_again_after_its_answer
     assert first.topics[0].partitions[1].current_leader_epoch == NO_EPOCH
     assert second.topics[0].partitions == first.topics[0].partitions[1:]
     assert third.topics == (), "the second answer applied"
+
+
+def test_partitions_that_got_data_are_fetched_after_the_others() -> None:
+    """The answers have room for one batch, and the leader, without a session for this follower, serves the partitions
+    as they are asked for: one that got no data is never behind one that did."""
+    nodes = [Node(1) for _ in range(3)]
+    for index, node in enumerate(nodes):
+        node.replica.index = index
+        node.follow(2, 5)
+    orders: list[list[int]] = []
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        partitions = [partition for topic in request.topics for partition in topic.partitions]
+        orders.append([partition.partition for partition in partitions])
+        served = partitions[1 if len(orders) == 1 else 0]
+        batch = batches.assign(produced(b"a"), served.fetch_offset, 5)
+        return _fetch_answer(request, partition_index=served.partition, records=batch)
+
+    fetched(*nodes, seconds=0.1, answer=answer)
+    assert orders[:4] == [[0, 1, 2], [0, 2, 1], [2, 1, 0], [1, 0, 2]]
+
+
+def test_the_order_of_partitions_stays_when_others_are_followed() -> None:
+    nodes = [Node(1) for _ in range(4)]
+    for index, node in enumerate(nodes):
+        node.replica.index = index
+        node.follow(2, 5)
+    orders: list[list[int]] = []
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        orders.append([partition.partition for topic in request.topics for partition in topic.partitions])
+        return _fetch_answer(request, records=batches.assign(produced(b"a"), 0, 5) if len(orders) == 1 else b"")
+
+    def follow_others(fetcher: Fetcher) -> None:
+        fetcher.follow([node.replica for node in nodes[1:]])
+        fetcher.follow([node.replica for node in nodes])
+
+    fetched(*nodes[:3], seconds=0.1, answer=answer, halfway=follow_others)
+    assert orders[0] == [0, 1, 2]
+    assert orders[1] == [1, 2, 0]
+    assert orders[-1] == [1, 2, 3, 0]
 
 
 # --- the epoch query --------------------------------------------------------------------------------------------------
