@@ -181,6 +181,9 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
     ),
     "fetch.max.bytes": ConfigKey(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024),
     "socket.request.max.bytes": ConfigKey(int, 100 << 20, "Largest request accepted.", minimum=1024),
+    "socket.connection.setup.timeout.ms": ConfigKey(
+        int, 10_000, "Time after which opening a connection between controllers is given up.", minimum=1
+    ),
     "broker.heartbeat.interval.ms": ConfigKey(int, 2_000, "Time between two heartbeats to the controller.", minimum=1),
     "broker.session.timeout.ms": ConfigKey(
         int, 9_000, "Silence after which the controller fences a broker.", minimum=1

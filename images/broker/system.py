@@ -28,6 +28,7 @@ _DEFAULTS: Mapping[str, str] = {
     "controller.quorum.election.backoff.max.ms": "300",
     "controller.quorum.request.timeout.ms": "500",
     "controller.quorum.retry.backoff.ms": "50",
+    "socket.connection.setup.timeout.ms": "2000",
     "metadata.log.segment.bytes": "4096",
     "metadata.log.max.record.bytes.between.snapshots": "8192",
     "min.insync.replicas": "2",

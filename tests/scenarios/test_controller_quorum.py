@@ -241,6 +241,57 @@ def test_a_snapshot_that_takes_longer_than_the_fetch_timeout_is_read_to_its_end(
     play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "500"})
 
 
+@pytest.mark.parametrize("delay_ms", [500, 700])
+def test_controllers_follow_over_links_on_which_connecting_and_a_fetch_last_longer_than_the_fetch_timeout(
+    delay_ms: int,
+) -> None:
+    """A fetch alone does not. Each try finds the connection that an earlier one has begun to open."""
+
+    async def scenario(cluster: Cluster) -> None:
+        former = await cluster.active()
+        between = [link for name in cluster.names for link in both_ways([name], cluster.others(name))]
+        await cluster.deployment.degrade(list(dict.fromkeys(between)), LinkQuality(delay_ms=delay_ms))
+        await cluster.deployment.kill(former)
+        await cluster.deployment.start(former)
+        elections = len(cluster.told("quorum_leader"))
+        await asyncio.sleep(30)
+        assert len(cluster.told("quorum_leader")) == elections + 1
+        leader, _ = next(told for told in reversed(cluster.trace) if told[1].kind == "quorum_leader")
+        elected, following = len(cluster.told("quorum_candidate")), len(cluster.told("quorum_follower"))
+        committed = cluster.told("metadata_committed", leader)[-1].high_watermark
+        await cluster.decide()
+        await asyncio.sleep(30)
+        assert cluster.told("metadata_committed", leader)[-1].high_watermark > committed
+        assert (elected, following) == (len(cluster.told("quorum_candidate")), len(cluster.told("quorum_follower")))
+        end = cluster.told("metadata_appended", leader)[-1].log_end
+        assert [cluster.told("metadata_appended", name)[-1].log_end for name in cluster.names] == [end] * 3
+
+    kafkas = {"election.timeout": "1000", "fetch.timeout": "2000", "request.timeout": "2000"}
+    for seed in range(3):
+        play(scenario, seed, **{f"controller.quorum.{name}.ms": value for name, value in kafkas.items()})
+
+
+def test_a_follower_that_comes_back_to_its_leader_awaits_the_fetch_that_is_on_its_way() -> None:
+    """A second fetch would wait behind it at the leader, until the follower's patience is over again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        leader = await cluster.active()
+        follower = cluster.others(leader)[0]
+        returns = []
+        for silence_s in (1.0, 1.1, 1.2, 1.3):
+            before = len(cluster.told("quorum_follower", follower))
+            await cluster.deployment.cut([Link(follower, leader)])
+            await asyncio.sleep(silence_s)
+            await cluster.deployment.heal_links([Link(follower, leader)])
+            await asyncio.sleep(7)
+            returns.append(len(cluster.told("quorum_follower", follower)) - before)
+        assert sum(returns), "it has lost its patience"
+        assert max(returns) == 1
+
+    for seed in range(4):
+        play(scenario, seed, **{"controller.quorum.request.timeout.ms": "2000"})
+
+
 def test_one_controller_alone_decides_and_starts_again_where_it_was() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.until_decided()

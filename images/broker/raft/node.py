@@ -5,7 +5,8 @@ committed changes are announced, and only then are messages sent. A request to a
 state machine sends a new one after its timeout.
 
 A follower fetches from the leader of its epoch, one fetch at a time, and ignores a response if its epoch or the end of
-its log has changed since the request. A leader appends on behalf of the active controller.
+its log has changed since the request. Fetches have connections of their own. A leader appends on behalf of the active
+controller.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from images.broker.raft.log import KafkaMetadataLog
 from images.broker.raft.snapshots import fetch_snapshot
 from images.broker.raft.state import QuorumState
 from images.broker.raft.values import NO_NODE, Moment, RaftRole, SnapshotId
+from images.broker.raft.voter_connections import VoterConnections
 from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.server import Request
 from images.trace import TraceEvent
@@ -78,13 +80,13 @@ class RaftNode:
         self._fatal_error = fatal_error
         self._on_leadership_change = on_leadership_change
         self._loop = asyncio.get_running_loop()
-        self._addresses = {voter.id: voter.endpoint for voter in config.voters}
         timing = values.RaftTimeouts(
             config.number("controller.quorum.election.timeout.ms"),
             config.number("controller.quorum.fetch.timeout.ms"),
             config.number("controller.quorum.election.backoff.max.ms"),
         )
-        voters = tuple(sorted(self._addresses))
+        addresses = {voter.id: voter.endpoint for voter in config.voters}
+        voters = tuple(sorted(addresses))
         self._election_state = log.read_election_state()
         self.state = QuorumState(config.node_id, voters, timing, config.rules).restarted(
             self._election_state, log.start, self._now()
@@ -98,9 +100,12 @@ class RaftNode:
         self._progress = asyncio.Event()
         """Set, and replaced, whenever a waiting fetch may have a new response."""
         self._fetching: asyncio.Task[None] | None = None
+        self._fetching_from = (NO_NODE, 0)
+        """The leader that the fetches are sent to, and its epoch."""
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._connections: dict[int, Connection] = {}
-        self._connecting = {voter: asyncio.Lock() for voter in voters}
+        client_id, setup_s = f"controller-{config.node_id}", config.seconds("socket.connection.setup.timeout.ms")
+        self._fetch_connections = VoterConnections(addresses, client_id, setup_s)
+        self._election_connections = VoterConnections(addresses, client_id, setup_s)
 
     def start(self) -> None:
         """Join the quorum."""
@@ -120,8 +125,8 @@ class RaftNode:
             self._election_timer.cancel()
         for task in list(self._tasks):
             task.cancel()
-        for connection in self._connections.values():
-            connection.close()
+        self._fetch_connections.close()
+        self._election_connections.close()
 
     # ---- the active controller's side --------------------------------------------------------------------------------
 
@@ -356,28 +361,26 @@ class RaftNode:
             self._transition(self.state.on_leader_and_epoch(*messages.parse_leader_and_epoch(response), self._now()))
 
     async def _call(self, to: int, request: Any) -> Any:
-        """Send one request; None if there is no response."""
+        """Send one request of an election; None if it is not sent in time, or there is no response."""
         try:
-            async with self._connecting[to]:
-                connection = self._connections.get(to)
-                if connection is None or connection.closed:
-                    connection = self._connections[to] = await self._connect(to)
+            async with asyncio.timeout(self._request_timeout_s):
+                connection = await self._election_connections.to(to)
             return await connection.call(request, self._request_timeout_s)
-        except ConnectionLost:
+        except (ConnectionLost, TimeoutError):
             return None
-
-    async def _connect(self, to: int) -> Connection:
-        address = self._addresses[to]
-        return await Connection.open(
-            address.host, address.port, f"controller-{self.state.node_id}", self._request_timeout_s
-        )
 
     # ---- following ---------------------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        if self._fetching is not None and self._fetching is not asyncio.current_task():
-            self._fetching.cancel()
-        self._fetching = self._spawn(self._fetch_from, self.state.leader, self.state.epoch)
+        """Fetch from the leader. A fetch that was sent to it earlier in its epoch goes on: a second one would wait for
+        the answer to the first."""
+        leader, epoch = self.state.leader, self.state.epoch
+        if self._fetching is not None and not self._fetching.done():
+            if self._fetching_from == (leader, epoch):
+                return
+            if self._fetching is not asyncio.current_task():
+                self._fetching.cancel()
+        self._fetching, self._fetching_from = self._spawn(self._fetch_from, leader, epoch), (leader, epoch)
 
     def _follows(self, leader: int, epoch: int) -> bool:
         state = self.state
@@ -385,32 +388,28 @@ class RaftNode:
 
     async def _fetch_from(self, leader: int, epoch: int) -> None:
         wait_s = min(_FETCH_WAIT_MAX_S, self.state.timing.fetch_ms / 2000)
-        connection: Connection | None = None
-        try:
-            while self._follows(leader, epoch):
+        while self._follows(leader, epoch):
+            try:
+                connection = await self._fetch_connections.to(leader)
+                if not self._follows(leader, epoch):
+                    return
                 end = self.log.last_entry
-                vote = values.MetadataFetch(self.state.node_id, epoch, end.offset, end.epoch or UNDEFINED)
-                try:
-                    if connection is None or connection.closed:
-                        connection = await self._connect(leader)
-                    request = messages.fetch_request(vote, wait_s, _FETCH_MAX_BYTES)
-                    response = await connection.call(request, self._request_timeout_s + wait_s)
-                except ConnectionLost:
-                    await asyncio.sleep(self._retry_backoff_s)
-                    continue
-                answer = response.responses[0].partitions[0]
-                if not self._follows(leader, epoch) or self.log.last_entry != end:
-                    continue
-                if answer.snapshot_id.end_offset >= 0:
-                    snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
-                    progressed = await self._install_snapshot(connection, leader, epoch, snapshot)
-                else:
-                    progressed = self._on_fetch_response(answer)
-                if not progressed:
-                    await asyncio.sleep(self._retry_backoff_s)
-        finally:
-            if connection is not None:
-                connection.close()
+                fetch = values.MetadataFetch(self.state.node_id, epoch, end.offset, end.epoch or UNDEFINED)
+                request = messages.fetch_request(fetch, wait_s, _FETCH_MAX_BYTES)
+                response = await connection.call(request, self._request_timeout_s + wait_s)
+            except ConnectionLost:
+                await asyncio.sleep(self._retry_backoff_s)
+                continue
+            answer = response.responses[0].partitions[0]
+            if not self._follows(leader, epoch) or self.log.last_entry != end:
+                continue
+            if answer.snapshot_id.end_offset >= 0:
+                snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
+                progressed = await self._install_snapshot(connection, leader, epoch, snapshot)
+            else:
+                progressed = self._on_fetch_response(answer)
+            if not progressed:
+                await asyncio.sleep(self._retry_backoff_s)
 
     async def _install_snapshot(self, connection: Connection, leader: int, epoch: int, snapshot: SnapshotId) -> bool:
         """Replace the log by a snapshot of the leader. Returns whether that succeeded."""

@@ -123,11 +123,12 @@ def test_a_follower_sends_the_fetches_of_the_model_and_takes_the_answers_as_it_d
         node.put_into(sender)
         connection = OneAnswer(node, later, fetch_partition(message.request.fetch.offset, message.answer))
 
-        async def connect(to: int) -> OneAnswer:
-            assert to == message.request.to
-            return connection
+        class OneConnection:
+            async def to(self, voter: int) -> OneAnswer:
+                assert voter == message.request.to
+                return connection
 
-        node._connect = connect  # type: ignore[assignment, method-assign]
+        node._fetch_connections = OneConnection()  # type: ignore[assignment]
         try:
             await RaftNode._fetch_from(node, sender.quorum.leader, sender.quorum.epoch)
         except asyncio.CancelledError:
