@@ -96,15 +96,16 @@ class BrokerNode:
         """The metadata this broker acts upon; empty until it has read its own registration."""
         self._metadata_applied = asyncio.Event()
         self._fatal_error = FatalError()
-        timeout_s = config.seconds("replica.socket.timeout.ms")
-
+        request_timeout_s = config.seconds("replica.socket.timeout.ms")
+        # As in Kafka (KAFKA-14392): a broker must find the successor of a silent controller within its session.
+        heartbeat_timeout_s = min(config.seconds("broker.session.timeout.ms") / 2, request_timeout_s)
         retry_s = config.seconds("controller.quorum.retry.backoff.ms")
         active = self._controllers = ControllerLocator(config.voters)
 
-        def channel(purpose: str) -> ControllerChannel:
+        def channel(purpose: str, timeout_s: float = request_timeout_s) -> ControllerChannel:
             return ControllerChannel(active, f"broker-{config.node_id}-{purpose}", timeout_s, retry_s)
 
-        self._heartbeat_channel = channel("heartbeat")
+        self._heartbeat_channel = channel("heartbeat", heartbeat_timeout_s)
         self._metadata_channel = channel("metadata")
         self._isr_channel = channel("alter-partition")
         self._forwarding_channel = channel("forwarding")

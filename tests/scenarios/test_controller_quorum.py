@@ -292,6 +292,29 @@ def test_a_follower_that_comes_back_to_its_leader_awaits_the_fetch_that_is_on_it
         play(scenario, seed, **{"controller.quorum.request.timeout.ms": "2000"})
 
 
+@pytest.mark.parametrize("isolated", [False, True], ids=["paused", "isolated"])
+def test_brokers_find_the_successor_of_a_silent_controller_before_their_sessions_end(isolated: bool) -> None:
+    """With Kafka's own timeouts, of which that of a request is longer than a session (KAFKA-14392)."""
+
+    async def scenario(cluster: Cluster) -> None:
+        silent = await cluster.active()
+        if isolated:
+            await cluster.deployment.cut(both_ways([silent], [*cluster.others(silent), "b1", "b2", "b3"]))
+        else:
+            await cluster.deployment.pause(silent)
+        await asyncio.sleep(40)
+        elected = [name for name in cluster.others(silent) if cluster.told("quorum_leader", name)]
+        assert elected
+        assert [event.broker for name in elected for event in cluster.told("broker_fenced", name)] == []
+        if not isolated:
+            await cluster.deployment.resume(silent)
+
+    kafkas = {"heartbeat.interval": "2000", "session.timeout": "9000"}
+    settings = {f"broker.{name}.ms": value for name, value in kafkas.items()}
+    for seed in range(3):
+        play(scenario, seed, **settings, **{"replica.socket.timeout.ms": "30000"})
+
+
 def test_one_controller_alone_decides_and_starts_again_where_it_was() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.until_decided()
