@@ -16,6 +16,7 @@ _SMALL_BYTES, _SHORT_MS = 1 << 16, 10_000
 """A segment of such a size, or such an age, is full within a run."""
 _FETCH_SIZES: Final = ("replica.fetch.max.bytes", "replica.fetch.response.max.bytes")
 _SMALL_FETCH_BYTES: Final = 1_000
+_SNAPSHOT_PART: Final = "controller.quorum.fetch.snapshot.max.bytes"
 _WITH_EPOCH_QUERIES: Final = frozenset({"kip101", "kip279", "kip320_first_try", "kip320"})
 """Truncation protocols (`faultline.protocol`)."""
 
@@ -48,6 +49,8 @@ class ClusterShape:
     """Whether followers ask their leader where an epoch ends before they fetch."""
     fetches_are_small: bool = False
     """Whether a follower that is a few seconds behind needs several fetches to catch up."""
+    snapshots_have_parts: bool = False
+    """Whether a snapshot of the metadata is fetched in several parts."""
     always_written: bool = True
     """Whether clients write to every partition all the time."""
     keeps_data: bool = False
@@ -100,6 +103,7 @@ def facts_of(settings: Mapping[str, str]) -> dict[str, bool]:
         "logs_roll": logs_roll(settings),
         "queries_epochs": queries_epochs(settings),
         "fetches_are_small": fetches_are_small(settings),
+        "snapshots_have_parts": int(settings.get(_SNAPSHOT_PART, 1 << 20)) <= _SMALL_FETCH_BYTES,
     }
 
 

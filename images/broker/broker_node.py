@@ -413,8 +413,9 @@ class BrokerNode:
 
     async def _load_snapshot(self, snapshot: SnapshotId) -> bool:
         """Load a snapshot. Returns whether that succeeded."""
+        call, max_bytes = self._metadata_channel.call, self._config.number("controller.quorum.fetch.snapshot.max.bytes")
         try:
-            data = await fetch_snapshot(self._metadata_channel.call, self._config.node_id, UNDEFINED, snapshot)
+            data = await fetch_snapshot(call, self._config.node_id, UNDEFINED, snapshot, max_bytes)
         except ConnectionLost:
             return False
         if data is None or snapshot.end <= self._image.offset:

@@ -209,6 +209,9 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
     "controller.quorum.retry.backoff.ms": ConfigKey(
         int, 20, "Pause before a failed request to a controller is sent to it, or another, again.", minimum=1
     ),
+    "controller.quorum.fetch.snapshot.max.bytes": ConfigKey(
+        int, 1 << 20, "Bytes of a metadata snapshot that are fetched at a time.", minimum=1, maximum=(1 << 31) - 1
+    ),
     "metadata.log.max.record.bytes.between.snapshots": ConfigKey(
         int, 20 << 20, "Bytes of metadata records after which a snapshot takes their place.", minimum=1
     ),

@@ -93,6 +93,8 @@ _BROKER_NAMES: Final[Mapping[str, str]] = {
 _MIB: Final = 1 << 20
 _NOT_KAFKAS: Final = ("faultline.", "unclean.recovery.")
 """Beginnings of settings that no release of Kafka has."""
+_SINCE: Final[Mapping[str, tuple[int, int]]] = {"controller.quorum.fetch.snapshot.max.bytes": (4, 3)}
+"""Setting → the first release that has it, of those that earlier ones leave aside without a word (KIP-1219)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class KafkaSystem:
         match = _VERSION.fullmatch(self.version)
         if match is None:
             raise ValueError(f"version: {self.version!r} is not a release of Kafka, such as {DEFAULT_VERSION}")
-        if (int(match[1]), int(match[2])) < _OLDEST:
+        if self._release < _OLDEST:
             raise ValueError(f"version: {self.version} is older than 3.3, the first that runs without ZooKeeper")
         for feature, level in self.features.items():
             if not _FEATURE.fullmatch(feature) or not level.isdecimal():
@@ -124,7 +126,12 @@ class KafkaSystem:
 
     @property
     def _major(self) -> int:
-        return int(self.version.split(".")[0])
+        return self._release[0]
+
+    @property
+    def _release(self) -> tuple[int, int]:
+        major, minor, _ = self.version.split(".")
+        return int(major), int(minor)
 
     @property
     def shipment(self) -> Shipment:
@@ -148,6 +155,9 @@ class KafkaSystem:
         for name, value in settings.items():
             if name.startswith(_NOT_KAFKAS):
                 raise ValueError(f"Kafka has no setting {name!r}")
+            since = _SINCE.get(name, _OLDEST)
+            if self._release < since:
+                raise ValueError(f"Kafka {self.version} has no setting {name!r}; Kafka {since[0]}.{since[1]} has")
             if DEFAULTS.get(name, "").isdecimal() and not value.isdecimal():
                 raise ValueError(f"{name}: {value!r} is not a whole number")
         least = {"metadata.log.segment.bytes": 8 * _MIB}

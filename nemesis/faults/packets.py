@@ -19,6 +19,8 @@ from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, LinkQuali
 
 _SURE_LOSS: Final = 0.4
 """A broker that sends nothing but heartbeats loses one of them, or of their answers."""
+_OF_CONTROLLERS: Final = 0.3
+"""Share of the faults that concern the links between controllers, where these read snapshots in several parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Packets(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """One broker against all nodes, some role or one broker."""
+        """One broker against all nodes, some role or one broker; or a controller against the others."""
         random, cluster = draws.random, draws.cluster
         delay_ms = round(10 ** random.uniform(0.3, 3.0), 1)
         slow, lossy = random.choice(((True, False), (False, True), (True, True)))
@@ -59,7 +61,7 @@ class Packets(Fault):
         node = draws.broker()
         if node == against:
             against = "all"
-        return cls(
+        packets = cls(
             nodes=(node,),
             against=(against,),
             delay_ms=delay_ms if slow else 0.0,
@@ -67,6 +69,10 @@ class Packets(Fault):
             loss=_loss(random) if lossy else 0.0,
             one_way=random.random() < 0.3,
         )
+        of_controllers = cluster.snapshots_have_parts and len(cluster.controllers) > 1
+        if of_controllers and random.random() < _OF_CONTROLLERS:
+            return replace(packets, nodes=(draws.controller(),), against=("controllers",))
+        return packets
 
     async def inject(self, handle: FaultHandle) -> None:
         """Degrade every link."""

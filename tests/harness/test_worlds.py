@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
+from kio.schema.fetch_snapshot.v1.response import FetchSnapshotResponse
 
 from checkers.verdict import Validity
 from harness.cli.main import main
@@ -32,6 +35,8 @@ from harness.suites.spark_task import is_known_wrong
 from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, departures, draw, possible_values, recorded
 from harness.yaml_document import SpecError
 from images.broker.config import BROKER_NAME_OF_TOPIC_KEY
+from images.broker.raft.fetch import MetadataFetchHandler
+from images.broker.runtime.server import Request
 from nemesis.swarm import is_fair, victims_of
 from results.coverage import drawn_worlds, never_drawn
 from results.run.directory import RunDirectory
@@ -162,6 +167,12 @@ def test_a_generation_with_a_known_flaw_is_never_drawn() -> None:
     assert not any(name.startswith("faultline.") for each in on_kafka for name in each)
 
 
+def test_a_release_of_kafka_draws_the_settings_that_it_has() -> None:
+    name = "controller.quorum.fetch.snapshot.max.bytes"
+    assert not any(name in drawn(seed, system="kafka", environment="docker").drawn for seed in range(20))
+    assert name in drawn(1, system="kafka", environment="docker", version="4.3.0").drawn
+
+
 def test_a_run_in_a_drawn_generation_is_kept_where_it_fails_and_one_in_a_given_generation_is_known_wrong() -> None:
     seed = next(seed for seed in range(100) if "faultline.protocol" in drawn(seed).settings)
     assert not is_known_wrong(drawn(seed))
@@ -245,6 +256,27 @@ def test_a_broker_asks_for_producer_ids_whenever_its_block_is_used_up(size: int,
     kinds = Counter(directory.load().trace.column("kind").to_pylist())
     assert kinds["producer_id_assigned"] > 10
     assert kinds["producer_ids_allocated"] == math.ceil(kinds["producer_id_assigned"] / size)
+
+
+def test_snapshots_of_the_metadata_are_read_in_several_parts_in_drawn_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By brokers and by controllers; and while one is read, the next may take its place."""
+    parts: Counter[tuple[str, str]] = Counter()
+    fetch = MetadataFetchHandler.fetch_snapshot
+
+    async def counted(self: MetadataFetchHandler, request: Request[FetchSnapshotRequest]) -> FetchSnapshotResponse:
+        answer = await fetch(self, request)
+        for partition in answer.topics[0].partitions:
+            part = "first" if partition.position == 0 else "later"
+            outcome = part if partition.error_code is ErrorCode.none else partition.error_code.name
+            parts["controller" if request.body.replica_id > 100 else "broker", outcome] += 1
+        return answer
+
+    monkeypatch.setattr(MetadataFetchHandler, "fetch_snapshot", counted)
+    for seed in (4, 11):
+        assert run_in_simulation(drawn(seed, time_limit=15)).validity is Validity.VALID
+    for role in ("broker", "controller"):
+        assert parts[role, "later"] >= 2 * parts[role, "first"] > 0
+    assert parts["broker", "snapshot_not_found"]
 
 
 @pytest.mark.parametrize(

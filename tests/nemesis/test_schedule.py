@@ -21,6 +21,7 @@ from harness.simulation.world import World
 from harness.spec import parse
 from images.broker.truncation_protocol import TruncationProtocol
 from nemesis.cluster_shape import ClusterShape, queries_epochs
+from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
@@ -310,6 +311,22 @@ def test_links_that_cannot_be_slowed_are_lossy_and_else_as_they_were() -> None:
             assert here.fault.loss > 0
             assert here.fault == replace(there.fault, delay_ms=0.0, jitter_ms=0.0, loss=here.fault.loss)
             assert here.fault.loss == there.fault.loss or there.fault.loss < 0.4 <= here.fault.loss
+
+
+def test_links_between_controllers_are_degraded_where_snapshots_have_parts_and_all_else_stays_as_it_was() -> None:
+    whole = ClusterShape(brokers=CLUSTER.brokers, controllers=("c1", "c2", "c3"), partitions=2)
+    in_parts = replace(whole, snapshots_have_parts=True)
+    profile = RunProfile(victims=("b1",), leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
+
+    def drawn(cluster: ClusterShape) -> list[Packets]:
+        return [fault for seed in range(300) if (fault := Packets.draw(Draws(Random(seed), cluster, profile)))]
+
+    changed = [here for there, here in zip(drawn(whole), drawn(in_parts), strict=True) if here != there]
+    assert 60 < len(changed) < 120
+    assert {fault.against for fault in changed} == {("controllers",)}
+    assert {fault.nodes for fault in changed} == {("controller",), ("c1",), ("c2",), ("c3",)}
+    alone = replace(whole, controllers=("c1",))
+    assert drawn(replace(alone, snapshots_have_parts=True)) == drawn(alone)
 
 
 def test_nothing_shorter_than_an_injection_is_drawn() -> None:

@@ -11,7 +11,6 @@ import pytest
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Deployment, Listener
 from harness.environments.sim import Simulation
-from images.broker.raft import snapshots
 from images.trace import TraceEvent
 from nemesis.ports import DONE, UNANSWERED, AdminResult, KeepUnsynced, Link, LinkQuality, both_ways
 from workloads.clients.native import AdminClient, Client
@@ -213,12 +212,9 @@ def test_who_was_away_while_the_log_was_trimmed_begins_with_a_snapshot() -> None
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_snapshot_that_takes_longer_than_the_fetch_timeout_is_read_to_its_end(
-    monkeypatch: pytest.MonkeyPatch, alone: bool
-) -> None:
+def test_a_snapshot_that_takes_longer_than_the_fetch_timeout_is_read_to_its_end(alone: bool) -> None:
     """Else the controller asks for votes in the midst of it, and begins it anew, for as long as its link is slow; or,
     with the third controller down, the leader resigns, and nobody decides."""
-    monkeypatch.setattr(snapshots, "_CHUNK_BYTES", 100)
 
     async def scenario(cluster: Cluster) -> None:
         active = await cluster.active()
@@ -238,7 +234,11 @@ def test_a_snapshot_that_takes_longer_than_the_fetch_timeout_is_read_to_its_end(
         assert asyncio.get_running_loop().time() > started + 4, "longer than the leader's patience of three seconds"
         assert len(cluster.told("quorum_resigned")) == before
 
-    play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "500"})
+    settings = {
+        "metadata.log.max.record.bytes.between.snapshots": "500",
+        "controller.quorum.fetch.snapshot.max.bytes": "100",
+    }
+    play(scenario, **settings)
 
 
 @pytest.mark.parametrize("delay_ms", [500, 700])

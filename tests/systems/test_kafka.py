@@ -88,6 +88,10 @@ def test_a_spec_records_the_release_and_repeats_it() -> None:
         ({"without": ["maximal_isr"]}, "without: system kafka has no rule switches"),
         ({"settings": {"faultline.protocol": "kip101"}}, "settings: Kafka has no setting 'faultline.protocol'"),
         (
+            {"version": "4.2.0", "settings": {"controller.quorum.fetch.snapshot.max.bytes": "100"}},
+            "settings: Kafka 4.2.0 has no setting 'controller.quorum.fetch.snapshot.max.bytes'; Kafka 4.3 has",
+        ),
+        (
             {"settings": {"metadata.log.segment.bytes": "4096"}},
             "settings: metadata.log.segment.bytes: 4096 is less than 8",
         ),

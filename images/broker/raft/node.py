@@ -95,6 +95,7 @@ class RaftNode:
         """As leader: the high watermark it knew when it was elected."""
         self._request_timeout_s = config.seconds("controller.quorum.request.timeout.ms")
         self._retry_backoff_s = config.seconds("controller.quorum.retry.backoff.ms")
+        self._snapshot_max_bytes = config.number("controller.quorum.fetch.snapshot.max.bytes")
         self._election_timer: asyncio.TimerHandle | None = None
         self._pending_appends: deque[_PendingAppend] = deque()
         self._progress = asyncio.Event()
@@ -422,7 +423,7 @@ class RaftNode:
         on_contact()
         call = partial(connection.call, timeout=self._request_timeout_s)
         try:
-            data = await fetch_snapshot(call, self.state.node_id, epoch, snapshot, on_contact)
+            data = await fetch_snapshot(call, self.state.node_id, epoch, snapshot, self._snapshot_max_bytes, on_contact)
         except ConnectionLost:
             return False
         if data is None or not self._follows(leader, epoch) or self.log.last_entry != end:

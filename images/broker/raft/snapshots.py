@@ -38,7 +38,6 @@ from images.wire import batch as batches
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _RECORDS_PER_BATCH = 200
-_CHUNK_BYTES = 1 << 20
 
 
 def image_records(image: ClusterImage) -> Iterator[Record]:
@@ -111,10 +110,11 @@ async def fetch_snapshot(
     replica: int,
     epoch: int,
     snapshot: SnapshotId,
+    max_bytes: int,
     on_chunk: Callable[[], None] = lambda: None,
 ) -> bytes | None:
-    """Fetch a snapshot from the leader of the quorum, with a call of `on_chunk` upon each chunk; None if the leader
-    refuses. Raises the exceptions of `call`."""
+    """Fetch a snapshot from the leader of the quorum, in chunks of `max_bytes`, with a call of `on_chunk` upon each;
+    None if the leader refuses. Raises the exceptions of `call`."""
     data = b""
     while True:
         partition = fetch_snapshot_schema.PartitionSnapshot(
@@ -125,7 +125,7 @@ async def fetch_snapshot(
         )
         topic = fetch_snapshot_schema.TopicSnapshot(name=CLUSTER_METADATA_TOPIC, partitions=(partition,))
         answer = await call(
-            fetch_snapshot_schema.FetchSnapshotRequest(replica_id=replica, max_bytes=_CHUNK_BYTES, topics=(topic,))
+            fetch_snapshot_schema.FetchSnapshotRequest(replica_id=replica, max_bytes=max_bytes, topics=(topic,))
         )
         chunk = answer.topics[0].partitions[0] if answer.topics else None
         if chunk is None or chunk.error_code is not ErrorCode.none:
