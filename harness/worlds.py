@@ -95,7 +95,8 @@ class Dimension:
 
 DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(1, "brokers", (3, 4, 5), of_cluster=True),
-    Dimension(2, "controllers", (3, 1, 5), of_cluster=True),
+    # Of an even number more than half are needed, too: a half alone decides nothing, and elects nobody.
+    Dimension(2, "controllers", (3, 1, 5, 2, 4), weights={2: 0.5, 4: 0.5}, of_cluster=True),
     Dimension(3, "partitions", (2, 1, 3, 5), of_cluster=True),
     Dimension(4, "replication_factor", (3, 1, 2, 4, 5), weights={1: _RARE, 5: 2.0}, of_cluster=True),
     # No more than the replicas of __consumer_offsets: all but one of so many may lose its records.

@@ -325,6 +325,30 @@ def test_one_controller_alone_decides_and_starts_again_where_it_was() -> None:
     play(scenario, controllers=1)
 
 
+@pytest.mark.parametrize("controllers", [2, 4])
+def test_a_half_of_an_even_number_of_controllers_decides_nothing(controllers: int) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        cluster.names[:] = [f"c{number}" for number in range(1, controllers + 1)]
+        await cluster.until_decided()
+        active = await cluster.active()
+        *spared, last = cluster.others(active)[: controllers // 2]
+        for controller in spared:
+            await cluster.deployment.kill(controller)
+        await cluster.until_decided()
+        await cluster.deployment.kill(last)
+        assert (await cluster.decide()).outcome != DONE
+        await asyncio.sleep(5)
+        assert cluster.told("quorum_resigned", active), "it has found out that no majority follows"
+        assert (await cluster.decide()).outcome != DONE
+        elected = len(cluster.told("quorum_leader"))
+        await asyncio.sleep(5)
+        assert len(cluster.told("quorum_leader")) == elected
+        await cluster.deployment.start(last)
+        await cluster.until_decided()
+
+    play(scenario, controllers=controllers)
+
+
 def test_what_a_deposed_controller_could_not_commit_is_told_by_its_successor_though_that_trims_its_log_at_once() -> (
     None
 ):
