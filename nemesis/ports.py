@@ -195,12 +195,15 @@ class AdminRequest:
     """-1 for all partitions of the topic."""
     wanted: Any
     """Of a reassignment the ids of the replicas, of a configuration [key, value, operation], of added partitions how
-    many there are to be; else None."""
+    many there are to be, of a creation how many replicas; else None."""
     began_ns: int
     ended_ns: int | None = None
     """None until there is a result, and for ever where nobody waited for that."""
     outcome: str = UNANSWERED
     in_doubt: bool = True
+    told: Any = None
+    """Of a creation that is done: how many partitions and replicas the topic has by the answer, and which
+    configuration."""
 
 
 class PartitionView(NamedTuple):
@@ -226,6 +229,10 @@ class ClusterAdmin(Protocol):
     def requests(self) -> Sequence[AdminRequest]:
         """The changes of the metadata that were asked for so far."""
 
+    @property
+    def dry_runs(self) -> Sequence[AdminRequest]:
+        """Those of which only a dry run was asked for: they are validated and answered, and change nothing."""
+
     async def describe(self, topic: str) -> ClusterView | None:
         """The cluster and the partitions of a topic, as some broker shows them; None when none answers."""
 
@@ -244,10 +251,10 @@ class ClusterAdmin(Protocol):
     async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
         """Delete a partition's records below `offset`, or with -1 below the high watermark."""
 
-    async def create_topic(self, topic: str, replicas: int) -> AdminResult:
+    async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
         """Create a topic of one partition with so many replicas."""
 
-    async def create_partitions(self, topic: str, count: int) -> AdminResult:
+    async def create_partitions(self, topic: str, count: int, *, dry_run: bool = False) -> AdminResult:
         """Add partitions to a topic, so that it has so many."""
 
     async def delete_topic(self, topic: str, *, by_id: bool = False) -> AdminResult:
@@ -265,7 +272,13 @@ class ClusterAdmin(Protocol):
         has asked for one yet."""
 
     async def configure(
-        self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+        self,
+        topic: str,
+        name: str,
+        value: str,
+        operation: ConfigOperation = ConfigOperation.SET,
+        *,
+        dry_run: bool = False,
     ) -> AdminResult:
         """Change one key of a topic's configuration. DELETE ignores `value`; REPLACE gives every other key its default
         again."""

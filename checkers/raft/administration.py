@@ -20,6 +20,8 @@ Example: a broker passes the creation of a topic on, the controller creates it, 
 say that the request timed out. If it asks once more, it is told TOPIC_ALREADY_EXISTS, and the administrator with it,
 although nobody else has created the topic.
 
+A change without such a request that a dry run had asked for is told as that (`checkers.raft.dry_runs`).
+
 Added partitions follow those that the topic has, and have as many replicas as its first. What becomes of a whole
 configuration is for `checkers.raft.configurations`.
 
@@ -35,8 +37,10 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.decided_metadata import OF_BROKERS
 from checkers.evidence import CheckSettings
 from checkers.raft.configurations import Configurations, configuration_findings, may_become
+from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, dry_run_findings, dry_run_of
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 from workloads.columns import NEVER
@@ -53,6 +57,7 @@ _CHANGE_OF: Final = {
 """Reason of a `partition_changed` → the request that it is made upon."""
 _NOTHING_DECIDED: Final = "no controller had decided on that by then"
 _KINDS: Final = ("partition_changed", "partition_deleted", "topic_configured")
+_OF_DRY_RUNS: Final = (*_KINDS, *OF_BROKERS)
 
 
 class _Place(NamedTuple):
@@ -137,18 +142,21 @@ def administration_findings(trace: pa.Table, recovery: Mapping[str, Any], settin
     that recorded no requests."""
     if not recovery.get("requests"):
         return
-    requests = [_request(each) for each in recovery["requests"]]
-    events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
+    requests, dry_runs = [_request(each) for each in recovery["requests"]], recovery.get("dry_runs", ())
+    mixed_settings = settings.mixed_settings
+    changed = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_DRY_RUNS)))))
+    events = [event for event in changed if event.kind in _KINDS]
     creations = _Creations(events, settings.side_topics)
     changes = _once([*creations.changes(), *_changes(events, settings.side_topics)])
-    yield from _unasked(changes, requests)
+    yield from _unasked(changes, requests, dry_runs)
     yield from creations.findings()
-    yield from configuration_findings(events, recovery["requests"], mixed_settings=settings.mixed_settings)
+    yield from configuration_findings(events, recovery["requests"], dry_runs, mixed_settings=mixed_settings)
+    yield from dry_run_findings(changed, dry_runs, recovery["requests"], mixed_settings=mixed_settings)
     for request in requests:
         if request.outcome == _DONE and request.place.change in _OF_TOPICS:
             yield from _undone_of_topic(request, changes)
         elif request.outcome == _DONE:
-            yield from _undone(request, events, settings.mixed_settings)
+            yield from _undone(request, events, mixed_settings)
 
 
 def _request(recorded: Mapping[str, Any]) -> _AskedChange:
@@ -189,7 +197,9 @@ def _once(changes: Iterable[_MadeChange]) -> list[_MadeChange]:
     return list(once.values())
 
 
-def _unasked(changes: Iterable[_MadeChange], requests: Sequence[_AskedChange]) -> Iterator[Finding]:
+def _unasked(
+    changes: Iterable[_MadeChange], requests: Sequence[_AskedChange], dry_runs: Sequence[AdminRecord]
+) -> Iterator[Finding]:
     for change in changes:
         asked = [each for each in requests if each.place == change.place and each.began_ns <= change.time_ns]
         done = [
@@ -205,7 +215,9 @@ def _unasked(changes: Iterable[_MadeChange], requests: Sequence[_AskedChange]) -
         elif not any(each.doubtful and each.may_be(change) for each in asked):
             told = [f"the administrator's last requests: {each}" for each in asked[-2:]]
             none = "no administrator had asked for that"
-            yield Finding("change-unasked", (change.described, *(told or [none])), time_ns=change.time_ns)
+            dry_run = dry_run_of((_request(each).may_be(change) for each in dry_runs), dry_runs, change.time_ns)
+            kind, lines = (DRY_RUN_OTHERWISE, [dry_run]) if dry_run else ("change-unasked", told or [none])
+            yield Finding(kind, (change.described, *lines), time_ns=change.time_ns)
 
 
 def _replicas(event: TraceRow) -> int:

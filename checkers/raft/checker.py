@@ -70,6 +70,7 @@ change-unasked              a change that is made upon an administrator's reques
 answered-undone             what is answered as done to an administrator has been decided
 partitions-added-otherwise  partitions that are added to a topic follow those that it has, with as many replicas
 configured-otherwise        a topic's configuration changes as was asked, no other key (`checkers.raft.configurations`)
+dry-run-otherwise           a dry run changes nothing, and has the answer of the request (`checkers.raft.dry_runs`)
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
 but a disk that lies about fsync: from the beginning of such a fault against a controller on, a violation is `unknown`.

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
+from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, dry_run_of
 from checkers.tables import TraceRow
 from checkers.verdict import Finding
 from workloads.columns import NEVER
@@ -46,28 +47,39 @@ class Configurations:
 
 
 def configuration_findings(
-    events: Iterable[TraceRow], requests: Iterable[Mapping[str, Any]], *, mixed_settings: bool = False
+    events: Iterable[TraceRow],
+    requests: Iterable[AdminRecord],
+    dry_runs: Sequence[AdminRecord] = (),
+    *,
+    mixed_settings: bool = False,
 ) -> Iterator[Finding]:
-    """Every change among these events that none of the administrator's `requests` explains."""
+    """Every change among these events that none of the administrator's `requests` explains, though perhaps one of its
+    `dry_runs`."""
     asked = [request for request in requests if request["change"] == "configure"]
     configurations = Configurations(events)
     for topic, first in configurations.first_configurations.items():
         decided = [event for _, event in sorted(configurations.of[topic].items())]
         for before, after in pairwise(decided):
             has, had, name = after.details()["config"], before.details()["config"], after.details()["name"]
+
+            def explains(request: AdminRecord, had: Any = had, has: Any = has, first: Any = first) -> bool:
+                return may_become(had, has, request["wanted"], first, mixed_settings=mixed_settings)
+
             possible = [request for request in asked if request["topic"] == name and _may_be_for(after, request)]
-            explained = any(
-                may_become(had, has, each["wanted"], first, mixed_settings=mixed_settings) for each in possible
-            )
-            if has != had and not explained:
+            if has != had and not any(map(explains, possible)):
                 did = f"{after.node} configured {name} {after.at}, up to {after.offset} of the metadata"
                 changed = sorted(key for key in had.keys() | has.keys() if had.get(key) != has.get(key))
                 lines = [f"{key} was {had.get(key)!r} and is {has.get(key)!r}" for key in changed]
                 told = [f"the administrator had asked: {' '.join(each['wanted'])}" for each in possible[-2:]]
-                yield Finding("configured-otherwise", (did, *lines, *told), time_ns=after.time_ns)
+                of_name = (
+                    each["change"] == "configure" and each["topic"] == name and explains(each) for each in dry_runs
+                )
+                dry_run = dry_run_of(of_name, dry_runs, after.time_ns)
+                kind, told = (DRY_RUN_OTHERWISE, [dry_run]) if dry_run else ("configured-otherwise", told)
+                yield Finding(kind, (did, *lines, *told), time_ns=after.time_ns)
 
 
-def _may_be_for(event: TraceRow, request: Mapping[str, Any]) -> bool:
+def _may_be_for(event: TraceRow, request: AdminRecord) -> bool:
     """Whether a configuration may have been decided upon a request."""
     if request["began_ns"] > event.time_ns:
         return False

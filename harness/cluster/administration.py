@@ -16,6 +16,7 @@ from kio.schema.alter_configs.v2 import request as replacing
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
 from kio.schema.create_partitions.v3 import request as growing
 from kio.schema.create_topics.v7 import request as creating
+from kio.schema.create_topics.v7 import response as created
 from kio.schema.delete_records.v2 import request as deleting
 from kio.schema.delete_records.v2 import response as deleted
 from kio.schema.delete_topics.v6 import request as removing
@@ -99,6 +100,7 @@ class Administration:
         another release: connections begin with ApiVersions. `unix_ms` is the clock of records' timestamps."""
         self.requests: list[AdminRequest] = []
         """The changes of the metadata that were asked for so far."""
+        self.dry_runs: list[AdminRequest] = []
         self._now_ns = now_ns
         self._unix_ms = unix_ms
         self._open = NegotiatedConnection.open if negotiate_versions else Connection.open
@@ -182,17 +184,23 @@ class Administration:
         return await self._change(asked, request, lambda answer: answer.replica_election_results[0].partition_result[0])
 
     async def configure(
-        self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+        self,
+        topic: str,
+        name: str,
+        value: str,
+        operation: ConfigOperation = ConfigOperation.SET,
+        *,
+        dry_run: bool = False,
     ) -> AdminResult:
         """IncrementalAlterConfigs, or AlterConfigs to replace the whole."""
-        asked = self._asked("configure", topic, wanted=[name, value, str(operation)])
-        request = _replacement(topic, name, value)
+        asked = self._asked("configure", topic, wanted=[name, value, str(operation)], dry_run=dry_run)
+        request = _replacement(topic, name, value, dry_run=dry_run)
         if operation is not ConfigOperation.REPLACE:
             given = None if operation is ConfigOperation.DELETE else value
             number = _OPERATIONS.index(operation)
             entry = configuring.AlterableConfig(name=name, config_operation=number, value=given)
             resource = configuring.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
-            request = configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+            request = configuring.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=dry_run)
         return await self._change(asked, request, lambda answer: answer.responses[0])
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
@@ -223,19 +231,21 @@ class Administration:
         )
         return _answered(reply, lambda answer: answer.topics[0].partitions[0])
 
-    async def create_topic(self, topic: str, replicas: int) -> AdminResult:
+    async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
         """CreateTopics."""
         wanted = creating.CreatableTopic(
             name=topic, num_partitions=1, replication_factor=replicas, assignments=(), configs=()
         )
-        request = creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT)
-        return await self._change(self._asked("create", topic), request, lambda answer: answer.topics[0])
+        request = creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT, validate_only=dry_run)
+        asked = self._asked("create", topic, wanted=replicas, dry_run=dry_run)
+        return await self._change(asked, request, lambda answer: answer.topics[0])
 
-    async def create_partitions(self, topic: str, count: int) -> AdminResult:
+    async def create_partitions(self, topic: str, count: int, *, dry_run: bool = False) -> AdminResult:
         """CreatePartitions."""
         wanted = growing.CreatePartitionsTopic(name=topic, count=count, assignments=None)
-        request = growing.CreatePartitionsRequest(topics=(wanted,), timeout=_TIMEOUT, validate_only=False)
-        return await self._change(self._asked("grow", topic, wanted=count), request, lambda answer: answer.results[0])
+        request = growing.CreatePartitionsRequest(topics=(wanted,), timeout=_TIMEOUT, validate_only=dry_run)
+        asked = self._asked("grow", topic, wanted=count, dry_run=dry_run)
+        return await self._change(asked, request, lambda answer: answer.results[0])
 
     async def delete_topic(self, topic: str, *, by_id: bool = False) -> AdminResult:
         """DeleteTopics."""
@@ -306,16 +316,21 @@ class Administration:
         reply = await self._call(address, request)
         return _answered(reply, lambda answer: answer.topics[0].partitions[0] if answer.topics else None)
 
-    def _asked(self, change: str, topic: str, partition: int = -1, wanted: Any = None) -> AdminRequest:
-        """A change of the metadata, about to be asked for."""
+    def _asked(
+        self, change: str, topic: str, partition: int = -1, wanted: Any = None, *, dry_run: bool = False
+    ) -> AdminRequest:
+        """A change of the metadata, or a dry run of one, about to be asked for."""
         asked = AdminRequest(change, topic, partition, wanted, self._now_ns())
-        self.requests.append(asked)
+        (self.dry_runs if dry_run else self.requests).append(asked)
         return asked
 
     async def _change(self, asked: AdminRequest, request: Any, result: Callable[[Any], Any]) -> AdminResult:
         """Ask for a change of the metadata, and note what comes of it."""
-        told = _answered(await self._ask(request), result)
+        reply = await self._ask(request)
+        told = _answered(reply, result)
         asked.outcome, asked.in_doubt, asked.ended_ns = told.outcome, told.in_doubt, self._now_ns()
+        if told.outcome == DONE and isinstance(reply.answer, created.CreateTopicsResponse):
+            asked.told = _topic_told(result(reply.answer))
         return told
 
     async def _ask(self, request: Any) -> _Reply:
@@ -345,11 +360,16 @@ class Administration:
             connection.close()
 
 
-def _replacement(topic: str, name: str, value: str) -> Any:
+def _topic_told(topic: created.CreatableTopicResult) -> list[Any]:
+    config = {entry.name: entry.value for entry in topic.configs or ()}
+    return [topic.num_partitions, topic.replication_factor, config]
+
+
+def _replacement(topic: str, name: str, value: str, *, dry_run: bool) -> Any:
     """AlterConfigs, of this key alone."""
     entry = replacing.AlterableConfig(name=name, value=value)
     resource = replacing.AlterConfigsResource(resource_type=_TOPIC, resource_name=topic, configs=(entry,))
-    return replacing.AlterConfigsRequest(resources=(resource,), validate_only=False)
+    return replacing.AlterConfigsRequest(resources=(resource,), validate_only=dry_run)
 
 
 def _quorum_in(answer: Any) -> Any:

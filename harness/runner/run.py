@@ -267,6 +267,7 @@ class RunSession:
                 "faults": self._directory.faults_recorded,
             }
             self._recovery["requests"] = [asdict(request) for request in deployment.admin.requests]
+            self._recovery["dry_runs"] = [asdict(request) for request in deployment.admin.dry_runs]
             self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
             self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
             self._directory.write_recovery(self._recovery)

@@ -15,6 +15,9 @@ in-sync replicas is above that of the run, and a strategy of unclean recovery on
 default accepts any, so does the run. A victim ends while that minimum needs it in the ISR, and the strategy changes
 when it is back.
 
+With `dry_runs` most changes of a topic are tried before: a request that is only validated has the answer that the
+change then has, and no effect. So are changes that are to be refused, at any time of the topic.
+
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. Several
 of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
@@ -96,7 +99,11 @@ _NONE_TO_DELETE = ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20
 _ANSWERS_LOST_SHARE: Final = 0.5
+_DRY_RUN_SHARE: Final = 0.7
+_REFUSED_SHARE: Final = 0.5
 _RESIGNS_WITHIN_S: Final = 0.05
+_Change = Callable[..., Awaitable[AdminResult]]
+"""Asks for a change, or for a dry run of it."""
 
 
 class LostAnswer(StrEnum):
@@ -139,6 +146,8 @@ class RecreateTopic(Fault):
     """Whether a group commits offsets of the topic before it is deleted."""
     changes: bool = False
     """Whether partitions are added to each topic and its configuration is changed, and it may be deleted by its id."""
+    dry_runs: bool = False
+    """Whether a dry run goes before most changes, and before some that are to be refused."""
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
@@ -159,9 +168,9 @@ class RecreateTopic(Fault):
 
     @classmethod
     def of_administrator(cls, random: Random, cluster: ClusterShape) -> Self:
-        """Topics that are changed, and nothing that goes wrong."""
+        """Topics that are changed, often after a dry run, and nothing that goes wrong."""
         topics = random.randint(*_TOPICS_OF_ADMINISTRATOR)
-        return cls(topics, changes=True, patience_ms=cluster.patience_s * 1000)
+        return cls(topics, changes=True, dry_runs=True, patience_ms=cluster.patience_s * 1000)
 
     @classmethod
     def _of_nodes(cls, draws: Draws) -> Self:
@@ -195,7 +204,9 @@ class RecreateTopic(Fault):
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
         reconnect: Callable[[], Awaitable[None]] | None = None
         for number in range(self.topics):
-            created = self._asked(handle, _CREATE_TOPICS, lambda: admin.create_topic(SIDE_TOPIC, replicas))
+            await self._refused(handle, 0)
+            create = partial(admin.create_topic, SIDE_TOPIC, replicas)
+            created = self._asked(handle, _CREATE_TOPICS, partial(self._rehearsed, handle, create))
             if (await recorded(answers, created)).outcome == DONE:
                 handle.count_evidence("created")
             if reconnect is not None:
@@ -268,9 +279,11 @@ class RecreateTopic(Fault):
     async def _change(self, handle: FaultHandle, partitions: int) -> int:
         """Add partitions, or change the configuration; how many were added."""
         admin, random = handle.cluster.admin, handle.random
+        await self._refused(handle, partitions)
         if random.random() < _GROWS_SHARE:
             added = random.randint(1, _ADDED_MAX)
-            if (await admin.create_partitions(SIDE_TOPIC, partitions + added)).outcome != DONE:
+            grow = partial(admin.create_partitions, SIDE_TOPIC, partitions + added)
+            if (await self._rehearsed(handle, grow)).outcome != DONE:
                 return 0
             handle.count_evidence("grown")
             return added
@@ -292,8 +305,30 @@ class RecreateTopic(Fault):
             operation = ConfigOperation.SET if key else random.choice(_OF_VALUES)
             key = key or random.choice(list(values))
             value = str(values[key])
-        if (await handle.cluster.admin.configure(SIDE_TOPIC, key, value, operation)).outcome == DONE:
+        configure = partial(handle.cluster.admin.configure, SIDE_TOPIC, key, value, operation)
+        if (await self._rehearsed(handle, configure)).outcome == DONE:
             handle.count_evidence("configured")
+
+    async def _rehearsed(self, handle: FaultHandle, change: _Change) -> AdminResult:
+        """The answer to a change, often after a dry run of it."""
+        if self.dry_runs and handle.random.random() < _DRY_RUN_SHARE:
+            await change(dry_run=True)
+        return await change()
+
+    async def _refused(self, handle: FaultHandle, partitions: int) -> None:
+        """Now and then a change that is to be refused, of a topic with so many partitions, after a dry run of it."""
+        if not self.dry_runs or handle.random.random() >= _REFUSED_SHARE:
+            return
+        admin = handle.cluster.admin
+        changes: list[_Change] = [
+            partial(admin.create_topic, SIDE_TOPIC, len(handle.cluster.brokers) + 1),
+            partial(admin.create_partitions, SIDE_TOPIC, partitions),
+            partial(admin.configure, SIDE_TOPIC, _MINIMUM, "0"),
+            partial(admin.configure, SIDE_TOPIC, _MINIMUM, "1", ConfigOperation.APPEND),
+        ]
+        change = handle.random.choice(changes)
+        await change(dry_run=True)
+        await change()
 
     async def _write(self, handle: FaultHandle, partition: int) -> None:
         """One batch, with acknowledgement of the leader or of all."""
@@ -318,7 +353,8 @@ class RecreateTopic(Fault):
         answers = "" if self.answers is None else f", answers {self.answers}"
         commits = ", with committed offsets" if self.commits else ""
         changes = ", with changes" if self.changes else ""
-        return f"{self.name} ({self.topics} topics){ends}{behind}{answers}{commits}{changes}"
+        dry_runs = ", with dry runs" if self.dry_runs else ""
+        return f"{self.name} ({self.topics} topics){ends}{behind}{answers}{commits}{changes}{dry_runs}"
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """What it takes to lose answers."""

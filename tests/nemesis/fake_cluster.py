@@ -78,6 +78,10 @@ class FakeCluster:
     def requests(self) -> Sequence[AdminRequest]:
         return ()
 
+    @property
+    def dry_runs(self) -> Sequence[AdminRequest]:
+        return ()
+
     async def describe(self, topic: str) -> ClusterView:
         """In the ISR is every broker that runs and that others can reach."""
         unreached = {link.target for link in self.cuts}
@@ -103,12 +107,12 @@ class FakeCluster:
         self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 
-    async def create_topic(self, topic: str, replicas: int) -> AdminResult:
-        self.calls.append(f"create {topic} with {replicas}")
+    async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
+        self.calls.append(f"{'try to ' if dry_run else ''}create {topic} with {replicas}")
         return self._answer()
 
-    async def create_partitions(self, topic: str, count: int) -> AdminResult:
-        self.calls.append(f"grow {topic} to {count}")
+    async def create_partitions(self, topic: str, count: int, *, dry_run: bool = False) -> AdminResult:
+        self.calls.append(f"{'try to ' if dry_run else ''}grow {topic} to {count}")
         return self._answer()
 
     async def delete_topic(self, topic: str, *, by_id: bool = False) -> AdminResult:
@@ -128,10 +132,16 @@ class FakeCluster:
         return self._answer()
 
     async def configure(
-        self, topic: str, name: str, value: str, operation: ConfigOperation = ConfigOperation.SET
+        self,
+        topic: str,
+        name: str,
+        value: str,
+        operation: ConfigOperation = ConfigOperation.SET,
+        *,
+        dry_run: bool = False,
     ) -> AdminResult:
         how = "" if operation is ConfigOperation.SET else f"{operation} "
-        self.calls.append(f"configure {topic} {how}{name}={value}")
+        self.calls.append(f"{'try to ' if dry_run else ''}configure {topic} {how}{name}={value}")
         return self._answer()
 
     async def move_controller(self) -> AdminResult:

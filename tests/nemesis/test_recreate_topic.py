@@ -87,6 +87,23 @@ def test_topics_are_changed_while_they_are_written_and_some_are_deleted_by_their
     assert any(call.startswith("append") and f"to {SIDE_TOPIC}-0" not in call for call in cluster.calls)
 
 
+def test_dry_runs_go_before_the_same_changes_and_some_of_them_are_to_be_refused() -> None:
+    cluster = FakeCluster()
+    carried_out(RecreateTopic(topics=20, changes=True, dry_runs=True), cluster)
+    tried = [place for place, call in enumerate(cluster.calls) if call.startswith("try to ")]
+    assert all(cluster.calls[place + 1] == cluster.calls[place].removeprefix("try to ") for place in tried)
+    changes = {" ".join(cluster.calls[place].split()[2:]) for place in tried}
+    too_many = len(cluster.brokers) + 1
+    for refused in (
+        f"create {SIDE_TOPIC} with {too_many}",
+        f"grow {SIDE_TOPIC} to 1",
+        f"configure {SIDE_TOPIC} min.insync.replicas=0",
+        f"configure {SIDE_TOPIC} append min.insync.replicas=1",
+    ):
+        assert refused in changes
+    assert CREATED in changes
+
+
 def test_a_victim_is_needed_in_the_isr_when_it_ends_and_the_strategy_changes_when_it_is_back() -> None:
     cluster = FakeCluster()
     carried_out(RecreateTopic(topics=2, victim="b1", changes=True), cluster)

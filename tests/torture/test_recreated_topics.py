@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
@@ -18,6 +19,7 @@ from harness.spec import SpecError, parse
 from images.broker.config import ConfigKey
 from images.broker.controller import controller, messages, topic_config
 from images.broker.controller.channel import ControllerChannel
+from images.broker.controller.controller import Controller
 from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.placement import NewPartitions
 from images.broker.controller.refusals import says_not_controller
@@ -195,6 +197,90 @@ def test_a_controller_that_changes_a_topic_otherwise_is_found(
     mistake(monkeypatch)
     broken = outcome_of(2, faults)
     assert finding in {each.kind for verdict in broken.verdicts for each in verdict.findings}
+
+
+def _dry_runs_take_effect(patch: pytest.MonkeyPatch) -> None:
+    """Of created topics and of added partitions."""
+    right = Controller._create
+    patch.setattr(
+        Controller,
+        "_create",
+        lambda self, requests, count, plan, validate_only: right(self, requests, count, plan, False),
+    )
+
+
+def _dry_runs_configure(patch: pytest.MonkeyPatch) -> None:
+    right = Controller.alter_config
+
+    def altered(self: Controller, *given: Any, replaces: bool, validate_only: bool) -> Any:
+        return right(self, *given, replaces=replaces)
+
+    patch.setattr(Controller, "alter_config", altered)
+
+
+def _dry_runs_unvalidated(patch: pytest.MonkeyPatch) -> None:
+    """They are answered as done without a look."""
+    right = Controller._create
+
+    def created(self: Controller, requests: Any, count: Any, plan: Any, validate_only: bool) -> Any:
+        result = right(self, requests, count, plan, validate_only)
+        done = tuple(replace(each, error=ErrorCode.none, message=None) for each in result.answer)
+        return replace(result, answer=done) if validate_only else result
+
+    patch.setattr(Controller, "_create", created)
+
+
+def _dry_runs_refused(patch: pytest.MonkeyPatch) -> None:
+    """As if the configuration were not valid."""
+    right = Controller.alter_config
+
+    def altered(self: Controller, *given: Any, replaces: bool, validate_only: bool) -> Any:
+        result = right(self, *given, replaces=replaces, validate_only=validate_only)
+        refused = replace(result.answer, error=ErrorCode.invalid_config)
+        return replace(result, answer=refused) if validate_only else result
+
+    patch.setattr(Controller, "alter_config", altered)
+
+
+def _dry_runs_without_config(patch: pytest.MonkeyPatch) -> None:
+    """They tell no configuration of the topic that is to be created."""
+    right = messages._created
+    patch.setattr(
+        messages,
+        "_created",
+        lambda result, validate_only: replace(
+            right(result, validate_only), **({"configs": ()} if validate_only else {})
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _dry_runs_take_effect,
+        _dry_runs_configure,
+        _dry_runs_unvalidated,
+        _dry_runs_refused,
+        _dry_runs_without_config,
+    ],
+)
+def test_a_controller_whose_dry_runs_are_not_dry_or_not_answered_as_the_request_is_found(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [RECREATED | {"topics": 4, "changes": True, "dry_runs": True}]
+    mistake(monkeypatch)
+    broken = outcome_of(2, faults)
+    assert {each.kind for verdict in broken.verdicts for each in verdict.findings} == {"dry-run-otherwise"}
+
+
+def test_dry_runs_of_two_administrators_have_the_answers_of_their_requests() -> None:
+    faults = [RECREATED | {"topics": 6, "changes": True, "dry_runs": True}] * 2
+    kept = outcome_of(2, faults)
+    assert kept.validity is Validity.VALID, kept.verdicts
+    outcomes = {(each["change"], each["outcome"]) for each in kept.recovery["dry_runs"]}
+    assert {("create", ""), ("grow", ""), ("configure", "")} < outcomes
+    refused = {("create", "TOPIC_ALREADY_EXISTS"), ("grow", "INVALID_PARTITIONS"), ("configure", "INVALID_CONFIG")}
+    assert refused < outcomes
 
 
 @pytest.mark.parametrize("emptied", [False, True])
