@@ -27,7 +27,7 @@ from nemesis.ports import DONE, LinkQuality
 from workloads.clients.native import AdminClient, Client, Producer
 
 TOPIC, RECORDS = "t", 10
-SEED = 2
+SEED = 3
 """A seed in which both brokers that return ask to join before the slow answer is back, as in half of all."""
 SLOW = LinkQuality(delay_ms=700)
 SCENARIO_LIMIT_S = 300.0

@@ -205,7 +205,7 @@ def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(tmp_p
     for good, since nobody starts it again."""
     faults = [
         {"at": "3s", "for": "2s", "fault": "kill", "nodes": ["b1"]},
-        held_registration(at="3500ms", until="18s"),
+        held_registration(at="3500ms", until="16s"),
         {"at": "7s", "for": "1s", "fault": "kill", "nodes": ["b1"], "id": "again"},
         {
             "when": {"all": [{"healed": "again"}, {"isr": {"has": "b1"}}]},
