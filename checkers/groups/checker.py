@@ -121,7 +121,7 @@ def _check_partition(
         *unfounded_starts(starts, commits),
     ]
     of_both = Tolerance.of_any((of_offsets, of_records))
-    went_back = [*commits_that_went_back(starts, commits, _sent_elsewhere(operations, of_records))]
+    went_back = [*commits_that_went_back(starts, commits, _sent_elsewhere(operations, of_records), polls)]
     verdicts = [
         verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures),
         verdict_of(NAME, _violations(went_back, topic, partition), of_both),

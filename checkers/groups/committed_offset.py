@@ -53,10 +53,14 @@ _REPLACED: Final = {
 
 
 def commits_that_went_back(
-    starts: Sequence[GroupOperation], commits: Sequence[GroupOperation], sent_elsewhere: Sequence[GroupOperation]
+    starts: Sequence[GroupOperation],
+    commits: Sequence[GroupOperation],
+    sent_elsewhere: Sequence[GroupOperation],
+    reads: Sequence[GroupOperation],
 ) -> Iterator[GroupViolation]:
     """A member starts at the committed offset of its group, and none of its commits in that generation is lower than
-    what it knew to be committed, unless a poll of it was `sent_elsewhere` since: told that the records are deleted."""
+    what it knew to be committed, unless a poll of it was `sent_elsewhere` since its last poll among the `reads` before:
+    told that the records are deleted. Until it has asked where to go on, it may commit where it was."""
     last: dict[tuple[int, int], GroupOperation] = {}
     for operation in sorted((*starts, *(row for row in commits if row.ok)), key=lambda row: row.index):
         key = (operation.process, operation.generation)
@@ -66,7 +70,7 @@ def commits_that_went_back(
             before is not None
             and went_back
             and before.completed_ns < operation.invoked_ns
-            and not _moved_between(before, operation, sent_elsewhere)
+            and not _moved_between(before, operation, sent_elsewhere, reads)
         ):
             reason = "its commits go back" if before.kind == "commit" else "its commit goes back behind its start"
             yield GroupViolation(
@@ -75,9 +79,17 @@ def commits_that_went_back(
         last[key] = operation
 
 
-def _moved_between(before: GroupOperation, after: GroupOperation, sent_elsewhere: Sequence[GroupOperation]) -> bool:
-    """Whether the member of both was sent elsewhere between them."""
-    return any(poll.process == after.process and before.index < poll.index < after.index for poll in sent_elsewhere)
+def _moved_between(
+    before: GroupOperation,
+    after: GroupOperation,
+    sent_elsewhere: Sequence[GroupOperation],
+    reads: Sequence[GroupOperation],
+) -> bool:
+    """Whether the member of both was sent elsewhere between its last read before the first of them and the other."""
+    since = max(
+        (poll.index for poll in reads if poll.process == after.process and poll.index < before.index), default=-1
+    )
+    return any(poll.process == after.process and since < poll.index < after.index for poll in sent_elsewhere)
 
 
 def unfounded_starts(starts: Sequence[GroupOperation], commits: Sequence[GroupOperation]) -> Iterator[GroupViolation]:

@@ -113,6 +113,19 @@ def test_a_member_may_go_back_from_what_a_leader_has_deleted_to_another_ones_log
     assert kinds(story.verdict(*asked)) == found
 
 
+@pytest.mark.parametrize(("has_read", "found"), [(False, []), (True, ["commit-went-back"])])
+def test_a_member_that_is_sent_elsewhere_may_commit_where_it_was_until_it_reads_again(
+    has_read: bool, found: list[str]
+) -> None:
+    asked = small_evidence.fault("delete-records", ["b1"], 7, 9, {"asked_below": 8})
+    story = begun()
+    story.add(8, 7, "poll", "fail", offset=5, error="OFFSET_OUT_OF_RANGE")
+    if has_read:
+        story.poll(9, 7, 5, 8)
+    story.commit(10, 7, 1, 5).poll(11, 7, 0, 8).commit(12, 7, 1, 3)
+    assert kinds(story.verdict(asked)) == found
+
+
 @pytest.mark.parametrize(("lost_s", "validity"), [(3, Validity.UNKNOWN), (1, Validity.INVALID)])
 def test_a_loss_of_records_excuses_no_delivery_of_one_appended_after_it(
     lost_s: int, validity: Validity, monkeypatch: pytest.MonkeyPatch
