@@ -20,8 +20,8 @@ def test_a_replica_that_was_only_aimed_at_lost_nothing() -> None:
     short before it stalls anything, it once charged the victim's loss to both, so that 120 lost records were excused
     and `reads` and `protocol` said `unknown`."""
     script = [
-        {"at": 3, "for": 4.6, "fault": "stale-broker-epoch", "victim": "b3"},
-        {"at": 7.75, "for": 5, "fault": "pause", "nodes": ["b1", "b2"]},
+        {"at": 3, "for": 4.9, "fault": "stale-broker-epoch", "victim": "b3"},
+        {"at": 8, "for": 5, "fault": "pause", "nodes": ["b1", "b2"]},
     ]
     without = ["broker_epoch_checked_in_alter_partition"]
     values = {"seed": 3, "time_limit": 14, "without": without, "partitions": 1, "rate": 40, "faults": script}
