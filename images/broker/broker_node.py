@@ -98,15 +98,15 @@ class BrokerNode:
         self._fatal_error = FatalError()
         request_timeout_s = config.seconds("replica.socket.timeout.ms")
         # As in Kafka (KAFKA-14392): a broker must find the successor of a silent controller within its session.
-        heartbeat_timeout_s = min(config.seconds("broker.session.timeout.ms") / 2, request_timeout_s)
+        silence_s = min(config.seconds("broker.session.timeout.ms") / 2, request_timeout_s)
         retry_s = config.seconds("controller.quorum.retry.backoff.ms")
         active = self._controllers = ControllerLocator(config.voters)
 
         def channel(purpose: str, timeout_s: float = request_timeout_s) -> ControllerChannel:
             return ControllerChannel(active, f"broker-{config.node_id}-{purpose}", timeout_s, retry_s)
 
-        self._heartbeat_channel = channel("heartbeat", heartbeat_timeout_s)
-        self._metadata_channel = channel("metadata")
+        self._heartbeat_channel = channel("heartbeat", silence_s)
+        self._metadata_channel = channel("metadata", silence_s)
         self._isr_channel = channel("alter-partition")
         self._forwarding_channel = channel("forwarding")
         self._backoff_s = config.seconds("replica.fetch.backoff.ms")
