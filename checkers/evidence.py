@@ -27,6 +27,8 @@ SEQUENCE_MODULUS: Final = 1 << 31
 _TIMES_PER_EXPIRATION: Final = 10
 """How many times longer than a time since the run began the expiration of producer ids must be, clocks being wrong, to
 be out of it."""
+_METADATA_WAIT_MS: Final = 500
+"""A controller holds a fetch of the metadata back for so long where it has nothing new."""
 _ENABLED: Final = "unclean.leader.election.enable"
 _STRATEGY: Final = "unclean.recovery.strategy"
 OBEYING_STRATEGIES: Final = ("last-known-leader", "manual")
@@ -45,6 +47,19 @@ def permits_unclean_elections(
     strategies = {value for key, value in altered if key == _STRATEGY}
     enabled = any(key == _ENABLED and value.lower() == "true" for key, value in altered)
     return "proactive" in strategies or (enabled and not strategies.isdisjoint(OBEYING_STRATEGIES))
+
+
+def longest_silence_ms(config: Mapping[str, str]) -> int:
+    """How long a broker or a controller with these settings waits for the answer of a controller at most, before it
+    tries another one, or a new connection; -1 where the settings do not say."""
+    try:
+        of_brokers = min(int(config["broker.session.timeout.ms"]) // 2, int(config["replica.socket.timeout.ms"]))
+        of_controllers = int(config["controller.quorum.request.timeout.ms"])
+        return max(
+            max(of_brokers, of_controllers) + _METADATA_WAIT_MS, int(config["socket.connection.setup.timeout.ms"])
+        )
+    except KeyError:
+        return -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +115,9 @@ class CheckSettings:
     """`flush.messages`: at so many unsynced records a log is synced; 0 where it is not set, or nodes may differ."""
     replica_lag_ms: int = -1
     """`replica.lag.time.max.ms`; -1 where it is not known, or nodes may differ."""
+    controller_silence_ms: int = -1
+    """How long a node waits for the answer of a controller at most (`longest_silence_ms`); -1 where it is not known, or
+    nodes may differ."""
     mixed_settings: bool = False
     """Whether nodes have settings of their own, so that the defaults of one controller need not be those of another."""
     offset_reset: str = ""

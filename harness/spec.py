@@ -54,7 +54,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from checkers.evidence import CheckSettings, permits_unclean_elections
+from checkers.evidence import CheckSettings, longest_silence_ms, permits_unclean_elections
 from harness import worlds
 from harness.client_spec import (
     NATIVE,
@@ -365,6 +365,7 @@ class Spec:
             producer_id_expiration_ms=self._setting("producer.id.expiration.ms", 86_400_000),
             flush_messages=0 if self.node_settings else self._setting("flush.messages", 0),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),
+            controller_silence_ms=-1 if self.node_settings else longest_silence_ms(self.settings),
             mixed_settings=bool(self.node_settings),
             offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s),
@@ -495,6 +496,4 @@ def _overridden(message: str, overrides: Mapping[str, Any]) -> bool:
     """Whether the field at the beginning of `message` has its value from the overrides, not from the document."""
     field = re.split(r"[.:\[]", message, maxsplit=1)[0]
     value = overrides.get(field)
-    if isinstance(value, Mapping):
-        return any(key in message for key in value)
-    return value is not None
+    return any(key in message for key in value) if isinstance(value, Mapping) else value is not None

@@ -21,9 +21,10 @@ change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 
                    needs a trace with comparable clocks
 log-start-unheard  a replica in the ISR has a log that starts below its leader's, which had moved more than 3 s before
                    the last event of the trace: what is deleted comes back if that replica leads; needs such a trace
-metadata-unheard   a broker or a controller lacks metadata that were committed more than 3 s before the last event of
-                   the trace, the last fault having ended as long before, and the node having started: it has stopped
-                   following; needs such a trace
+metadata-unheard   a broker or a controller lacks metadata that was committed more than 3 s before the last event of the
+                   trace, where the last fault ended, and the node started, as long before: it has stopped following.
+                   Longer than 3 s where a node waits longer for a controller that has fallen silent, by the settings,
+                   which must be those of all nodes; needs such a trace
 
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
@@ -128,7 +129,7 @@ def check(evidence: RunEvidence) -> Verdict:
     if unheard:
         lines = (*unheard[:4], *_more(unheard, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)
-    behind = [*metadata_ends.unheard(evidence.trace, evidence.faults)] if evidence.settings.has_ordered_trace else []
+    behind = _metadata_unheard(evidence)
     if behind:
         lines = (*behind[:4], *_more(behind, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("metadata-unheard", lines),), figures)
@@ -177,6 +178,13 @@ def _rolled_back(row: Mapping[str, Any]) -> bool:
     """Whether a refusal ended a change; any other leaves the leader on the maximal ISR until metadata settles it."""
     detail = json.loads(row["detail"] or "{}")
     return bool(detail.get("rolled_back")) or detail.get("error") == "ineligible_replica"
+
+
+def _metadata_unheard(evidence: RunEvidence) -> list[str]:
+    silence_ms = evidence.settings.controller_silence_ms
+    if not evidence.settings.has_ordered_trace or silence_ms < 0:
+        return []
+    return [*metadata_ends.unheard(evidence.trace, evidence.faults, silence_ms)]
 
 
 def _more(lines: list[str], shown: int) -> tuple[str, ...]:

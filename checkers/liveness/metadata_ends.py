@@ -9,18 +9,21 @@ import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
 
-_HEARD_AFTER_NS = 3_000_000_000
+_HEARD_AFTER_MS = 3_000
+_MARGIN_MS = 1_000
+"""After a controller was given up."""
 _KINDS = (
     "node_started", "quorum_recovered", "metadata_appended", "metadata_truncated", "metadata_restored",
     "metadata_committed", "metadata_applied",
 )  # fmt: skip
 
 
-def unheard(trace: pa.Table, faults: pa.Table) -> Iterator[str]:
+def unheard(trace: pa.Table, faults: pa.Table, silence_ms: int) -> Iterator[str]:
     """A line for each node whose metadata end below what was committed, although that was some seconds before the end
-    of `trace` (schema TRACE), as were the last fault's end (schema FAULTS) and the node's own start."""
+    of `trace` (schema TRACE), as were the last fault's end (schema FAULTS) and the node's own start: as long as a node
+    waits for a silent controller at most (`silence_ms`), and longer."""
     last_ns = pc.max(trace.column("time_ns")).as_py() or 0
-    due_ns = last_ns - _HEARD_AFTER_NS
+    due_ns = last_ns - max(_HEARD_AFTER_MS, silence_ms + _MARGIN_MS) * 1_000_000
     healed_ns = pc.max(faults.column("ended_ns")).as_py() or 0
     if healed_ns > due_ns or faults.column("ended_ns").null_count:
         return
@@ -43,6 +46,6 @@ def unheard(trace: pa.Table, faults: pa.Table) -> Iterator[str]:
     for node, (time_ns, end) in sorted(ends.items()):
         if end < committed.high_watermark and started_ns.get(node, 0) <= due_ns:
             yield (
-                f"{node} has the metadata up to {end:,} since {time_ns / 1e9:.3f} s, and {committed.node} had "
-                f"committed them up to {committed.high_watermark:,} {committed.at}"
+                f"{node} has had the metadata up to {end:,} since {time_ns / 1e9:.3f} s, and {committed.node} had "
+                f"committed it up to {committed.high_watermark:,} {committed.at}"
             )

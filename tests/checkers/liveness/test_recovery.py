@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkers.evidence import RunEvidence
+from checkers.evidence import CheckSettings, RunEvidence, longest_silence_ms
 from checkers.liveness import checker as liveness
 from checkers.verdict import Validity, Verdict
 from tests.checkers import small_evidence
@@ -241,8 +241,33 @@ def test_every_node_hears_of_the_committed_metadata(
         small_evidence.event(9, "b1", "high_watermark"),
     )
     faults = small_evidence.faults(small_evidence.fault("kill", ["b1"], 2, healed_s, {"killed": 1}))
-    verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=trace, faults=faults))
+    settings = CheckSettings(controller_silence_ms=2_000)
+    verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=trace, faults=faults, settings=settings))
     assert [finding.kind for finding in verdict.findings] == ([] if heard else ["metadata-unheard"])
+
+
+def test_a_node_waits_for_a_silent_controller_as_long_as_its_settings_say() -> None:
+    kafkas = {
+        "broker.session.timeout.ms": "9000",
+        "replica.socket.timeout.ms": "30000",
+        "controller.quorum.request.timeout.ms": "2000",
+        "socket.connection.setup.timeout.ms": "10000",
+    }
+    assert longest_silence_ms(kafkas) == 10_000
+    assert longest_silence_ms(kafkas | {"socket.connection.setup.timeout.ms": "1000"}) == 5_000
+    assert longest_silence_ms({"replica.socket.timeout.ms": "30000"}) == -1
+
+
+@pytest.mark.parametrize(("silence_ms", "found"), [(2_000, True), (4_500, False), (-1, False)])
+def test_no_node_follows_while_it_may_wait_for_a_silent_controller(silence_ms: int, found: bool) -> None:
+    trace = small_evidence.trace(
+        small_evidence.event(4, "c1", "metadata_committed", high_watermark=7),
+        small_evidence.event(4, "b1", "metadata_applied", log_end=6),
+        small_evidence.event(9, "b1", "high_watermark"),
+    )
+    settings = CheckSettings(controller_silence_ms=silence_ms)
+    verdict = liveness.check(RunEvidence(recovery=WHOLE, trace=trace, settings=settings))
+    assert [finding.kind for finding in verdict.findings] == (["metadata-unheard"] if found else [])
 
 
 def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
