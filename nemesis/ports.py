@@ -201,9 +201,8 @@ class AdminRequest:
     """None until there is a result, and for ever where nobody waited for that."""
     outcome: str = UNANSWERED
     in_doubt: bool = True
-    told: Any = None
-    """Of a creation that is done: how many partitions and replicas the topic has by the answer, and which
-    configuration."""
+    created_topic: Any = None
+    """Of a creation that is done: the topic in the answer, as [partitions, replicas, configuration]."""
 
 
 class PartitionView(NamedTuple):

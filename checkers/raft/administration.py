@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from checkers.decided_metadata import OF_BROKERS
 from checkers.evidence import CheckSettings
 from checkers.raft.configurations import Configurations, configuration_findings, may_become
-from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, dry_run_findings, dry_run_of
+from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, dry_run_findings, last_dry_run
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 from workloads.columns import NEVER
@@ -215,7 +215,7 @@ def _unasked(
         elif not any(each.doubtful and each.may_be(change) for each in asked):
             told = [f"the administrator's last requests: {each}" for each in asked[-2:]]
             none = "no administrator had asked for that"
-            dry_run = dry_run_of((_request(each).may_be(change) for each in dry_runs), dry_runs, change.time_ns)
+            dry_run = last_dry_run((each for each in dry_runs if _request(each).may_be(change)), change.time_ns)
             kind, lines = (DRY_RUN_OTHERWISE, [dry_run]) if dry_run else ("change-unasked", told or [none])
             yield Finding(kind, (change.described, *lines), time_ns=change.time_ns)
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, dry_run_of
+from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, last_dry_run
 from checkers.tables import TraceRow
 from checkers.verdict import Finding
 from workloads.columns import NEVER
@@ -71,10 +71,8 @@ def configuration_findings(
                 changed = sorted(key for key in had.keys() | has.keys() if had.get(key) != has.get(key))
                 lines = [f"{key} was {had.get(key)!r} and is {has.get(key)!r}" for key in changed]
                 told = [f"the administrator had asked: {' '.join(each['wanted'])}" for each in possible[-2:]]
-                of_name = (
-                    each["change"] == "configure" and each["topic"] == name and explains(each) for each in dry_runs
-                )
-                dry_run = dry_run_of(of_name, dry_runs, after.time_ns)
+                of_topic = (each for each in dry_runs if each["change"] == "configure" and each["topic"] == name)
+                dry_run = last_dry_run(filter(explains, of_topic), after.time_ns)
                 kind, told = (DRY_RUN_OTHERWISE, [dry_run]) if dry_run else ("configured-otherwise", told)
                 yield Finding(kind, (did, *lines, *told), time_ns=after.time_ns)
 

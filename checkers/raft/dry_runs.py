@@ -9,7 +9,8 @@ That is so only where nothing changes in between on which the answer rests. An a
 metadata that it rests on has turned out to be the newest, so both were decided between the beginning of the dry run and
 the answer to the request, and what changed between them was traced within that time. The pair counts where the trace
 has no change of the topic within it, and where replicas are to be placed none of a broker. The change that the request
-itself brings about is the one exception: all of it comes after the request has begun, and up to one offset.
+itself brings about is the one exception: it is of the kind that was asked for, comes after the request has begun, and
+has one offset. A configuration that changes nothing brings none about, so another change then is not its own.
 
 A dry run that takes effect brings about a change that no request accounts for: `checkers.raft.administration` and
 `checkers.raft.configurations` find it, and name it as such.
@@ -18,7 +19,8 @@ Example: a topic has two partitions, and an administrator asks for two. The dry 
 with INVALID_PARTITIONS, and nobody has changed the topic: the dry run has not looked.
 
 Blind spots: a dry run that the request does not follow, or that it follows after an answer was lost; one that is wrong
-in the same way as the request; the text of an error.
+in the same way as the request; one of a configuration that is too large for the metadata log, which the request finds
+when it is appended; the text of an error.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from workloads.columns import NEVER
 
 DRY_RUN_OTHERWISE: Final = "dry-run-otherwise"
 _DONE: Final = ""
-_OF_NOBODY: Final = ("UNANSWERED", "REQUEST_TIMED_OUT", "NOT_CONTROLLER")
+_UNDECIDED: Final = ("UNANSWERED", "REQUEST_TIMED_OUT", "NOT_CONTROLLER")
 """Outcomes that no controller has decided."""
 _PLACING: Final = ("create", "grow")
 """Changes for which brokers are chosen."""
@@ -58,20 +60,20 @@ def dry_run_findings(
         if request is None or not (_is_decided(dry_run) and _is_decided(request)) or request["in_doubt"]:
             continue
         is_same = dry_run["outcome"] == request["outcome"]
-        if is_same and (mixed_settings or dry_run.get("told") == request.get("told")):
+        if is_same and (mixed_settings or dry_run.get("created_topic") == request.get("created_topic")):
             continue
         if not _changes_between(dry_run, request, events):
             lines = (f"dry run: {_described(dry_run)}", f"request: {_described(request)}")
             yield Finding(DRY_RUN_OTHERWISE, (*lines, "nothing had changed between them"), time_ns=dry_run["ended_ns"])
 
 
-def dry_run_of(is_asked: Iterable[bool], dry_runs: Iterable[AdminRecord], time_ns: int) -> str:
-    """The last of these dry runs that asks for a change made at this time, as a finding tells of it; `is_asked` has for
-    each whether it asks for such a change. Empty if there is none."""
+def last_dry_run(candidates: Iterable[AdminRecord], time_ns: int) -> str:
+    """The last of these dry runs, all for a change that was made at this time, that may have been under way then, as a
+    finding tells of it. Empty if there is none."""
     may_be = [
         _described(dry_run)
-        for asked, dry_run in zip(is_asked, dry_runs, strict=True)
-        if asked and dry_run["began_ns"] <= time_ns <= (NEVER if dry_run["in_doubt"] else dry_run["ended_ns"])
+        for dry_run in candidates
+        if dry_run["began_ns"] <= time_ns <= (NEVER if dry_run["in_doubt"] else dry_run["ended_ns"])
     ]
     return f"a dry run was to change nothing: {may_be[-1]}" if may_be else ""
 
@@ -85,7 +87,7 @@ def _same_request_after(dry_run: AdminRecord, requests: Iterable[AdminRecord]) -
 
 
 def _is_decided(asked: AdminRecord) -> bool:
-    return asked["ended_ns"] is not None and asked["outcome"] not in _OF_NOBODY
+    return asked["ended_ns"] is not None and asked["outcome"] not in _UNDECIDED
 
 
 def _changes_between(dry_run: AdminRecord, request: AdminRecord, events: Iterable[TraceRow]) -> bool:
@@ -95,8 +97,24 @@ def _changes_between(dry_run: AdminRecord, request: AdminRecord, events: Iterabl
         for event in events
         if dry_run["began_ns"] <= event.time_ns <= request["ended_ns"] and _matters(event, request)
     ]
-    own = request["outcome"] == _DONE and len({event.offset for event in between}) == 1
-    return bool(between) and not (own and all(event.time_ns >= request["began_ns"] for event in between))
+    own = (
+        request["outcome"] == _DONE
+        and len({event.offset for event in between}) == 1
+        and all(event.time_ns >= request["began_ns"] for event in between)
+        and _is_of_kind(between, request["change"])
+    )
+    return bool(between) and not own
+
+
+def _is_of_kind(events: Sequence[TraceRow], change: str) -> bool:
+    """Whether all of these events, of one offset, are what such a change brings about."""
+    created = [event.partition for event in events if event.details().get("reason") == "created"]
+    configured = [event for event in events if event.kind == "topic_configured"]
+    if len(created) + len(configured) < len(events):
+        return False
+    if change == "configure":
+        return not created
+    return 0 in created if change == "create" else not configured and 0 not in created
 
 
 def _matters(event: TraceRow, request: AdminRecord) -> bool:
@@ -109,9 +127,9 @@ def _matters(event: TraceRow, request: AdminRecord) -> bool:
 
 def _described(asked: AdminRecord) -> str:
     answer = asked["outcome"] or "done"
-    told = f", {asked['told']}" if asked.get("told") is not None else ""
+    created = f", {asked['created_topic']}" if asked.get("created_topic") is not None else ""
     ended = f"{asked['ended_ns'] / 1e9:.6f} s" if asked["ended_ns"] is not None else "never"
     return (
         f"{asked['change']} {asked['topic']} ({asked['wanted']}), asked for at {asked['began_ns'] / 1e9:.6f} s, "
-        f"answered at {ended}: {answer}{told}"
+        f"answered at {ended}: {answer}{created}"
     )

@@ -330,7 +330,7 @@ class Administration:
         told = _answered(reply, result)
         asked.outcome, asked.in_doubt, asked.ended_ns = told.outcome, told.in_doubt, self._now_ns()
         if told.outcome == DONE and isinstance(reply.answer, created.CreateTopicsResponse):
-            asked.told = _topic_told(result(reply.answer))
+            asked.created_topic = _created_topic(result(reply.answer))
         return told
 
     async def _ask(self, request: Any) -> _Reply:
@@ -360,7 +360,7 @@ class Administration:
             connection.close()
 
 
-def _topic_told(topic: created.CreatableTopicResult) -> list[Any]:
+def _created_topic(topic: created.CreatableTopicResult) -> list[Any]:
     config = {entry.name: entry.value for entry in topic.configs or ()}
     return [topic.num_partitions, topic.replication_factor, config]
 

@@ -206,7 +206,8 @@ class RecreateTopic(Fault):
         for number in range(self.topics):
             await self._refused(handle, 0)
             create = partial(admin.create_topic, SIDE_TOPIC, replicas)
-            created = self._asked(handle, _CREATE_TOPICS, partial(self._rehearsed, handle, create))
+            await self._rehearse(handle, create)
+            created = self._asked(handle, _CREATE_TOPICS, create)
             if (await recorded(answers, created)).outcome == DONE:
                 handle.count_evidence("created")
             if reconnect is not None:
@@ -283,7 +284,8 @@ class RecreateTopic(Fault):
         if random.random() < _GROWS_SHARE:
             added = random.randint(1, _ADDED_MAX)
             grow = partial(admin.create_partitions, SIDE_TOPIC, partitions + added)
-            if (await self._rehearsed(handle, grow)).outcome != DONE:
+            await self._rehearse(handle, grow)
+            if (await grow()).outcome != DONE:
                 return 0
             handle.count_evidence("grown")
             return added
@@ -306,14 +308,14 @@ class RecreateTopic(Fault):
             key = key or random.choice(list(values))
             value = str(values[key])
         configure = partial(handle.cluster.admin.configure, SIDE_TOPIC, key, value, operation)
-        if (await self._rehearsed(handle, configure)).outcome == DONE:
+        await self._rehearse(handle, configure)
+        if (await configure()).outcome == DONE:
             handle.count_evidence("configured")
 
-    async def _rehearsed(self, handle: FaultHandle, change: _Change) -> AdminResult:
-        """The answer to a change, often after a dry run of it."""
+    async def _rehearse(self, handle: FaultHandle, change: _Change) -> None:
+        """Ask for a dry run of a change, most of the time."""
         if self.dry_runs and handle.random.random() < _DRY_RUN_SHARE:
             await change(dry_run=True)
-        return await change()
 
     async def _refused(self, handle: FaultHandle, partitions: int) -> None:
         """Now and then a change that is to be refused, of a topic with so many partitions, after a dry run of it."""

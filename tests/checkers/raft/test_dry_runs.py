@@ -27,7 +27,7 @@ def asked(change: str, began_s: float, outcome: str = "", *, wanted: Any = 2, **
         "ended_ns": round((began_s + 1) * S),
         "outcome": outcome,
         "in_doubt": False,
-        "told": None,
+        "created_topic": None,
     } | fields
 
 
@@ -104,6 +104,21 @@ def test_what_changes_while_the_request_lasts_may_be_another_change() -> None:
     assert "dry-run-otherwise" not in kinds(dry_runs, requests, *both)
 
 
+def test_the_one_change_while_the_request_lasts_may_be_that_of_another_one() -> None:
+    """A configuration that is as it was brings about none; and no topic grows by the change that creates it."""
+    unset = ["segment.ms", "", "delete"]
+    refused, done = (
+        asked("configure", 10, "UNKNOWN_TOPIC_OR_PARTITION", wanted=unset),
+        asked("configure", 14, wanted=unset),
+    )
+    creation = asked("create", 13.5, wanted=3)
+    assert kinds([refused], [done, creation], decided(14.2), configured(14.2, {})) == []
+    grown = kinds([asked("grow", 10, REFUSED)], [asked("grow", 14), creation], decided(14.2))
+    assert "dry-run-otherwise" not in grown
+    added = kinds([asked("create", 10, REFUSED, wanted=3)], [asked("create", 14, wanted=3), asked("grow", 13.8)], GROWN)
+    assert "dry-run-otherwise" not in added
+
+
 def test_no_answer_about_a_configuration_rests_on_a_broker_or_on_the_isr() -> None:
     dry_runs = [asked("configure", 10, "INVALID_CONFIG", wanted=SET)]
     requests = [asked("configure", 14, wanted=SET)]
@@ -132,9 +147,9 @@ def test_an_answer_that_nobody_has_decided_and_another_request_say_nothing(
 
 def test_a_topic_is_to_be_created_as_the_dry_run_has_told() -> None:
     told, otherwise = [1, 3, {"min.insync.replicas": "2"}], [1, 3, {}]
-    request, created = asked("create", 14, wanted=3, told=told), decided(14.5)
-    assert kinds([asked("create", 10, wanted=3, told=told)], [request], created) == []
-    wrong = [asked("create", 10, wanted=3, told=otherwise)]
+    request, created = asked("create", 14, wanted=3, created_topic=told), decided(14.5)
+    assert kinds([asked("create", 10, wanted=3, created_topic=told)], [request], created) == []
+    wrong = [asked("create", 10, wanted=3, created_topic=otherwise)]
     assert kinds(wrong, [request], created) == ["dry-run-otherwise"]
     assert kinds(wrong, [request], created, mixed=True) == []
 
@@ -147,7 +162,7 @@ def test_a_dry_run_that_takes_effect_is_named_where_no_request_accounts_for_the_
     assert kinds([dry_run | {"in_doubt": True}], [refused], decided(11.5)) == ["dry-run-otherwise"]
 
 
-def test_so_is_one_that_changes_a_configuration() -> None:
+def test_a_dry_run_that_changes_a_configuration_is_named_where_no_request_accounts_for_it() -> None:
     dry_run, other = asked("configure", 10, wanted=SET), asked("configure", 10, wanted=["segment.ms", "1", "set"])
     request = asked("configure", 14, wanted=SET)
     events = configured(2, {SET[0]: "2"}), configured(10.5, {SET[0]: "3"})
