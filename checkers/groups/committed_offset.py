@@ -59,8 +59,9 @@ def commits_that_went_back(
     reads: Sequence[GroupOperation],
 ) -> Iterator[GroupViolation]:
     """A member starts at the committed offset of its group, and none of its commits in that generation is lower than
-    what it knew to be committed, unless a poll of it was `sent_elsewhere` since its last poll among the `reads` before:
-    told that the records are deleted. Until it has asked where to go on, it may commit where it was."""
+    what it knew to be committed, unless a poll of it was `sent_elsewhere` since: told that the records are deleted.
+    That counts from its start on, or from its last poll among the `reads` before the commit: until the member has asked
+    where to go on, it may commit where it was."""
     last: dict[tuple[int, int], GroupOperation] = {}
     for operation in sorted((*starts, *(row for row in commits if row.ok)), key=lambda row: row.index):
         key = (operation.process, operation.generation)
@@ -85,10 +86,10 @@ def _moved_between(
     sent_elsewhere: Sequence[GroupOperation],
     reads: Sequence[GroupOperation],
 ) -> bool:
-    """Whether the member of both was sent elsewhere between its last read before the first of them and the other."""
-    since = max(
-        (poll.index for poll in reads if poll.process == after.process and poll.index < before.index), default=-1
-    )
+    """Whether the member of both was sent elsewhere between them, or before the first, a commit, without having read
+    anything in between."""
+    earlier = (poll.index for poll in reads if poll.process == after.process and poll.index < before.index)
+    since = max(earlier, default=-1) if before.kind == "commit" else before.index
     return any(poll.process == after.process and since < poll.index < after.index for poll in sent_elsewhere)
 
 

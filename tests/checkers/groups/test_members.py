@@ -126,6 +126,14 @@ def test_a_member_that_is_sent_elsewhere_may_commit_where_it_was_until_it_reads_
     assert kinds(story.verdict(asked)) == found
 
 
+def test_a_member_that_was_sent_elsewhere_before_it_started_knows_where_to_go_on() -> None:
+    asked = small_evidence.fault("delete-records", ["b1"], 7, 9, {"asked_below": 8})
+    story = begun()
+    story.add(8, 7, "poll", "fail", offset=5, error="OFFSET_OUT_OF_RANGE")
+    story.start(10, 7, 2, 5).commit(12, 7, 2, 3).poll(14, 7, 3, 8)
+    assert kinds(story.verdict(asked)) == ["commit-went-back"]
+
+
 @pytest.mark.parametrize(("lost_s", "validity"), [(3, Validity.UNKNOWN), (1, Validity.INVALID)])
 def test_a_loss_of_records_excuses_no_delivery_of_one_appended_after_it(
     lost_s: int, validity: Validity, monkeypatch: pytest.MonkeyPatch
