@@ -160,7 +160,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(43, "controller.quorum.election.timeout.ms", (500, 250, 1_000)),
     Dimension(44, "controller.quorum.fetch.timeout.ms", (1_000, 500, 2_000)),
     Dimension(45, "metadata.log.segment.bytes", (4_096, 1_024, 65_536)),
-    # With the least one snapshot follows the other, and who reads one in parts may be too late.
+    # With the least, one snapshot follows the other, and a node that reads one in parts may be too late.
     Dimension(46, "metadata.log.max.record.bytes.between.snapshots", (8_192, 1_000, 65_536, 200)),
     Dimension(72, "controller.quorum.fetch.snapshot.max.bytes", (1 << 20, 100, 500)),
     # No state is so old in any run, but the times of two batches in flight may lie so far apart.

@@ -392,7 +392,8 @@ class NodeConfig:
 
     @property
     def confirmation_wait_s(self) -> float:
-        """Time that a read waits for the in-sync followers to confirm it: one wait of their fetches, at least."""
+        """Longest time that a read waits for the in-sync followers to confirm it: that of one of their fetches, and at
+        least CONFIRMATION_WAIT_S."""
         return max(self.seconds("replica.fetch.wait.max.ms"), CONFIRMATION_WAIT_S)
 
     def text(self, name: str) -> str:

@@ -328,12 +328,12 @@ class GroupCoordinator:
         until = self._clock() + self._confirmation_wait_s
         groups = []
         with ExitStack() as reads:
-            begun = []
+            group_reads = []
             for requested in request.body.groups:
                 shard, error = self._find(requested.group_id)
                 read = reads.enter_context(shard.offsets_read()) if shard is not None else None
-                begun.append((requested, shard, error, read))
-            for requested, shard, error, read in begun:
+                group_reads.append((requested, shard, error, read))
+            for requested, shard, error, read in group_reads:
                 descriptions: dict[TopicPartition, OffsetAndMetadata] = {}
                 if shard is not None:
                     error, descriptions = await shard.committed_offsets(requested.group_id, read, until)

@@ -89,7 +89,7 @@ class OffsetApis:
         requested = Counter(
             (topic.name, part.partition_index) for topic in request.body.topics for part in topic.partitions
         )
-        begun: list[tuple[str, ListOffsetsPartitionResponse | _BegunRead]] = []
+        answers_and_reads: list[tuple[str, ListOffsetsPartitionResponse | _BegunRead]] = []
         answers: dict[str, dict[int, ListOffsetsPartitionResponse]] = {}
         with ExitStack() as latest_reads:
             for topic in request.body.topics:
@@ -100,8 +100,8 @@ class OffsetApis:
                         if twice
                         else self._list_offset(topic.name, part, request, latest_reads)
                     )
-                    begun.append((topic.name, answer))
-            for name, answer in begun:
+                    answers_and_reads.append((topic.name, answer))
+            for name, answer in answers_and_reads:
                 response = await answer.response(until) if isinstance(answer, _BegunRead) else answer
                 answers.setdefault(name, {})[response.partition_index] = response
         return ListOffsetsResponse(

@@ -24,9 +24,9 @@ the tagged field 0. An offset without an id has version 3.
 
 A group record with members and without a leader says that a generation begins; Kafka writes none then.
 
-These versions are the only ones written and read. Every Kafka since 2.3 reads those of version 3, and since 3.5 the
-other, with the id since it knows that field. Of a member's protocols only the chosen one is stored, as in Kafka: after
-a fail-over its group can agree on no other until its members join again.
+These versions are the only ones written and read. Every Kafka since 2.3 reads version 3, and every one since 3.5
+version 4; a release that does not know the topic id skips it. Of a member's protocols only the chosen one is stored, as
+in Kafka: after a fail-over its group can agree on no other until its members join again.
 """
 
 from __future__ import annotations

@@ -358,14 +358,14 @@ class Shard:
         return self._replica.latest_read() if self._rules.offset_fetch_confirmed_by_isr else nullcontext()
 
     async def committed_offsets(
-        self, name: str, begun: LatestRead | None, until: float
+        self, name: str, latest_read: LatestRead | None, until: float
     ) -> tuple[ErrorCode, dict[TopicPartition, OffsetAndMetadata]]:
         """The committed offsets of a group, none older than any that a later coordinator can have acknowledged before
         the read began, once none can have those of deleted topics."""
         error, read = ErrorCode.none, -1
         confirmed: tuple[int, ...] = ()
-        if begun is not None:
-            error, _, read, confirmed = await self._replica.latest_offset(begun, until)
+        if latest_read is not None:
+            error, _, read, confirmed = await self._replica.latest_offset(latest_read, until)
         if error is ErrorCode.none and not self._tombstones.committed(self._replica.state.high_watermark):
             error = ErrorCode.offset_not_available
         if error is not ErrorCode.none or not self.leads:
