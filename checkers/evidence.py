@@ -53,8 +53,9 @@ def longest_silence_ms(config: Mapping[str, str]) -> int:
     """How long a broker or a controller with these settings waits for the answer of a controller at most, before it
     tries another one, or a new connection; -1 where the settings do not say."""
     try:
-        of_brokers = min(int(config["broker.session.timeout.ms"]) // 2, int(config["replica.socket.timeout.ms"]))
         of_controllers = int(config["controller.quorum.request.timeout.ms"])
+        of_fetches = max(int(config["broker.session.timeout.ms"]), of_controllers)
+        of_brokers = min(of_fetches, int(config["replica.socket.timeout.ms"]))
         return max(
             max(of_brokers, of_controllers) + _METADATA_WAIT_MS, int(config["socket.connection.setup.timeout.ms"])
         )

@@ -97,16 +97,17 @@ class BrokerNode:
         self._metadata_applied = asyncio.Event()
         self._fatal_error = FatalError()
         request_timeout_s = config.seconds("replica.socket.timeout.ms")
-        # As in Kafka (KAFKA-14392): a broker must find the successor of a silent controller within its session.
-        silence_s = min(config.seconds("broker.session.timeout.ms") / 2, request_timeout_s)
+        session_s = config.seconds("broker.session.timeout.ms")
+        fetch_timeout_s = max(session_s, config.seconds("controller.quorum.request.timeout.ms"))
         retry_s = config.seconds("controller.quorum.retry.backoff.ms")
         active = self._controllers = ControllerLocator(config.voters)
 
         def channel(purpose: str, timeout_s: float = request_timeout_s) -> ControllerChannel:
             return ControllerChannel(active, f"broker-{config.node_id}-{purpose}", timeout_s, retry_s)
 
-        self._heartbeat_channel = channel("heartbeat", silence_s)
-        self._metadata_channel = channel("metadata", silence_s)
+        # As in Kafka (KAFKA-14392): a broker must find the successor of a silent controller within its session.
+        self._heartbeat_channel = channel("heartbeat", min(session_s / 2, request_timeout_s))
+        self._metadata_channel = channel("metadata", min(fetch_timeout_s, request_timeout_s))
         self._isr_channel = channel("alter-partition")
         self._forwarding_channel = channel("forwarding")
         self._backoff_s = config.seconds("replica.fetch.backoff.ms")

@@ -75,6 +75,7 @@ def _settings(scope: Scope, script: ScriptedSchedule) -> Mapping[str, str]:
         "broker.session.timeout.ms": round(script.session_s * 1000),
         "replica.lag.time.max.ms": round(_lag_s(script) * 1000),
         "replica.socket.timeout.ms": _TIMEOUT_MS,
+        "controller.quorum.request.timeout.ms": _TIMEOUT_MS,
         "replica.fetch.wait.max.ms": _WAIT_MS,
         "replica.fetch.backoff.ms": _BACKOFF_MS,
         "replica.fetch.max.bytes": 1,
