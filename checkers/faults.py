@@ -47,7 +47,7 @@ def check(evidence: RunEvidence) -> Verdict:
     findings = tuple(_missed(row) for row in missed)
     if not evidence.settings.faults_asked or len(missed) < len(rows) or any(map(_broke_something, missed)):
         return Verdict(NAME, Validity.VALID, findings, figures)
-    reason = "faults were asked for, and " + (f"none of {len(rows)} bit" if rows else "none was injected")
+    reason = "faults were asked for, and " + (f"none of {len(rows)} took effect" if rows else "none was injected")
     return Verdict(NAME, Validity.UNKNOWN, (Finding("nothing-bit", (reason,)), *findings), figures)
 
 

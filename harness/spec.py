@@ -73,7 +73,7 @@ from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
 from images.system import Capability, System
 from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape, facts_of
-from nemesis.fields import FieldError, read
+from nemesis.fields import FieldError, check_names, read
 from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
@@ -441,9 +441,8 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         given = {name: value for name, value in overrides.items() if value is not None}
         if "faults" in given:
             plan = parse_faults(given.pop("faults"))
-        for internal, meant in (("families", "faults"), ("script", "faults"), ("operations", "clients.operations")):
-            if internal in merged:
-                raise FieldError(f"{internal}: unknown field; did you mean {meant}?")
+        instead = {"families": "faults", "script": "faults", "operations": "clients.operations"}
+        check_names(Spec, merged, beside=("faults",), instead=instead)
         shorthands, clients, operations, validates = parse_clients(merged.pop("clients", {}))
         for name in shorthands:
             if name in merged:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -53,6 +53,20 @@ def read(cls: type[T], values: object, where: str = "") -> T:
         raise
     except ValueError as error:
         raise FieldError(f"{where}: {error}" if where else str(error)) from None
+
+
+def check_names(cls: type, names: Collection[object], *, beside: Sequence[str], instead: Mapping[str, str]) -> None:
+    """Raises FieldError for a name that is neither a field of `cls` nor one of those `beside` its fields.
+
+    `instead` has the fields that no user writes, each with the name to write. The message suggests none of them.
+    """
+    plain = dict.fromkeys(item.name.removesuffix("_s") for item in _names(cls).values())
+    listed = [*beside, *(name for name in plain if name not in instead)]
+    for name in names:
+        if name in instead:
+            raise FieldError(f"{name}: unknown field; did you mean {instead[str(name)]}?")
+        if name not in listed and name not in _names(cls):
+            raise FieldError(f"{name}: unknown field{_suggestion(str(name), listed)}")
 
 
 def convert(value: object, kind: Any, where: str, *, duration: bool = False) -> Any:
@@ -151,6 +165,6 @@ def _at(where: str, name: object) -> str:
     return f"{where}.{name}" if where else str(name)
 
 
-def _suggestion(name: str, known: Mapping[str, object]) -> str:
+def _suggestion(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; one of: {', '.join(known)}"

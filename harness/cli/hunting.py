@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
         "--round",
         type=int,
         metavar="N",
-        help="runs of a round of a new corpus, which may be made at the same time (32)",
+        help="runs of a round of a new corpus, which may be made at the same time (default: 32)",
     )
     add_master(parser)
     add_store(parser)

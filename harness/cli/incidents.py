@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """The command and its subcommands."""
-    parser = commands.add_parser("incident", help="tell field incidents: list, show, run, new, schema")
+    parser = commands.add_parser("incident", help="field incidents as files: list, show, run, new, schema")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="list the shipped incidents")
     listing.set_defaults(command=_list)
     showing = actions.add_parser("show", help="show an incident: its story, its variants and its file")
-    showing.add_argument("incident", metavar="NAME|FILE.yaml")
+    showing.add_argument("incident", metavar="NAME|FILE.yaml", help="a shipped incident, or a file")
     showing.set_defaults(command=_show)
     running = actions.add_parser("run", help="run the variants of an incident, and compare with what is expected")
-    running.add_argument("incidents", nargs="*", metavar="NAME|FILE.yaml")
+    running.add_argument("incidents", nargs="*", metavar="NAME|FILE.yaml", help="shipped incidents, or files")
     running.add_argument("--all", action="store_true", help="all shipped incidents")
     running.add_argument("--variant", metavar="NAME", help="only this variant")
     running.add_argument(
@@ -59,7 +59,7 @@ def add(commands: Commands) -> None:
     add_store(running)
     running.set_defaults(command=_run)
     making = actions.add_parser("new", help="make an incident out of a recorded run")
-    making.add_argument("--from", dest="directory", type=Path, required=True, metavar="RUN_DIR")
+    making.add_argument("--from", dest="directory", type=Path, required=True, metavar="RUN_DIR", help="the run")
     making.add_argument("--out", type=Path, metavar="FILE.yaml", help="the file to write (default: standard output)")
     making.set_defaults(command=_new)
     schema = actions.add_parser("schema", help="print the JSON Schema of specs and incidents, for editors")

@@ -30,7 +30,7 @@ def _add_doctor(parser: argparse.ArgumentParser) -> None:
 def _add_clean(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="clean the hosts of this spec, too")
     parser.add_argument("--run", default="", metavar="NAME", help="clean up only after this run")
-    parser.add_argument("--all", action="store_true", help="clean up after running runs, too")
+    parser.add_argument("--all", action="store_true", help="also remove what belongs to runs that are still going")
     parser.set_defaults(command=_clean)
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from harness.cli import (
     coverage,
@@ -38,8 +38,38 @@ from results.version import version
 
 
 class _Parser(argparse.ArgumentParser):
+    """Every error is a Usage of one line, and one that no value mends says where the help is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("type", int, _whole_number)
+        self.register("type", float, _number)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse has it, but an unknown option is an error of the command to which it was given."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options, unknown
+
     def error(self, message: str) -> NoReturn:
+        if message.startswith(("unrecognized arguments", "the following arguments are required")):
+            message += f"; see {self.prog} --help"
         raise Usage(" ".join(f"{self.prog}: {message}".split()))
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

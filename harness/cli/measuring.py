@@ -17,13 +17,15 @@ def add(commands: Commands) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--part", action="append", choices=PARTS, help="measure only this part; may be repeated (all)")
+    parser.add_argument(
+        "--part", action="append", choices=PARTS, help="measure only this part; may be repeated (default: all)"
+    )
     parser.add_argument(
         "--largest",
         type=int,
         default=100_000_000,
         metavar="N",
-        help="operations in the largest history, and in all stored runs together (100000000)",
+        help="operations in the largest history, and in all stored runs together (default: 100000000)",
     )
     parser.set_defaults(command=_bench)
 

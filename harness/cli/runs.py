@@ -49,10 +49,18 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--rate", type=float, metavar="N", help="appends per second, all producers together (default: 20)"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a Kafka setting: min.insync.replicas=2"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a Kafka setting: min.insync.replicas=2; may be repeated",
     )
     parser.add_argument(
-        "--without", action="append", default=[], metavar="RULE", help="switch off a safety rule (see: faultline rules)"
+        "--without",
+        action="append",
+        default=[],
+        metavar="RULE",
+        help="switch off a safety rule (see: faultline rules); may be repeated",
     )
     parser.add_argument(
         "--protocol",

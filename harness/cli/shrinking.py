@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
         "--budget", metavar="120s", help="stop after so long (default: when nothing can be made smaller)"
     )
     parser.add_argument("--runs", type=int, metavar="N", help="stop after so many runs")
-    parser.add_argument("--resume", action="store_true", help="go on where an earlier session was cut short")
+    parser.add_argument("--resume", action="store_true", help="go on where shrinking this subject was cut short")
     parser.add_argument(
         "--out", type=Path, metavar="FILE.yaml", help="write the incident there, too (default: below the store)"
     )

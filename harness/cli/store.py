@@ -109,7 +109,7 @@ def _store(options: argparse.Namespace) -> int:
             return storing.rm(store, options.names, dry_run=options.dry_run)
         return storing.ls(store) if options.action == "ls" else storing.verify(store)
     except (StoreError, SparkUnavailable) as error:
-        print(error, file=sys.stderr)
+        print(f"faultline store: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
 
 

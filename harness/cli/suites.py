@@ -44,9 +44,11 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "suite",
         metavar="NAME|FILE.yaml",
-        help="a file, or the name of a shipped suite: nightly, smoke, soak, torture, varied",
+        help="a file, or the name of a shipped suite: kafka, nightly, smoke, soak, torture, varied",
     )
-    parser.add_argument("--seeds", type=int, metavar="N", help="runs of each cell (default: the suite's)")
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help="runs of each cell, a spec with settings (default: the suite's)"
+    )
     parser.add_argument("--first-seed", type=int, metavar="N", help="the first seed (default: the suite's)")
     _add_spark(parser)
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the runs as JUnit XML to this file, too")
@@ -58,7 +60,11 @@ def _add_suite(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("comparison", metavar="NAME|FILE.yaml", help="a file, or the name of a shipped comparison")
+    parser.add_argument(
+        "comparison",
+        metavar="NAME|FILE.yaml",
+        help="a file, or the name of a shipped comparison: acks-and-isr, prototype-and-kafka, unclean-recovery",
+    )
     parser.add_argument("--seeds", type=int, metavar="N", help="runs of each setting (default: the comparison's)")
     _add_spark(parser)
     parser.add_argument(

@@ -25,7 +25,7 @@ def read(named: str, shipped: Path) -> tuple[str, YamlDocument]:
     if not path.exists():
         if not (shipped / f"{named}.yaml").exists():
             names = ", ".join(sorted(item.stem for item in shipped.glob("*.yaml")))
-            raise SpecError(f"{named}: there is no such file, and shipped are only: {names}")
+            raise SpecError(f"{named}: there is no such file, and none of that name is shipped; shipped are: {names}")
         path = shipped / f"{named}.yaml"
     return plain(path.stem), read_document(path)
 

@@ -16,19 +16,20 @@ from harness.cluster.systems import SYSTEMS
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["run", "--brokers", "x"], "faultline run: argument --brokers: invalid int value: 'x'"),
+        (["run", "--brokers", "x"], "faultline run: argument --brokers: 'x' is not a whole number"),
+        (["run", "--rate", "x"], "faultline run: argument --rate: 'x' is not a number"),
         (["run", "--set", "a"], "faultline run: --set: 'a' is not KEY=VALUE, such as min.insync.replicas=2"),
         (["run", "--set", "a=1"], "faultline run: settings: unknown configuration 'a'"),
         (["run", "--faults", "quake"], "faultline run: faults: 'quake' is not one of partition, kill"),
         (["run", "--without", "gravity"], "faultline run: without: 'gravity' is not a rule"),
         (["run", "--environment", "mars"], "faultline run: environment: 'mars' is not one of sim"),
         (["run", "--time-limit", "soon"], "faultline run: time_limit: 'soon' is not a duration"),
-        (["run", "--bogus"], "faultline: unrecognized arguments: --bogus"),
+        (["run", "--bogus"], "faultline run: unrecognized arguments: --bogus; see faultline run --help"),
         (["run", "/does/not/exist.yaml"], "faultline run: /does/not/exist.yaml: cannot be read: No such file"),
         (["check", "/does/not/exist"], "faultline: /does/not/exist: there is no such run directory"),
         (["replay", "/does/not/exist"], "faultline: /does/not/exist: there is no such run directory"),
         (["torture", "--mutant", "gravity"], "faultline torture: --mutant: 'gravity' is not a rule"),
-        ([], "faultline: the following arguments are required: COMMAND"),
+        ([], "faultline: the following arguments are required: COMMAND; see faultline --help"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_64(

@@ -153,6 +153,13 @@ def test_an_error_names_the_file_the_line_and_the_variant(story: Path, change: t
         load_incident(str(story))
 
 
+def test_an_incident_that_expects_nothing_is_a_spec_for_faultline_run(tmp_path: Path) -> None:
+    path = tmp_path / "plain.yaml"
+    path.write_text("brokers: 3\n")
+    with pytest.raises(SpecError, match=r"plain\.yaml:1: expect: missing.*faultline run"):
+        load_incident(str(path))
+
+
 def test_running_ends_with_0_exactly_when_every_variant_is_as_expected(
     story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

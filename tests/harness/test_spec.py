@@ -157,6 +157,8 @@ def test_faults_are_families_a_script_or_nothing() -> None:
         ("faults: {kill: 3}", "faults: {'kill': 3} is not all, none, a list of families or a list of faults"),
         ("faults: [{at: 1s, for: 1s, fault: kill, nodes: [b9]}]", "faults[0]: 'b9' is neither a node"),
         ("faults: [{at: 70s, for: 1s, fault: kill}]", "faults[0].at: 70 s is not before the time limit of 60 s"),
+        ("fault: [kill]", "fault: unknown field; did you mean faults?"),
+        ("gravity: 1", "gravity: unknown field; one of: faults, name, environment"),
         ("families: [kill]", "families: unknown field; did you mean faults?"),
         ("settings: {min.insync.replica: 2}", "settings: unknown configuration 'min.insync.replica'"),
         ("settings: {min.insync.replicas: 0}", "settings: min.insync.replicas: 0 is less than 1"),

@@ -120,7 +120,7 @@ def test_only_an_exact_name_removes_anything(store: Path, name: str, capsys: pyt
     before = files(store)
     assert main(["store", "rm", name, "--store", str(store)]) == 3
     output = capsys.readouterr()
-    assert output.err.startswith(f"{name!r}: no suite and no run of this name is stored in ")
+    assert output.err.startswith(f"faultline store: {name!r}: no suite and no run of this name is stored in ")
     assert output.err.count("\n") == 1
     assert files(store) == before
 

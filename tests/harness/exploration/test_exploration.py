@@ -224,7 +224,7 @@ def test_a_bad_scope_is_one_line(text: str, line: str, tmp_path: Path, capsys: p
     [
         (
             ["nowhere"],
-            "faultline explore: nowhere: there is no such file, and shipped are only: answers-of-earlier-leaders, ",
+            "faultline explore: nowhere: there is no such file, and none of that name is shipped; shipped are: ans",
         ),
         (["truncation", "--protocol", "kip1"], "faultline explore: protocol: 'kip1' is not one of"),
         (["truncation", "--without", "gravity"], "faultline explore: without: 'gravity' is not a rule"),
