@@ -25,11 +25,11 @@ A spec is YAML, every field optional:
     clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
-    channels: 0                 # share of the drawn faults of links that concern the connections of one name
+    channels: 0                 # share of the drawn faults of links that hit one kind of connection alone, fetches say
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
     schedules: 1                # drawn schedules at the same time: more make a run denser
     administrators: 0           # administrators that change a second topic during the run (needs the family `admin`)
-    losses: promised            # what drawn faults take from brokers: none, or what their replicas are to survive
+    losses: promised            # data that drawn faults take from brokers: none, or as much as the protocol survives
     vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
     drawn: {}                   # what was drawn, in the spec that a run records
     settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
@@ -37,7 +37,7 @@ A spec is YAML, every field optional:
       b1: {faultline.protocol: kip279}
     without: [maximal_isr]      # rules switched off: a mutant; consumer.validate_position: a rule of the native client
     mistakes: [fenced_replica_elected]       # patches of the broker, in simulation (harness/environments/mistakes.yaml)
-    hosts:                      # what carries each node; environment ssh needs them all (harness/cluster/hosts.py)
+    hosts:                      # the host of each node; environment ssh needs them all (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
 Numbers have limits (`harness.cluster.run_limits`), and so have files (`harness.yaml_document`).

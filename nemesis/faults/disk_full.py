@@ -21,7 +21,7 @@ _ROOM_OF_A_BATCH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class DiskFull(Fault):
-    """Leave disks no room, so that writes fail with ENOSPC; nodes that end over it start again when the fault heals."""
+    """Leave disks no room, so that writes fail with ENOSPC; nodes that this stops start again when the fault heals."""
 
     name: ClassVar[str] = "disk-full"
     number: ClassVar[int] = 1

@@ -32,7 +32,7 @@ _LIMIT: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class LateIsrChange(Fault):
-    """Hold the request to let a follower into the ISR until it is fenced, or in another life."""
+    """Hold the request to let a follower into the ISR until the follower is fenced, or has restarted."""
 
     name: ClassVar[str] = "late-isr-change"
     number: ClassVar[int] = 4

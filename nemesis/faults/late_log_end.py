@@ -39,8 +39,8 @@ _FAILING_SYNCS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class LateLogEnd(Fault):
-    """Kill every broker, and while the controllers wait for what one tells of its logs, stop another one that has
-    answered and start it again."""
+    """Kill every broker, and while the controllers wait for the log ends of one, restart another one that has
+    answered."""
 
     name: ClassVar[str] = "late-log-end"
     number: ClassVar[int] = 3

@@ -43,7 +43,7 @@ from nemesis.situation import Event, Occurrence
 
 @dataclass(frozen=True, slots=True)
 class LateProposal(ScriptedLeaderFault):
-    """A leader's request to keep a follower in the ISR arrives when that has left it and fallen behind (Kafka
+    """A leader's request to keep a follower in the ISR arrives after the follower has left it and fallen behind (Kafka
     Replication Correctness §6.3).
 
     L leads, K and F follow.
@@ -81,8 +81,8 @@ class LateProposal(ScriptedLeaderFault):
 
 @dataclass(frozen=True, slots=True)
 class LateJoin(ScriptedPowerLoss):
-    """A leader's request to let a follower into the ISR arrives when that has lost its data and is registered anew
-    (KIP-903).
+    """A leader's request to let a follower into the ISR arrives after the follower has lost its data and is registered
+    anew (KIP-903).
 
     L leads, the victim follows; a victim that leads stalls first until another broker does.
 
