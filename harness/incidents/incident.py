@@ -107,9 +107,7 @@ def _incident(values: object, name: str, changes: Mapping[str, Any]) -> Incident
         raise FieldError(f"an incident is a mapping of names to values, not {values!r}")
     shared = {field: value for field, value in values.items() if field not in (*PROSE, *INCIDENT_FIELDS)}
     if not {"variants", "expect"} & set(values):
-        raise FieldError(
-            "expect: missing, such as {verdict: valid}; run a spec that expects nothing with: faultline run"
-        )
+        raise FieldError("expect: missing, such as {verdict: valid}; without it this is a spec, for faultline run")
     variants = values.get("variants", {"as told": {}})
     if not isinstance(variants, Mapping) or not variants:
         raise FieldError(f"variants: {variants!r} is not a mapping of names to fields of a spec")
