@@ -123,7 +123,7 @@ def test_a_store_that_is_not_there_is_told_and_is_not_an_empty_one(
     assert main(["store", action, "--store", str(tmp_path / "mistyped")]) == 3
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(f"{tmp_path / 'mistyped'}: there is no such directory")
+    assert output.err.startswith(f"faultline store: {tmp_path / 'mistyped'}: there is no such directory")
     assert main(["store", action, "--store", str(tmp_path)]) == 0
 
 
