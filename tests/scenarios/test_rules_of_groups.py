@@ -216,16 +216,23 @@ async def _load_with_topics_at_the_end(coordinator: GroupCoordinator, shard: Sha
         shard._forget(lambda key, value: key.topic not in coordinator._image().topics)
 
 
+def check_begins_without_offsets(
+    scenario: Callable[[Scene], Awaitable[tuple[int | None, set[str]]]], kept: bool, patch: pytest.MonkeyPatch
+) -> None:
+    """A new topic has no offset, unless a coordinator that loads goes by the names of the topics that it then knows."""
+    if not kept:
+        patch.setattr(GroupCoordinator, "_load", _load_with_topics_at_the_end)
+    told, broken = played(scenario, settings=ONE_PARTITION, seed=1)
+    assert told == (-1 if kept else 5)
+    assert ("offsets-held-otherwise" in broken) is not kept
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_topic_that_is_created_during_a_load_begins_without_offsets(
     kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer of the new topic would begin at the offset of the old one, and never read the records before it."""
-    if not kept:
-        monkeypatch.setattr(GroupCoordinator, "_load", _load_with_topics_at_the_end)
-    told, broken = played(created_anew_during_a_load, settings=ONE_PARTITION, seed=1)
-    assert told == (-1 if kept else 5)
-    assert ("offsets-held-otherwise" in broken) is not kept
+    check_begins_without_offsets(created_anew_during_a_load, kept, monkeypatch)
 
 
 async def created_anew_without_a_coordinator(scene: Scene) -> tuple[int | None, set[str]]:
@@ -249,11 +256,7 @@ def test_a_topic_that_is_created_anew_without_a_coordinator_begins_without_offse
     kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has seen the topic gone: only its id, in the record of the offset, tells that it is another one."""
-    if not kept:
-        monkeypatch.setattr(GroupCoordinator, "_load", _load_with_topics_at_the_end)
-    told, broken = played(created_anew_without_a_coordinator, settings=ONE_PARTITION, seed=1)
-    assert told == (-1 if kept else 5)
-    assert ("offsets-held-otherwise" in broken) is not kept
+    check_begins_without_offsets(created_anew_without_a_coordinator, kept, monkeypatch)
 
 
 async def removed_and_joined_anew(scene: Scene) -> tuple[ErrorCode, set[str]]:

@@ -120,12 +120,18 @@ def created(topic: str, topic_id: uuid.UUID) -> tuple[Record, ...]:
     return TopicRecord(topic, topic_id), TopicConfigRecord(topic, config), led(topic, topic_id, 0)
 
 
-@in_virtual_time
-async def test_offsets_topic_deleted_and_created_anew_in_one_fetch_of_the_metadata_has_a_coordinator() -> None:
+async def broker_that_committed() -> Broker:
+    """A broker that has committed offset 5 of the topic `orders`."""
     broker = Broker()
     broker.apply(*created("orders", ORDERS_ID))
     await turns()
     assert await broker.commit(5) is ErrorCode.none
+    return broker
+
+
+@in_virtual_time
+async def test_offsets_topic_deleted_and_created_anew_in_one_fetch_of_the_metadata_has_a_coordinator() -> None:
+    broker = await broker_that_committed()
     again = uuid.UUID(int=9)
     broker.apply(RemoveTopic(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID), *created(CONSUMER_OFFSETS_TOPIC, again))
     await turns()
@@ -135,10 +141,7 @@ async def test_offsets_topic_deleted_and_created_anew_in_one_fetch_of_the_metada
 @pytest.mark.parametrize("fetches", [1, 2])
 @in_virtual_time
 async def test_a_topic_that_is_created_anew_begins_without_offsets(fetches: int) -> None:
-    broker = Broker()
-    broker.apply(*created("orders", ORDERS_ID))
-    await turns()
-    assert await broker.commit(5) is ErrorCode.none
+    broker = await broker_that_committed()
     changes = [RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9))]
     if fetches == 2:
         broker.apply(changes.pop(0))
@@ -153,10 +156,7 @@ async def test_a_topic_that_is_created_anew_begins_without_offsets(fetches: int)
 
 @in_virtual_time
 async def test_offsets_of_a_deleted_topic_are_deleted_from_the_log_and_not_loaded_again() -> None:
-    broker = Broker()
-    broker.apply(*created("orders", ORDERS_ID))
-    await turns()
-    assert await broker.commit(5) is ErrorCode.none
+    broker = await broker_that_committed()
     broker.apply(RemoveTopic("orders", ORDERS_ID))
     broker.apply(*created("orders", uuid.UUID(int=9)))
     broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
@@ -166,10 +166,7 @@ async def test_offsets_of_a_deleted_topic_are_deleted_from_the_log_and_not_loade
 
 @in_virtual_time
 async def test_a_coordinator_that_begins_to_lead_forgets_the_offsets_of_topics_that_are_gone() -> None:
-    broker = Broker()
-    broker.apply(*created("orders", ORDERS_ID))
-    await turns()
-    assert await broker.commit(5) is ErrorCode.none
+    broker = await broker_that_committed()
     broker.apply(RemoveTopic("orders", ORDERS_ID), led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
     await turns()
     broker.apply(*created("orders", uuid.UUID(int=9)))
@@ -178,10 +175,7 @@ async def test_a_coordinator_that_begins_to_lead_forgets_the_offsets_of_topics_t
 
 @in_virtual_time
 async def test_a_topic_that_is_created_anew_while_its_coordinator_loads_begins_without_offsets() -> None:
-    broker = Broker()
-    broker.apply(*created("orders", ORDERS_ID))
-    await turns()
-    assert await broker.commit(5) is ErrorCode.none
+    broker = await broker_that_committed()
     broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1))
     broker.apply(RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9)))
     await turns()
@@ -194,10 +188,7 @@ async def test_a_topic_that_was_gone_at_the_election_begins_without_offsets_if_i
     fetches: int,
 ) -> None:
     """A consumer of the new topic would begin at the offset of the old one, and never read the records before it."""
-    broker = Broker()
-    broker.apply(*created("orders", ORDERS_ID))
-    await turns()
-    assert await broker.commit(5) is ErrorCode.none
+    broker = await broker_that_committed()
     changes: list[Record] = [RemoveTopic("orders", ORDERS_ID), led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 2)]
     if fetches == 2:
         broker.apply(replace(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1), leader=-1))
@@ -211,10 +202,7 @@ async def test_a_topic_that_was_gone_at_the_election_begins_without_offsets_if_i
 @in_virtual_time
 async def test_a_topic_that_was_created_anew_while_nobody_led_begins_without_offsets() -> None:
     """No coordinator has seen the topic gone. What is committed for the new one is loaded as ever."""
-    broker = Broker()
-    broker.apply(*created("orders", ORDERS_ID))
-    await turns()
-    assert await broker.commit(5) is ErrorCode.none
+    broker = await broker_that_committed()
     broker.apply(replace(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 1), leader=-1))
     broker.apply(RemoveTopic("orders", ORDERS_ID), *created("orders", uuid.UUID(int=9)))
     broker.apply(led(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID, 2))

@@ -157,13 +157,19 @@ def test_a_follower_that_sends_no_epoch_names_a_partition_again_after_its_answer
     assert third.topics == (), "the second answer applied"
 
 
-def test_partitions_that_got_data_are_fetched_after_the_others() -> None:
-    """The answers have room for one batch, and the leader, without a session for this follower, serves the partitions
-    as they are asked for: one that got no data is never behind one that did."""
-    nodes = [Node(1) for _ in range(3)]
+def following(partitions: int) -> list[Node]:
+    """The replicas of so many partitions, from 0 on, all of which follow one leader."""
+    nodes = [Node(1) for _ in range(partitions)]
     for index, node in enumerate(nodes):
         node.replica.index = index
         node.follow(2, 5)
+    return nodes
+
+
+def test_partitions_that_got_data_are_fetched_after_the_others() -> None:
+    """The answers have room for one batch, and the leader, without a session for this follower, serves the partitions
+    as they are asked for: one that got no data is never behind one that did."""
+    nodes = following(3)
     orders: list[list[int]] = []
 
     def answer(request: FetchRequest) -> FetchResponse:
@@ -178,10 +184,7 @@ def test_partitions_that_got_data_are_fetched_after_the_others() -> None:
 
 
 def test_the_order_of_partitions_stays_when_others_are_followed() -> None:
-    nodes = [Node(1) for _ in range(4)]
-    for index, node in enumerate(nodes):
-        node.replica.index = index
-        node.follow(2, 5)
+    nodes = following(4)
     orders: list[list[int]] = []
 
     def answer(request: FetchRequest) -> FetchResponse:
