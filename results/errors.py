@@ -1,4 +1,4 @@
-"""The error of stores and run directories."""
+"""The errors of stores and run directories."""
 
 from __future__ import annotations
 
@@ -12,3 +12,7 @@ class StoreError(Exception):
     def of(cls, doing: str, path: Path, error: OSError) -> StoreError:
         """The line for an error of the operating system: what was being done, to which file, and why it failed."""
         return cls(f"cannot {doing} {path}: {error.strerror or error}")
+
+
+class BadName(StoreError):
+    """A name that the user gave fits no suite, no run and no run directory, or several; the message is one line."""

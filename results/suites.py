@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from checkers.verdict import checker_name
 from results.atomic_files import json_object
 from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situations
-from results.errors import StoreError
+from results.errors import BadName
 from results.run_figures import PLANNED
 from results.store import tables
 from results.store.schema import MEASURED, SIGNATURES, tables_path
@@ -164,14 +164,14 @@ def suite_names(store: Path) -> list[str]:
 
 
 def newest(store: Path, name: str) -> str:
-    """The suite of this name, or the newest of those that go by it. StoreError when there is none."""
+    """The suite of this name, or the newest of those that go by it. BadName when there is none."""
     every = suite_names(store)
     if name in every:
         return name
     nights = [suite for suite in every if series(suite) == name]
     if not nights:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
-        raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+        raise BadName(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
     return max(nights)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from results import measures
 from results.change_points import UNITS_MIN, ChangePoint, Mask, Matrix, change_points
-from results.errors import StoreError
+from results.errors import BadName
 from results.measures import Measure
 from results.number_format import counted
 from results.statistics import Interval
@@ -100,13 +100,13 @@ class Trend:
 
 
 def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
-    """The trend of all suites of this name. StoreError when there is none."""
+    """The trend of all suites of this name. BadName when there is none."""
     every = suite_names(store)
     results = [read_suite(store, suite) for suite in every if series(suite) == name]
     suites = [suite for suite in results if suite is not None]
     if not suites:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
-        raise StoreError(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+        raise BadName(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
     result = trend(name, suites, seed=seed)
     unread = (file for suite in every if series(suite) == name for file in read(store, "runs", suite).damaged)
     damaged = (*unread, *(file for suite in suites for file in suite.damaged))

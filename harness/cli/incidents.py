@@ -100,6 +100,7 @@ def _show(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress
+    from harness.cluster.systems import SYSTEMS
     from harness.incidents.incident import TRIES_MAX, library
     from harness.incidents.measurements import record_measurements
     from harness.incidents.telling import tell
@@ -111,6 +112,8 @@ def _run(options: argparse.Namespace) -> int:
         raise Usage("faultline incident run: name incidents, or give --all")
     if options.environment not in (None, "sim", "docker"):
         raise Usage(f"faultline incident run: --environment: {options.environment!r} is not one of sim, docker")
+    if options.system not in (None, *SYSTEMS):
+        raise Usage(f"faultline incident run: --system: {options.system!r} is not one of {', '.join(SYSTEMS)}")
     if options.record and (options.system or options.version):
         raise Usage("faultline incident run: --record measures incidents as they are; with --system take --outcomes")
     if options.tries is not None and not 1 <= options.tries <= TRIES_MAX:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def suite_report(store: Path, named: str, out: Path | None) -> tuple[Path, Sequence[DamagedFile]]:
     """Write the page; its path, and the damaged files that it had to leave out.
 
-    StoreError when there is no such suite, or the file cannot be written."""
+    BadName when there is no such suite, StoreError when the file cannot be written."""
     name = newest(store, named)
     suite = read_suite(store, name)
     if suite is None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
-from harness.exit_codes import NOT_CARRIED_OUT
+from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, failed, terminal
 
 
 def add(commands: Commands) -> None:
@@ -109,8 +107,7 @@ def _store(options: argparse.Namespace) -> int:
             return storing.rm(store, options.names, dry_run=options.dry_run)
         return storing.ls(store) if options.action == "ls" else storing.verify(store)
     except (StoreError, SparkUnavailable) as error:
-        print(f"faultline store: {error}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return failed("store", error)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -122,8 +119,7 @@ def _report(options: argparse.Namespace) -> int:
     try:
         path, damaged = suite_report(store_path(options.store), options.suite, options.out)
     except StoreError as error:
-        print(f"faultline report: {error}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return failed("report", error)
     print(f"report: {path}")
     return name_damaged(damaged)
 
@@ -144,8 +140,7 @@ def _trend(options: argparse.Namespace) -> int:
             console.print(part, soft_wrap=True, highlight=False, markup=False)
         console.print(f"report: {trend_report(store, trend, options.out)}", soft_wrap=True, highlight=False)
     except StoreError as error:
-        print(f"faultline trend: {error}", file=sys.stderr)
-        return NOT_CARRIED_OUT
+        return failed("trend", error)
     return name_damaged(trend.damaged)
 
 

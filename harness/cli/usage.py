@@ -29,6 +29,17 @@ class Usage(Exception):
     """The command was used wrongly; the message is one line."""
 
 
+def failed(command: str, error: Exception) -> int:
+    """Print the line of an error of the store; the exit code. Raises Usage where it is of a name."""
+    from harness.exit_codes import NOT_CARRIED_OUT
+    from results.errors import BadName
+
+    if isinstance(error, BadName):
+        raise Usage(f"faultline {command}: {error}") from None
+    print(f"faultline {command}: {error}", file=sys.stderr)
+    return NOT_CARRIED_OUT
+
+
 def duration(text: str | None) -> float | str | None:
     """The duration that an option gives, as YAML would have it: a number alone is one of seconds."""
     return float(text) if text and text.isascii() and text.replace(".", "", 1).isdigit() else text

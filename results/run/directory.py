@@ -54,7 +54,7 @@ from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Verdict
 from images.trace import TraceEvent
 from results.atomic_files import put, put_json, put_text, read_json, read_text
-from results.errors import StoreError
+from results.errors import BadName, StoreError
 from results.run import evidence_loader, manifest, replica_logs
 from results.run.held_tables import HeldTables
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
@@ -124,12 +124,12 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """An existing run directory. StoreError when `path` is not one."""
+        """An existing run directory. BadName when `path` is not one."""
         run = cls(path)
         if not path.is_dir():
-            raise StoreError(f"{path}: there is no such run directory")
+            raise BadName(f"{path}: there is no such run directory")
         if not any((path / name).exists() for name in ("status.json", "spec.yaml")):
-            raise StoreError(f"{path}: not a run directory (neither status.json nor spec.yaml is in it)")
+            raise BadName(f"{path}: not a run directory (neither status.json nor spec.yaml is in it)")
         run._status = run.status()
         return run
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Verdict
-from results.errors import StoreError
+from results.errors import BadName, StoreError
 from results.run.directory import RunDirectory, Status
 from results.run.evidence_loader import with_current_names
 from results.run.json_encoding import verdicts_from_json
@@ -97,15 +97,15 @@ def batches(store: Path) -> list[StoredBatch]:
 
 
 def find(store: Path, name: str) -> StoredItem:
-    """The suite or run of this name. StoreError when nothing or more than one thing has this name."""
+    """The suite or run of this name. BadName when nothing or more than one thing has this name."""
     every = batches(store)
     suites = [StoredItem(suite, "", _of_suite(every, suite)) for suite in dict.fromkeys(batch.suite for batch in every)]
     runs = [StoredItem(batch.suite, run, (batch,)) for batch in every for run in batch.runs]
     fitting = [it for it in suites if name in (it.suite, it.name)] + [it for it in runs if name in (it.run, it.name)]
     if not fitting:
-        raise StoreError(f"{name!r}: no suite and no run of this name is stored in {store}")
+        raise BadName(f"{name!r}: no suite and no run of this name is stored in {store}")
     if len(fitting) > 1:
-        raise StoreError(f"{name!r} is ambiguous; choose one of: {', '.join(it.name for it in fitting)}")
+        raise BadName(f"{name!r} is ambiguous; choose one of: {', '.join(it.name for it in fitting)}")
     return fitting[0]
 
 

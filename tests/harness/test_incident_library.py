@@ -152,6 +152,10 @@ def test_an_incident_that_the_system_cannot_be_in_any_variant_is_bad_usage(capsy
     assert main(["incident", "run", "isr-of-one", *asked, "--record", "measured.json"]) == 64
     assert "with --system take --outcomes" in capsys.readouterr().err
     assert main(["incident", "run", "isr-of-one", "--tries", "0"]) == 64
+    capsys.readouterr()
+    assert main(["incident", "run", "isr-of-one", "--system", "foo"]) == 64
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", "faultline incident run: --system: 'foo' is not one of broker, kafka\n")
 
 
 def test_every_try_that_is_asked_for_is_made_and_its_outcome_kept(

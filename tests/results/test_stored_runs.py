@@ -11,6 +11,7 @@ import pytest
 
 from checkers.verdict import Validity, Verdict
 from harness.cli.main import main
+from harness.exit_codes import BAD_USAGE
 from results.errors import StoreError
 from results.pages.report import write_report
 from results.run.directory import RunDirectory
@@ -118,7 +119,7 @@ def test_a_removal_killed_halfway_leaves_no_run_that_counts_and_is_finished_by_t
 )
 def test_only_an_exact_name_removes_anything(store: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = files(store)
-    assert main(["store", "rm", name, "--store", str(store)]) == 3
+    assert main(["store", "rm", name, "--store", str(store)]) == BAD_USAGE
     output = capsys.readouterr()
     assert output.err.startswith(f"faultline store: {name!r}: no suite and no run of this name is stored in ")
     assert output.err.count("\n") == 1
@@ -130,7 +131,7 @@ def test_a_name_that_fits_two_runs_is_refused_with_the_names_to_choose_from(
 ) -> None:
     tables.add_run(store, "weekly", ended)
     before = files(store)
-    assert main(["store", "rm", ended.name, "--store", str(store)]) == 3
+    assert main(["store", "rm", ended.name, "--store", str(store)]) == BAD_USAGE
     assert f"choose one of: nightly/{ended.name}, weekly/{ended.name}" in capsys.readouterr().err
     assert files(store) == before
     assert main(["store", "rm", f"weekly/{ended.name}", "--store", str(store)]) == 0

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli.main import main
+from harness.exit_codes import BAD_USAGE
 from results.measures import MEASURES
 from results.pages import suite as suite_page
 from results.run.directory import RunDirectory
@@ -225,7 +226,7 @@ def test_a_suite_that_is_not_there_or_a_page_that_cannot_be_written_is_one_line(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_night(tmp_path, 0)
-    assert main([command, "weekly", "--store", str(tmp_path)]) == 3
+    assert main([command, "weekly", "--store", str(tmp_path)]) == BAD_USAGE
     errors = capsys.readouterr().err
     assert (
         errors == f"faultline {command}: 'weekly': no suite of this name is stored in {tmp_path} (there are: nightly)\n"
