@@ -337,6 +337,7 @@ class Spec:
             unsupported=unsupported,
             injection_s=injection_s,
             always_written=self.clients.written_share == 1 and not self.clients.idle_partitions,
+            has_groups=self.workload == "groups",
             keeps_data=self.losses == "none",
             **facts_of(self.settings),
         )

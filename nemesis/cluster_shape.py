@@ -53,6 +53,8 @@ class ClusterShape:
     """Whether a snapshot of the metadata is fetched in several parts."""
     always_written: bool = True
     """Whether clients write to every partition all the time."""
+    has_groups: bool = False
+    """Whether clients are members of groups."""
     keeps_data: bool = False
     """Whether no broker may lose data, however many of them the replicas would allow."""
 

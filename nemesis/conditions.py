@@ -22,6 +22,7 @@ while the run goes on.
 | `replica_deleted` | a broker has deleted a replica that was taken off it (trace) |
 | `log_start_moved` | a replica has deleted the records at the start of its log, as the checkpoint says (trace) |
 | `controller_elected` | a node becomes the active controller |
+| `traced` | a node writes an event of one of the kinds `events` to its trace, at that moment (trace) |
 | `injected`, `healed` | a fault of the schedule takes hold, has healed; an operation has ended (`healed`) |
 
 | state | it holds |
@@ -44,6 +45,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Final
 
+from images.trace import KINDS
 from nemesis.fields import FieldError, read
 from nemesis.situation import Event, Occurrence, PartitionSituation, Situation
 
@@ -212,6 +214,24 @@ class LogStartMoved(PartitionOccurrence):
     name = Occurrence.LOG_START_MOVED.value
     in_trace_alone = True
     """Clients are told of the leader's alone, and not when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(NodeOccurrence):
+    """A node writes an event of one of these kinds to its trace."""
+
+    name = Occurrence.TRACED.value
+    in_trace_alone = True
+    """Nothing else shows it."""
+    events: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for event in self.events or ("",):
+            if event not in KINDS:
+                raise ValueError(f"events: {event!r} is no kind of event of the trace, such as group_storing")
+
+    def _is_met_by(self, event: Event, situation: Situation) -> bool:
+        return event.traced in self.events and NodeOccurrence._is_met_by(self, event, situation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,8 +467,8 @@ SINGLE: Final[Mapping[str, type[TriggerCondition]]] = {
     kind.name: kind
     for kind in (
         Elected, Restarted, Registered, Fenced, Unfenced, LeftIsr, JoinedIsr, Truncated, ReplicaResigned,
-        ReplicaDeleted, LogStartMoved, ControllerElected, Injected, Healed, LedBy, Isr, Elr, ProposedIsr, HighWatermark,
-        LogEnd, Acknowledged,
+        ReplicaDeleted, LogStartMoved, ControllerElected, Traced, Injected, Healed, LedBy, Isr, Elr, ProposedIsr,
+        HighWatermark, LogEnd, Acknowledged,
     )
 }  # fmt: skip
 """Every condition but the combinations, by its name."""

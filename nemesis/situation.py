@@ -12,6 +12,7 @@ Nodes go by their names.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -43,6 +44,8 @@ class Occurrence(StrEnum):
     LOG_START_MOVED = "log_start_moved"
     """A replica has deleted records at the start of its log."""
     CONTROLLER_ELECTED = "controller_elected"
+    TRACED = "traced"
+    """A node writes an event to its trace, of a kind that is watched; the kind stands in `traced`."""
     INJECTED = "injected"
     """A fault of the schedule has taken hold; its id stands in `subject`."""
     HEALED = "healed"
@@ -55,6 +58,8 @@ class Event(NamedTuple):
     kind: Occurrence
     subject: str
     partition: int = -1
+    traced: str = ""
+    """The kind of the event in the trace; empty for all that is no `TRACED`."""
 
 
 @dataclass(slots=True)
@@ -86,6 +91,8 @@ class Situation:
         """Acknowledged appends of each partition."""
         self.names: dict[str, tuple[str, ...]] = {}
         """The nodes that the names of a schedule (`as: old-leader`) are bound to; none before a step has bound it."""
+        self.watched: Counter[str] = Counter()
+        """Kinds of events in the trace for which a step waits, with how many do: only these become occurrences."""
         self.wholeness = Wholeness()
         self._waiting: list[asyncio.Future[None]] = []
 
@@ -96,9 +103,9 @@ class Situation:
             known = self.partitions[number] = PartitionSituation()
         return known
 
-    def occurred(self, kind: Occurrence, subject: str, partition: int = -1) -> None:
+    def occurred(self, kind: Occurrence, subject: str, partition: int = -1, traced: str = "") -> None:
         """Add an occurrence."""
-        self.events.append(Event(kind, subject, partition))
+        self.events.append(Event(kind, subject, partition, traced))
         self.changed()
 
     def isr_changed(self, partition: int, isr: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from nemesis.conditions import TriggerCondition
+from nemesis.conditions import Traced, TriggerCondition
 from nemesis.schedule import ScheduledStep
 from nemesis.situation import Occurrence, Situation
 
@@ -57,7 +57,12 @@ class Timeline:
     async def until(self, condition: TriggerCondition) -> tuple[str, ...]:
         """Wait until a condition holds; of occurrences those from now on count. The nodes that they happened to."""
         situation, since = self.situation, len(self.situation.events)
-        await situation.until(lambda: condition.holds(situation, since))
+        kinds = [kind for part in condition.parts() if isinstance(part, Traced) for kind in part.events]
+        situation.watched.update(kinds)
+        try:
+            await situation.until(lambda: condition.holds(situation, since))
+        finally:
+            situation.watched.subtract(kinds)
         return condition.happened_to(situation, since)
 
     def injected(self, step: str) -> None:

@@ -12,6 +12,9 @@ that left".
 - While a fault of the schedule is still to take replicas off brokers, some of the others wait for the deletion of
   one, those that lose data more often: of a named broker, for a deletion there. A fault that takes a replica off may
   itself end, and so put it back, as soon as the replica is deleted, or as soon as a broker is fenced, maybe that one.
+- Three tenths of the triggers are an event that a node writes to its trace, of one of three kinds that are drawn evenly
+  from all that nodes of the fault's role write. So what is done rarely is struck about as often as what is done all the
+  time.
 - A fault of what processes do only when they start waits, in runs with triggers, for the start of the broker that it
   names, or of any one, which it strikes.
 - While a fault is still to delete records, those by which brokers lose data and that wait for nothing else wait, in
@@ -25,6 +28,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
+from images.trace import BROKER_KINDS, CONTROLLER_KINDS, GROUP_KINDS
 from nemesis.cluster_shape import ClusterShape
 from nemesis.conditions import (
     ANY_NODE,
@@ -44,6 +48,7 @@ from nemesis.conditions import (
     Registered,
     ReplicaDeleted,
     Restarted,
+    Traced,
     TriggerCondition,
     Truncated,
     Unfenced,
@@ -74,6 +79,10 @@ _LOST_DELETION_SHARE: Final = 0.5
 _LOST_START_SHARE: Final = 0.5
 """Of the faults by which brokers lose data, in runs with triggers where records are still to be deleted: a new log
 start instead of a time alone."""
+_TRACED_SHARE: Final = 0.3
+"""Of the triggers: an event of the trace instead of anything else."""
+_TRACED_KINDS: Final = 3
+"""For so many kinds of events a fault waits: a single one mostly does not come in the rest of a short run."""
 _LATER_PER_PATIENCE: Final = 10.0
 """How many mean delays after a condition are as long as the cluster's patience."""
 
@@ -100,6 +109,8 @@ def with_trigger(
         then_after_s = _later_s(random, cluster)
     if deletions and random.random() < _DELETION_SHARE:
         condition = _deletion(fault, cluster)
+    if random.random() < _TRACED_SHARE:
+        fault, condition = _traced(scheduled.fault, random, cluster)
     if not _is_seen(condition, cluster):
         return scheduled
     return replace(scheduled, fault=fault, when=condition, then_after_s=then_after_s)
@@ -135,6 +146,24 @@ def with_start(scheduled: ScheduledFault, cluster: ClusterShape) -> ScheduledFau
         return scheduled
     fault = scheduled.fault.aimed_at((TRIGGER,)) if node == ANY_NODE else scheduled.fault
     return replace(scheduled, fault=fault, when=started, then_after_s=0.0)
+
+
+def _traced(fault: Fault, random: Random, cluster: ClusterShape) -> tuple[Fault, Traced]:
+    """The fault, in half of the draws aimed at the node of the event, unless it takes data away: then the event is, as
+    often, one of the node that it names."""
+    nodes = fault.nodes_named()
+    kinds: list[str] = []
+    if not nodes or any(node in cluster.controllers or node == "controller" for node in nodes):
+        kinds += CONTROLLER_KINDS
+    if not kinds or not all(node in cluster.controllers or node == "controller" for node in nodes):
+        kinds += (*BROKER_KINDS, *(GROUP_KINDS if cluster.has_groups else ()))
+    events, node = tuple(random.sample(kinds, _TRACED_KINDS)), ANY_NODE
+    if random.random() < 0.5 and len(nodes) == 1:
+        if not fault.at_risk(cluster):
+            fault = fault.aimed_at((TRIGGER,))
+        elif nodes[0] in (*cluster.brokers, *cluster.controllers):
+            node = nodes[0]
+    return fault, Traced(node, events)
 
 
 def _later_s(random: Random, cluster: ClusterShape) -> float:

@@ -52,6 +52,8 @@ class TraceSource:
         handler = self._handlers.get(event.kind)
         if handler is not None and event.topic in ("", self._topic):
             handler(node, event)
+        if self._situation.watched.get(event.kind):
+            self._situation.occurred(Occurrence.TRACED, node, event.partition, event.kind)
 
     def _partition_changed(self, node: str, event: TraceEvent) -> None:
         state = self._situation.partition(event.partition)

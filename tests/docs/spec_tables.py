@@ -95,7 +95,8 @@ def _condition_fields(kind: type[TriggerCondition]) -> list[str]:
 def _seen(kind: type[TriggerCondition]) -> str:
     if kind.name in _AT_ONCE:
         return "at once"
-    values = {item.name: "b1" if item.name == "node" else 0 for item in fields(kind) if item.default is MISSING}
+    examples: dict[str, object] = {"node": "b1", "events": ("appended",)}
+    values = {item.name: examples.get(item.name, 0) for item in fields(kind) if item.default is MISSING}
     if issubclass(kind, Members):
         values["below"] = 1
     if kind(**values).rests_on_trace():

@@ -88,6 +88,7 @@ def test_a_bound_name_stands_for_its_node_in_conditions() -> None:
         ({"when": {"isr": {"partition": 0}}, "for": "1s"}, r"when.isr: one of below, at_least, has, lacks"),
         ({"when": {"elected": "b1", "leader": "b1"}, "for": "1s"}, r"is not a condition"),
         ({"when": {"sunrise": "b1"}, "for": "1s"}, r"when.sunrise: unknown condition"),
+        ({"when": {"traced": {"node": "b1", "events": ["sunrise"]}}, "for": "1s"}, r"events: 'sunrise' is no kind of"),
         ({"when": {"all": []}, "for": "1s"}, r"when.all: \[\] is not a list of conditions"),
         ({"after": "nothing", "for": "1s"}, r"when.healed: 'nothing' is not the id of a step"),
         ({"at": "1s", "timeout": "1s", "for": "1s"}, r"timeout: there is no condition to wait for"),

@@ -13,9 +13,9 @@ import pytest
 from harness.runner.observation import TraceSource
 from harness.runner.run import run
 from harness.spec import loads, parse
-from images.trace import TraceEvent
+from images.trace import BROKER_KINDS, CONTROLLER_KINDS, GROUP_KINDS, TraceEvent
 from nemesis.cluster_shape import ClusterShape
-from nemesis.conditions import LogStartMoved, NodeOccurrence, ReplicaDeleted, Restarted, parse_condition
+from nemesis.conditions import LogStartMoved, NodeOccurrence, ReplicaDeleted, Restarted, Traced, parse_condition
 from nemesis.faults.message import MessageFault, NodeRequest
 from nemesis.fields import FieldError
 from nemesis.handle import ActiveEffects, FaultHandle
@@ -24,6 +24,7 @@ from nemesis.schedule import parse_script
 from nemesis.situation import Situation
 from nemesis.swarm import draw
 from nemesis.targets import TRIGGER
+from nemesis.timeline import Timeline
 from nemesis.triggers import OCCURRENCES
 from results.run.directory import RunDirectory
 from results.store.tables import of_run
@@ -77,8 +78,8 @@ def test_a_triggered_schedule_names_what_exists_keeps_the_loss_budget_and_reads_
         assert len(hit - {*CLUSTER.controllers, "controller"}) <= CLUSTER.loss_budget
         kinds.update(part.name for each in schedule if each.when for part in each.when.parts())
         kinds.update(target for each in schedule for target in each.fault.targets() if target == TRIGGER)
-    states = {"proposed_isr", "isr", "elr", "leader"}
-    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), *states, "replica_deleted", "log_start_moved", TRIGGER}
+    others = {"proposed_isr", "isr", "elr", "leader", "replica_deleted", "log_start_moved", "traced", TRIGGER}
+    assert {*kinds} == {*(kind.name for kind in OCCURRENCES), *others}
     assert kinds["left_isr"] > kinds["fenced"]
 
 
@@ -117,6 +118,56 @@ def test_a_loss_waits_for_a_log_start_only_where_records_are_still_to_be_deleted
                 assert {*each.fault.at_risk(CLUSTER)} & {*CLUSTER.brokers, "victim/0"}
                 assert each.when.node in (*each.fault.nodes_named(), "any")
     assert waiting > 50
+
+
+def traced_by_nodes(cluster: ClusterShape) -> dict[tuple[str, ...], set[str]]:
+    """The nodes of faults that wait for an event of the trace → the kinds of these events."""
+    kinds: dict[tuple[str, ...], set[str]] = {}
+    for seed in range(700):
+        for each in draw(Random(seed), cluster, 60.0, triggers=0.8):
+            if isinstance(each.when, Traced):
+                kinds.setdefault(each.fault.nodes_named(), set()).update(each.when.events)
+                assert each.when.node in (*each.fault.nodes_named(), "any")
+    return kinds
+
+
+def test_every_event_that_nodes_of_its_role_write_is_one_that_a_fault_waits_for() -> None:
+    kinds = traced_by_nodes(replace(CLUSTER, has_groups=True))
+    assert {kind for each in kinds.values() for kind in each} == {*BROKER_KINDS, *GROUP_KINDS, *CONTROLLER_KINDS}
+    assert kinds["controller",] <= {*CONTROLLER_KINDS}
+    assert kinds["victim/0",] <= {*BROKER_KINDS, *GROUP_KINDS}
+    assert not {*GROUP_KINDS} & {kind for each in traced_by_nodes(CLUSTER).values() for kind in each}
+
+
+def test_a_fault_strikes_the_node_that_writes_an_event_at_that_moment(tmp_path: Path) -> None:
+    strike = {"when": {"traced": {"node": "any", "events": ["offsets_storing"]}}, "for": 1, "fault": "pause"}
+    spec = parse({"workload": "groups", "seed": 3, "time_limit": 6, "faults": [{**strike, "nodes": ["trigger"]}]})
+    outcome = run(spec, RunDirectory.create(tmp_path, "struck", 3), report=False)
+    assert outcome.directory is not None
+    trace = RunDirectory.open(outcome.directory).load().trace.to_pylist()
+    first = next(row for row in trace if row["kind"] == "offsets_storing")
+    (pause,) = outcome.injections
+    assert (pause.nodes, pause.detail["resolved"]) == ((first["node"],), {TRIGGER: [first["node"]]})
+    assert 0 <= pause.started_ns - first["time_ns"] < 1_000_000
+
+
+def test_an_event_of_the_trace_becomes_an_occurrence_only_while_a_step_waits_for_it() -> None:
+    situation = Situation()
+    source, timeline = TraceSource(situation, {2: "b2"}, "t"), Timeline(situation, 0.0, 60.0)
+    condition = parse_condition({"traced": {"node": "any", "events": ["group_storing", "group_assigned"]}}, "when")
+
+    async def wait() -> tuple[str, ...]:
+        waiting = asyncio.ensure_future(timeline.until(condition))
+        await asyncio.sleep(0)
+        source.take("b1", TraceEvent("group_stored", "__consumer_offsets", 1))
+        source.take("b2", TraceEvent("group_storing", "__consumer_offsets", 1))
+        return await waiting
+
+    source.take("b1", TraceEvent("group_storing", "__consumer_offsets", 1))
+    assert situation.events == []
+    assert asyncio.run(wait()) == ("b2",)
+    source.take("b1", TraceEvent("group_storing", "__consumer_offsets", 1))
+    assert len(situation.events) == 1
 
 
 def test_a_new_log_start_is_seen_in_the_trace() -> None:
@@ -185,7 +236,7 @@ def test_a_fault_that_waits_for_no_occurrence_has_no_node_of_one(moment: dict[st
 def test_a_run_with_triggers_counts_them_and_repeats_from_its_script(tmp_path: Path) -> None:
     small = {"partitions": 1, "controllers": 1, "rate": 5, "time_limit": 12, "faults": ["pause", "power-loss"]}
     outcome = run(
-        parse({"triggers": 0.5, "seed": 31, **small}), RunDirectory.create(tmp_path, "triggered", 31), report=False
+        parse({"triggers": 0.5, "seed": 33, **small}), RunDirectory.create(tmp_path, "triggered", 33), report=False
     )
     assert outcome.directory is not None
     waited = [each for each in outcome.injections if "when" in each.detail]
@@ -193,14 +244,15 @@ def test_a_run_with_triggers_counts_them_and_repeats_from_its_script(tmp_path: P
     assert struck
     for injection in struck:
         condition = parse_condition(injection.detail["when"], "when")
-        if isinstance(condition, NodeOccurrence) and TRIGGER in injection.detail["nodes"]:
+        if isinstance(condition, NodeOccurrence) and TRIGGER in injection.detail.get("nodes", ()):
             assert injection.detail["resolved"][TRIGGER]
     directory = RunDirectory.open(outcome.directory)
     marks = of_run(directory, directory.load(), cell="triggered")["coverage"].to_pylist()
     counts = {row["name"]: row["count"] for row in marks if row["kind"] == "trigger"}
     assert counts == Counter(name for each in struck for name in each.detail["when"])
+    assert counts["traced"]
     scripted = loads((directory.path / "schedule.yaml").read_text(encoding="utf-8"))
     assert scripted.script.conditional
     assert scripted.triggers == 0
-    again = run(scripted, RunDirectory.create(tmp_path, "again", 31), report=False)
+    again = run(scripted, RunDirectory.create(tmp_path, "again", 33), report=False)
     assert again.digest == outcome.digest
