@@ -92,9 +92,8 @@ class _Situation:
         return [replica for replica in self.after.replicas if replica in wanted]
 
     def kept(self, members: frozenset[int]) -> frozenset[int]:
-        """Those of before that are replicas throughout: a new reassignment cancels the one under way first."""
-        dropped = self.before.adding if self.reason in _OF_REPLICAS else frozenset[int]()
-        return (members - dropped) & frozenset(self.after.replicas)
+        """Those of before that are still replicas."""
+        return members & frozenset(self.after.replicas)
 
 
 def check_decisions(

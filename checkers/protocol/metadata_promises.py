@@ -72,7 +72,7 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
         _check_reassignment(change, settings)
     if after.partition_epoch == before.partition_epoch + 1:
         _check_recovery(change)
-        _check_last_known(change, settings)
+        _check_last_known(change)
         if change.reason == "alter_partition":
             partition.changes.append((event, before))
         if settings.has_trace and not detail.get("taken_over"):  # else nothing says why it was made
@@ -106,10 +106,11 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
         change.report("reassignment-completed-early", f"{names(early)} counts as added and had not joined the ISR")
     completed = bool(gone) and (bool(caught_up) or not before.adding)
     shrunk = len(after.isr) < min(minimum, len(before.isr)) and bool(gone)
-    if shrunk and (completed or before.adding & (before.isr | before.elr)) and not settings.unclean_election:
+    given_up = settings.unclean_election and change.reason != "reassignment"  # another target asks for no loss
+    if shrunk and (completed or before.adding & (before.isr | before.elr)) and not given_up:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR")
     forgotten = before.last_known_elr & gone
-    if forgotten and not before.isr | before.elr and not settings.unclean_election:
+    if forgotten and not before.isr | before.elr and not given_up:
         line = f"ISR and ELR are empty, so {names(forgotten)} may alone have had what is committed"
         change.report("reassignment-drops-last-known", line)
 
@@ -145,16 +146,14 @@ def _check_recovery(change: _Change) -> None:
     change.partition.recoveries.append((change.event, before, asked | {after.leader}))
 
 
-def _check_last_known(change: _Change, settings: CheckSettings) -> None:
+def _check_last_known(change: _Change) -> None:
     """Who was in the ELR is remembered until the ISR is large enough again, or an unclean election ends it. With the
-    strategy `last-known-leader` a leader alone is, until it becomes another one. A reassignment cancels the one before,
-    and may give up whom that was to add, also if it adds them anew, where unclean elections are permitted."""
+    strategy `last-known-leader` a leader alone is, until it becomes another one."""
     before, after, detail = change.before, change.after, change.event.details()
     unclean = change.reason == "unclean_recovery" or detail.get("unclean")
     if unclean or "last-known-leader" in (before.strategy, after.strategy) or len(after.isr) >= after.min_isr:
         return
-    given_up = before.adding if settings.unclean_election and change.reason == "reassignment" else frozenset[int]()
-    known = (before.elr | before.last_known_elr) & after.replicas - given_up
+    known = (before.elr | before.last_known_elr) & after.replicas
     forgotten = known - after.isr - after.elr - after.last_known_elr
     if forgotten and "last_known_elr" in detail:
         change.report(

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
@@ -39,6 +39,7 @@ _RETRIES = 120
 _ALL_ALIKE_SHARE = 0.25
 _CONTROLLER_SHARE = 0.2
 _UNHEARD_SHARE = 0.25
+_AGAIN_SHARE = 0.3
 _REGISTERED_LIMIT_S = 4.0
 """Longest wait for the controllers to register a broker."""
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
@@ -62,17 +63,27 @@ class Reassign(Fault):
     removes_replicas: ClassVar[bool] = True
 
     partition: int = 0
+    again_ms: float | None = None
+    """After so long the same is asked once more, as by a tool that has not heard the answer; None: it is not."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition."""
-        return cls(draws.partition()) if draws.cluster.replica_can_be_moved else None
+        """Some partition, in a share of the draws asked for twice."""
+        if not draws.cluster.replica_can_be_moved:
+            return None
+        partition, again = draws.partition(), draws.random.random() < _AGAIN_SHARE
+        return cls(partition, float(round(draws.random.random() * draws.patience_ms)) if again else None)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Ask for it once."""
-        is_moving = await _move(handle, self.partition, [])
-        if is_moving:
-            handle.count_evidence("reassigned")
+        """Ask for it, maybe twice."""
+        answers: list[AdminResult] = []
+        moved = await _move(handle, self.partition, answers)
+        if moved is None:
+            return
+        handle.count_evidence("reassigned")
+        if self.again_ms is not None:
+            await asyncio.sleep(self.again_ms / 1000)
+            await recorded(answers, handle.cluster.admin.reassign(handle.topic, self.partition, moved.target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +113,14 @@ class CancelReassignment(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Move away, move back, and cancel that."""
         answers: list[AdminResult] = []
-        before = await _move(handle, self.partition, answers)
-        if not before:
+        moved = await _move(handle, self.partition, answers)
+        if moved is None:
             return
         handle.count_evidence("reassigned")
         admin, patience_s = handle.cluster.admin, self.patience_ms / 1000
         # Requests need no injection: a pause between two may be shorter than that.
         await asyncio.sleep(handle.random.uniform(0.0, 1.0) * patience_s)
-        await recorded(answers, admin.reassign(handle.topic, self.partition, before))
+        await recorded(answers, admin.reassign(handle.topic, self.partition, moved.before))
         await asyncio.sleep(handle.random.random() ** 3 * patience_s)
         answer = (await recorded(answers, admin.reassign(handle.topic, self.partition, None))).outcome
         outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
@@ -316,16 +327,23 @@ class MoveController(Fault):
         return frozenset({EnvironmentCapability.RESIGNATION})
 
 
-async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> tuple[str, ...]:
-    """Ask for other replicas; the ones before, to which healing goes back, or nothing when it was not done. The
-    answers to this and to later requests about the partition go into `answers`."""
+class _MovedReplicas(NamedTuple):
+    """The replicas before, to which healing goes back, and those that were asked for."""
+
+    before: tuple[str, ...]
+    target: tuple[str, ...]
+
+
+async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> _MovedReplicas | None:
+    """Ask for other replicas; None when it was not done. The answers to this and to later requests about the partition
+    go into `answers`."""
     admin, before = handle.cluster.admin, await claimed(handle, partition)
     if not before:
-        return ()
+        return None
     outside = [broker for broker in handle.cluster.brokers if broker not in before]
     if len(before) < 2 or (not outside and len(before) <= handle.min_isr):
         handle.notes.append("no replica can be spared")
-        return ()
+        return None
     leaving = handle.random.choice(before)
     coming = (handle.random.choice(outside),) if outside else ()
     target = tuple(broker for broker in before if broker != leaving) + coming
@@ -336,8 +354,8 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
     answer = (await recorded(answers, admin.reassign(handle.topic, partition, target))).outcome
     if answer != DONE:
         handle.notes.append(f"not reassigned: {answer}")
-        return ()
-    return before
+        return None
+    return _MovedReplicas(before, target)
 
 
 async def claimed(handle: FaultHandle, partition: int) -> tuple[str, ...]:

@@ -91,6 +91,24 @@ def restarts() -> Script:
     )
 
 
+def repeated() -> Script:
+    """Nobody loses anything. Replicas (b1, b3) are to move to (b5, b2); b5 hears nothing of the other brokers, b2 joins
+    the ISR, and b3 and b1 are away. Then the same move is asked for once more."""
+    target = ["b5", "b2"]
+    joined = together({"injected": "move"}, {"isr": {"has": "b2"}})
+    three_left = together({"injected": "three"}, {"isr": {"lacks": "b3"}})
+    left = together({"injected": "one"}, {"isr": {"lacks": "b1"}}, {"isr": {"lacks": "b3"}})
+    cut = {"fault": "partition", "shape": "one-way", "nodes": ["b5"], "against": ["b1", "b2", "b3", "b4"], "id": "cut"}
+    return (
+        {"at": "1s", "fault": "place-replicas", "nodes": ["b1", "b3"]},
+        {"at": "4s", "for": "30s", **cut},
+        {"when": {"injected": "cut"}, "then_after": "1s", "fault": "place-replicas", "nodes": target, "id": "move"},
+        {"when": joined, "for": "12s", "fault": "controlled-restart", "nodes": ["b3"], "id": "three"},
+        {"when": three_left, "for": "12s", "fault": "controlled-restart", "nodes": ["b1"], "id": "one"},
+        {"when": left, "then_after": "2s", "fault": "place-replicas", "nodes": target},
+    )
+
+
 def played(script: Script, strategy: str, **more: str) -> Outcome:
     settings = {"unclean.recovery.strategy": strategy, "min.insync.replicas": "2", **more}
     shape = {"brokers": 5, "replication_factor": 2, "partitions": 1, "rate": 20, "seed": 1, "time_limit": "40s"}
@@ -138,3 +156,24 @@ def test_a_setting_that_does_not_count_under_the_strategy_allows_no_cancellation
     assert (lost.figures["lost"] == 0, lost.figures["allowed"]) == (asked, 0), lost.figures
     kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
     assert kinds >= (set() if asked else {found, "lost-append"}), kinds
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "cancelled first"])
+def test_a_move_that_is_asked_for_again_keeps_the_replicas_that_have_caught_up(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the move was cancelled first, the empty b5 was elected while b2, which has everything, was alive."""
+    start, may_cancel = reassignment.start_reassignment, reassignment.may_cancel
+    if not kept:
+        cancel = reassignment.cancel_reassignment
+        monkeypatch.setattr(reassignment, "start_reassignment", lambda moving, target: start(cancel(moving), target))
+        monkeypatch.setattr(
+            reassignment, "may_replace", lambda topic, moving, _, rules: may_cancel(topic, moving, rules)
+        )
+    settings = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    outcome = played(repeated(), "last-known-leader", **settings)
+    assert outcome.validity is (Validity.VALID if kept else Validity.INVALID), outcome.verdicts
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert kinds == (set() if kept else {"leader-otherwise"}), kinds
+    (lost,) = (verdict for verdict in outcome.verdicts if verdict.checker == "loss")
+    assert (lost.figures["lost"] == 0) == kept, lost.figures

@@ -239,19 +239,22 @@ class MetadataChange:
             return _refused(name, index, ErrorCode.no_reassignment_in_progress, "No reassignment is under way.")
         if target is not None and (problem := assignment_problem(self.image, target)):
             return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
-        reassigned = partition
-        if partition.reassigning:
-            if not reassignment.may_cancel(topic, partition, self._rules):
-                return _refused(
-                    name,
-                    index,
-                    ErrorCode.invalid_replica_assignment,
-                    f"Partition {index}: too few of the original replicas are in sync for its reassignment to be "
-                    "cancelled without an unclean election.",
-                )
+        if target is None:
+            allowed = reassignment.may_cancel(topic, partition, self._rules)
+        else:
+            allowed = reassignment.may_replace(topic, partition, target, self._rules)
+        if not allowed:
+            return _refused(
+                name,
+                index,
+                ErrorCode.invalid_replica_assignment,
+                f"Partition {index}: too few of the replicas that would remain are in sync for others to be removed "
+                "without an unclean election.",
+            )
+        if target is None:
             reassigned = reassignment.cancel_reassignment(partition)
-        if target is not None:
-            reassigned = reassignment.start_reassignment(reassigned, target)
+        else:
+            reassigned = reassignment.start_reassignment(partition, target)
             if not self._rules.reassignment_keeps_isr:
                 added = tuple(filter(self.image.is_active, reassigned.adding))
                 reassigned = replace(reassigned, isr=reassigned.isr + added)

@@ -1,7 +1,11 @@
 """Reassignment of a partition: start, complete, or cancel (docs/protocol.md, section 5).
 
-*Start*: the replicas become target ∪ current, the target first; ISR and leader epoch stay. Replicas only in the target
-are `adding`, replicas not in the target are `removing`. A new reassignment cancels the current one first.
+*Start*: the replicas become target ∪ original, the target first; ISR and leader epoch stay. Replicas only in the target
+are `adding`, replicas not in the target are `removing`.
+
+*Replace*: a new target takes the place of the one under way. Adding replicas that are in it, too, stay what they are;
+the others are removed at once. If one of these is in ISR, ELR or LastKnownELR, then at least min.isr of the replicas
+that remain must be in the ISR. The same target once more changes nothing.
 
 *Complete*: in the change that brings the last adding replica into the ISR, if |ISR ∩ target| ≥ min.isr and one of these
 is eligible as leader. Earlier, the target might lack committed records, or hold them too few times.
@@ -25,34 +29,33 @@ from images.broker.rules import Rules
 
 
 def start_reassignment(partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
-    """`partition` with a reassignment to `target`; no other may be in progress. Epochs do not change."""
-    leaving = tuple(replica for replica in partition.replicas if replica not in target)
+    """`partition` with a reassignment to `target`, in place of one that is in progress. Epochs do not change."""
+    original = _original(partition)
+    leaving = tuple(replica for replica in original if replica not in target)
     return _without_removed(
         replace(
             partition,
             replicas=target + leaving,
-            adding=tuple(replica for replica in target if replica not in partition.replicas),
+            adding=tuple(replica for replica in target if replica not in original),
             removing=leaving,
         )
     )
 
 
+def may_replace(topic: TopicImage, partition: PartitionImage, target: tuple[int, ...], rules: Rules) -> bool:
+    """Whether the replicas that `target` leaves hold committed records often enough, also where the topic allows
+    unclean election: nobody asks for one."""
+    return _may_remove(topic, partition, frozenset(partition.adding) - frozenset(target), rules)
+
+
 def may_cancel(topic: TopicImage, partition: PartitionImage, rules: Rules) -> bool:
     """Whether the original replicas alone hold committed records often enough."""
-    if unclean_election_allowed(topic):
-        return True
-    depended_on = {*partition.isr, *partition.elr, *partition.last_known_elr}
-    if depended_on.isdisjoint(partition.adding):
-        return True
-    original = [replica for replica in partition.replicas if replica not in partition.adding]
-    in_sync = [replica for replica in original if replica in partition.isr]
-    return len(in_sync) >= topic.min_isr_of(len(original)) or not rules.cancel_needs_min_isr
+    return unclean_election_allowed(topic) or _may_remove(topic, partition, frozenset(partition.adding), rules)
 
 
 def cancel_reassignment(partition: PartitionImage) -> PartitionImage:
     """`partition` with its original replicas. Epochs do not change."""
-    original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
-    return _without_removed(replace(partition, replicas=original, adding=(), removing=()))
+    return _without_removed(replace(partition, replicas=_original(partition), adding=(), removing=()))
 
 
 def complete_reassignment(
@@ -69,6 +72,20 @@ def complete_reassignment(
     if not ready and (not any(map(eligible, target)) or rules.reassignment_waits_for_isr):
         return None
     return _without_removed(replace(partition, replicas=target, adding=(), removing=()))
+
+
+def _original(partition: PartitionImage) -> tuple[int, ...]:
+    """The replicas but those that a reassignment is adding."""
+    return tuple(replica for replica in partition.replicas if replica not in partition.adding)
+
+
+def _may_remove(topic: TopicImage, partition: PartitionImage, removed: frozenset[int], rules: Rules) -> bool:
+    depended_on = {*partition.isr, *partition.elr, *partition.last_known_elr}
+    if depended_on.isdisjoint(removed):
+        return True
+    remaining = [replica for replica in partition.replicas if replica not in removed]
+    in_sync = [replica for replica in remaining if replica in partition.isr]
+    return len(in_sync) >= topic.min_isr_of(len(remaining)) or not rules.cancel_needs_min_isr
 
 
 def _without_removed(partition: PartitionImage) -> PartitionImage:

@@ -142,6 +142,56 @@ def test_cancelling_gives_the_original_replicas_and_a_new_leader_epoch() -> None
     assert driver.partition.leader_epoch == epoch + 1
 
 
+# --- another target ---------------------------------------------------------------------------------------------------
+
+
+def test_the_same_target_again_changes_nothing() -> None:
+    driver = cluster()
+    reassign(driver, 4, 5, 1)
+    driver.send(driver.proposal(1, 2, 3, 4))
+    before, records = driver.partition, len(driver.log)
+    assert reassign(driver, 4, 5, 1) is ErrorCode.none
+    assert (driver.partition, len(driver.log)) == (before, records)
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_the_only_replica_in_sync_goes_on_leading_when_its_target_is_asked_for_again(unclean: bool) -> None:
+    driver = cluster(replicas=(1, 3), min_isr=1, unclean=unclean)
+    reassign(driver, 5, 2)
+    driver.send(driver.proposal(1, 3, 2))
+    for broker in (3, 1):
+        driver.fence(broker)
+    assert state(driver.partition) == (2, (2,), ())
+    assert reassign(driver, 5, 2) is ErrorCode.none
+    assert state(driver.partition) == (2, (2,), ()), "5 has nothing, and nobody needs it"
+
+
+def test_another_target_keeps_the_replicas_that_are_in_both() -> None:
+    """5 has died; 6 is to take its place, and 4 has caught up by then."""
+    driver = Driver()
+    driver.start(1, 2, 3, 4, 5, 6)
+    driver.topic(1, 2, 3, min_isr=2)
+    reassign(driver, 4, 5, 1)
+    driver.send(driver.proposal(1, 2, 3, 4))
+    for broker in (2, 3, 5):
+        driver.fence(broker)
+    assert state(driver.partition) == (1, (4, 1), ())
+    assert reassign(driver, 4, 6, 1) is ErrorCode.none
+    after = driver.partition
+    assert (after.replicas, after.adding, after.removing) == ((4, 6, 1, 2, 3), (4, 6), (2, 3))
+    assert state(after) == (1, (4, 1), ())
+    driver.send(driver.proposal(1, 4, 6))
+    assert state(driver.partition) == (1, (4, 6, 1), ())
+    assert not driver.partition.reassigning
+
+
+def test_a_target_without_the_only_replica_in_sync_is_refused_also_where_unclean_election_is_allowed() -> None:
+    driver = _resting_on_the_new_replica(unclean=True)
+    before = driver.partition
+    assert reassign(driver, 2, 3) is ErrorCode.invalid_replica_assignment
+    assert driver.partition == before
+
+
 def test_cancelling_what_is_not_under_way_is_refused() -> None:
     assert cancel(cluster()) is ErrorCode.no_reassignment_in_progress
 

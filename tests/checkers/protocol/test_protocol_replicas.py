@@ -356,15 +356,23 @@ def test_a_finding_says_which_node_believed_what_and_when() -> None:
     assert finding.time_ns == 3 * S
 
 
-def test_a_reassignment_forgets_whom_the_one_before_was_to_add_only_where_unclean_elections_are_permitted() -> None:
+def test_another_target_forgets_nobody_whom_the_one_before_was_to_add_also_with_unclean_elections() -> None:
     moving = {"replicas": (1, 2, 3, 4), "adding": [4]}
     resting_on_4 = decided(5, 2, 2, 2, (2,), **moving, reason="fenced", elr=[3, 4], last_known_elr=[])
     again = decided(6, 3, 2, 3, (2,), **moving, reason="reassignment", elr=[3], last_known_elr=[])
     events = [*COPIED, decided(4, 1, 1, 1, (1, 2, 3, 4), **moving), resting_on_4, again]
-    assert "last-known-elr-forgotten" in kinds(events)
-    assert "last-known-elr-forgotten" not in kinds(events, settings=CheckSettings(unclean_election=True))
+    for permitted in (False, True):
+        assert "last-known-elr-forgotten" in kinds(events, settings=CheckSettings(unclean_election=permitted))
 
 
 def test_a_replica_that_a_reassignment_adds_leads_at_once_only_where_unclean_elections_are_permitted() -> None:
     assert "reassignment-joins-isr" in kinds(ADDED_LEADS)
     assert "reassignment-joins-isr" not in kinds(ADDED_LEADS, settings=CheckSettings(unclean_election=True))
+
+
+@pytest.mark.parametrize("reason", ["reassignment", "reassignment_cancelled"])
+def test_a_cancellation_alone_gives_up_what_is_needed_where_unclean_elections_are_permitted(reason: str) -> None:
+    *events, _ = BROKEN["reassignment-drops-last-known"]
+    dropped = decided(6, 3, -1, 3, (), (1, 2, 3), reason, last_known_elr=[1])
+    found = kinds([*events, dropped], settings=CheckSettings(unclean_election=True))
+    assert ("reassignment-drops-last-known" in found) == (reason == "reassignment")
