@@ -22,6 +22,8 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
 - it is busy when a rebalance begins, and joins again late, with heartbeats until then, perhaps too late;
 - it asks for a member id that it never joins with, and says so or not: the group expects it until then;
 - in a new generation it sends a Heartbeat and a SyncGroup of the generation before;
+- it joins again in the middle of a generation, although nothing has changed: its group begins another generation if it
+  is the leader, which may have seen other partitions, and else answers what it answered before;
 - it dies between JoinGroup and SyncGroup, so that its group waits for it, or sends heartbeats alone there, for longer
   than any rebalance timeout;
 - when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
@@ -90,6 +92,8 @@ _REJOIN_SHARE: Final = 0.5
 _ONE_PROTOCOL_SHARE: Final = 0.3
 _BUSY_SHARE: Final = 0.2
 _BUSY_SESSIONS_MAX: Final = 2.5
+_RESTLESS_SHARE: Final = 0.3
+_RESTLESS_SESSIONS_MAX: Final = 2.0
 
 
 def _group_alone(number: int) -> str:
@@ -333,8 +337,9 @@ class GroupsWorkload(AppendWorkload):
         return tuple(name for name in (GROUP, *alone, _NO_GROUP) if name != group)
 
     async def _read(self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer) -> None:
-        """Poll and commit until the group rebalances or the life is over."""
-        while not (life.member.rebalancing.is_set() or life.over):
+        """Poll and commit until the group rebalances, the life is over, or an awkward member is restless."""
+        until_s = self._restless_s(life)
+        while not (life.member.rebalancing.is_set() or life.over or asyncio.get_running_loop().time() >= until_s):
             fetched = await consumer.poll(_POLL_S) if assignment.partitions else []
             for answer in fetched:
                 await self._polled(consumer, answer)
@@ -352,6 +357,13 @@ class GroupsWorkload(AppendWorkload):
             await self._stall(life, assignment, consumer)
         elif life.random.random() < _FINAL_COMMIT_SHARE:
             await self._commit(life, assignment, consumer)
+
+    def _restless_s(self, life: _MemberLifetime) -> float:
+        """When an awkward member joins again, by the loop's clock; infinite where a rebalance alone has it do so."""
+        if life.awkward is None or life.awkward.random() >= _RESTLESS_SHARE:
+            return math.inf
+        sessions = life.awkward.uniform(0, _RESTLESS_SESSIONS_MAX)
+        return asyncio.get_running_loop().time() + sessions * self._session.session_timeout_s
 
     async def _stall(self, life: _MemberLifetime, assignment: Assignment, consumer: Consumer) -> None:
         """Send nothing for a while, then commit as if nothing had happened. A dynamic member asks once."""

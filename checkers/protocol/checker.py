@@ -61,7 +61,8 @@ deletion-told-early       … and are told as deleted once their tombstones are 
 empty-group-unrecorded    that a group has no members any more is in its log
 member-id-repeated        a new member gets an id that nobody had before
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
-                          the state of the group has for their sender: its member id, instance id and generation
+                          the state of the group has for their sender: its member id, instance id and generation; the
+                          leader of a stable group that joins again waits for another generation
 group-described-otherwise DescribeGroups tells the state of the group, its members, and what these were given
 groups-listed-otherwise   ListGroups tells the groups in the states that it asks for, and no others
 leave-answered-otherwise  LeaveGroup is answered for each of its members as that was judged

@@ -53,6 +53,8 @@ class HeldGroup:
     state: str = EMPTY
     generation: int = 0
     storing: bool = False
+    leader: str = ""
+    """The member that leads the generation; empty where that is not known."""
     since_ms: int = 0
     """When the wait for its members began."""
     longest_ms: int = 0

@@ -59,7 +59,7 @@ def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event:
         _forget_loaded(cluster, coordinator, changes)
     for name, detail in coordinator.loaded.items():
         group = coordinator.groups[name] = HeldGroup(str(detail["state"]), int(detail["generation"]))
-        group.since_ms, group.recorded = coordinator.at_ms, group.generation
+        group.since_ms, group.recorded, group.leader = coordinator.at_ms, group.generation, str(detail["leader"] or "")
         for member, (instance, session_ms, rebalance_ms, _assignment) in detail["record"].items():
             identity = partition.groups.identities.setdefault(member, Identity(instance, session_ms, rebalance_ms))
             group.members[member] = HeldMember(identity, "", coordinator.at_ms)

@@ -249,7 +249,9 @@ def _answers_to_join(group: HeldGroup, member: str, instance: str | None, holder
         return frozenset({_FENCED, *_OF_CONTENT})
     if member not in group.members:
         return frozenset({_UNKNOWN_MEMBER, *_OF_CONTENT})
-    return frozenset({*_OF_CONTENT, *({_WAITS} if group.state == PREPARING else _ANYTHING)})
+    # The leader of a stable group may have seen other partitions: it is to assign them in another generation.
+    rebalances = group.state == PREPARING or (group.state == STABLE and member == group.leader)
+    return frozenset({*_OF_CONTENT, *({_WAITS} if rebalances else _ANYTHING)})
 
 
 def _standing(group: HeldGroup, member: str, generation: int, instance: str | None, holder: str | None) -> str:
@@ -335,6 +337,7 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
     before = coordinator.groups.get(name, HeldGroup())
     after = HeldGroup(str(detail["state"]), int(detail["generation"]), bool(detail["storing"]))
     after.pending, after.left, after.recorded = before.pending, before.left, before.recorded
+    after.leader = before.leader if before.generation == after.generation else ""
     for member_id, wait in detail["members"].items():
         known = before.members.get(member_id)
         identity = partition.groups.identities.get(member_id, Identity(None, 0, 0))
@@ -424,6 +427,9 @@ def _generation_begun(partition: PartitionState, event: TraceRow, _: CheckSettin
         return
     members = sorted(detail["members"])
     leaders = {leader for _, leader, _ in told.values()}
+    coordinator = partition.groups.serving(event.node)
+    if coordinator is not None and len(leaders) == 1:
+        coordinator.groups.setdefault(str(detail["group"]), HeldGroup()).leader = str(min(leaders))
     agree = {generation for generation, _, _ in told.values()} == {detail["generation"]}
     agree = agree and len(leaders) == 1 and leaders <= set(members) and sorted(told) == members
     if not agree or any(sorted(named) != members for one, (_, leader, named) in told.items() if one == leader):

@@ -112,6 +112,15 @@ def test_a_request_gets_the_answer_that_the_state_of_its_group_has_for_it(
     assert broken([*before, request_]) == ([] if kept else ["request-misjudged"])
 
 
+@pytest.mark.parametrize(("member", "error", "kept"), [(M, "waits", True), (M, "none", False), (N, "none", True)])
+def test_the_leader_of_a_stable_group_that_joins_again_begins_a_rebalance(member: str, error: str, kept: bool) -> None:
+    told = {M: [1, M, [M, N]], N: [1, M, []]}
+    begun = of_group(1.15, "generation_begun", 1, high_watermark=1, generation=1, members=[M, N], told=told)
+    record = stored(1, {M: [None, 3_000, 2_000, ""], N: [None, 3_000, 2_000, ""]}, leader=None)
+    before = [*STABLE[:6], record, begun, *STABLE[6:]]
+    assert broken([*before, joins(2, member, error=error)]) == ([] if kept else ["request-misjudged"])
+
+
 def test_a_member_whose_instance_another_one_has_is_fenced() -> None:
     static = (*SERVES, joins(1, M, known=False, instance="i"), becomes(1, "PreparingRebalance", 0, m="join"))
     replaced = (*static, joins(1.5, N, known=False, instance="i"), becomes(1.5, "PreparingRebalance", 0, n="join"))

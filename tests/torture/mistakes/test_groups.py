@@ -12,6 +12,8 @@ from kio.schema.describe_groups.v6.response import DescribedGroup
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
 from images.broker.apis import groups
+from images.broker.groups import rebalance
+from images.broker.groups.group import ClassicGroupMember, Group, GroupStep
 from tests.torture.mistakes.mistake import Patch, PlayedMistake
 
 
@@ -68,11 +70,25 @@ def _assignments_exchanged(patch: Patch) -> None:
     patch.setattr(groups, "described_group", described_group)
 
 
+def _leader_joins_in_vain(patch: Patch) -> None:
+    """The leader of a stable group that joins again is answered as any other member: what it has seen since is assigned
+    to nobody."""
+    right = rebalance._rejoin
+
+    def rejoin(group: Group, member: ClassicGroupMember, *request: Any) -> GroupStep:
+        another = next((one.id for one in group.members if one.id != member.id), "")
+        step = right(group._replace(leader=another), member, *request)
+        return step._replace(group=step.group._replace(leader=group.leader))
+
+    patch.setattr(rebalance, "_rejoin", rejoin)
+
+
 AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
 
 MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
+    PlayedMistake("request-misjudged", _leader_joins_in_vain, world=AWKWARD | {"seed": 4}, said="answered a join"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
 )
 
