@@ -34,6 +34,7 @@ INEXCUSABLE = frozenset(
     {
         "bytes-left-behind",
         "synced-beyond-end",
+        "cut-left-unsynced",
         "opened-unsynced",
         "none-told-early",
         "failed-append-seen",

@@ -26,6 +26,10 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
     detail = event.details()
     if detail.get("synced"):
         partition.synced_to[event.node] = event.log_end
+    if detail.get("cut_unsynced"):
+        began = f"{event.node} began a segment at {event.offset} {event.at}, while a cut of the one before was unsynced"
+        back = "a loss of power may keep the new segment and bring back what was cut before it"
+        partition.report(event, "cut-left-unsynced", event.offset, began, back)
     crc = detail.get("crc")
     if not isinstance(crc, int):
         return

@@ -196,6 +196,7 @@ class Log:
                 continue
             if self._segments:
                 self._snapshots.write(self.end, self.producers)
+                self._segments.active.cut_unsynced = False  # its cuts were synced before another one followed
             self._segments.add(segment)
             reason = segment.recover(self._on_batch)
         cut_bytes = bytes_before - self._segments.size

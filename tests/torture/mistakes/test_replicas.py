@@ -84,6 +84,19 @@ def _synced_though_cut(patch: Patch) -> None:
     patch.setattr(Log, "truncate", truncate)
 
 
+def _rolled_over_a_cut(patch: Patch) -> None:
+    """A log begins another segment without having synced the cut of the one before."""
+    right = Log._roll
+
+    def roll(self: Log) -> None:
+        cut = self.segments[-1].cut_unsynced
+        self.segments[-1].cut_unsynced = False
+        right(self)
+        self.segments[-2].cut_unsynced = cut
+
+    patch.setattr(Log, "_roll", roll)
+
+
 def _opened_as_found(patch: Patch) -> None:
     """What a start finds in the file of a log is not synced."""
     right = Log._recover
@@ -180,6 +193,7 @@ MISTAKES = (
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
+    PlayedMistake("cut-left-unsynced", _rolled_over_a_cut, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
