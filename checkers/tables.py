@@ -40,8 +40,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+_AT_WORK_NS = 300_000_000
+"""So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
 
 
 def _required(name: str, kind: pa.DataType) -> pa.Field:
@@ -214,6 +218,18 @@ def trace_rows(trace: pa.Table) -> Iterator[TraceRow]:
     for batch in trace.sort_by("seq").to_batches(max_chunksize=65_536):
         columns = (batch.column(name).to_pylist() for name in TraceRow._fields)
         yield from map(TraceRow._make, zip(*columns, strict=True))
+
+
+def at_work_ns(trace: pa.Table, node: str, from_ns: int, until_ns: int) -> int:
+    """For how long its events show a node at work between two times: until its process ended at the latest."""
+    of_node = trace.filter(
+        (pc.field("node") == node) & (pc.field("time_ns") >= from_ns) & (pc.field("time_ns") <= until_ns)
+    )
+    ended_ns = pc.min(of_node.filter(pc.field("kind") == "node_started").column("time_ns")).as_py()
+    times_ns = np.sort(of_node.column("time_ns").to_numpy())
+    if ended_ns is not None:
+        times_ns = times_ns[times_ns < ended_ns]
+    return int(np.minimum(np.diff(times_ns), _AT_WORK_NS).sum())
 
 
 def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:

@@ -42,6 +42,7 @@ deletion-unconfirmed      a leader answers DeleteRecords once the log of every m
                           every replica on a broker that it knows as active; there is where it moved its own for that
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
+coordinator-not-loaded    … and has loaded it when it has been at work for 3 s since all of that is committed
 generation-told-early     members get the number of a generation once the record that begins it is committed, and if it
                           gives the instance of none of them to another member
 assignment-never-made     a member gets its partitions in a generation once the leader of that has assigned them
@@ -276,6 +277,7 @@ import pyarrow.compute as pc
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import lied_to, node_failures, nodes_of_family, tolerances, vanished_nodes, wrong_timers
+from checkers.protocol.groups.coordinator_promises import check_loading
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.retention_promises import check_ages, check_overdue
@@ -321,6 +323,7 @@ def check(evidence: RunEvidence) -> Verdict:
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
     verdicts, converged, wrong_clocks = [], _convergences(evidence.trace), nodes_of_family(evidence.faults, "clock")
     check_overdue(cluster, evidence.trace, evidence.settings, wrong_clocks)
+    check_loading(cluster, evidence.trace)
     for name, partition in sorted(cluster.partitions.items()):
         check_ages(partition, of_partition(evidence.history, *name), evidence.settings, wrong_clocks)
         figures = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
@@ -153,6 +153,25 @@ class StoredChange:
 
 
 @dataclass(slots=True)
+class Loading:
+    """A leader of a partition of `__consumer_offsets` that has not loaded its groups yet."""
+
+    end: int
+    """Of its log when it began to lead."""
+    ready_ns: int = -1
+    """Since when it has known all of that to be committed; -1 before."""
+
+
+class LateLoading(NamedTuple):
+    """A leader that had not loaded its groups for long although nothing kept it."""
+
+    node: str
+    ready_ns: int
+    until_ns: int
+    """When it loaded them, or led no more."""
+
+
+@dataclass(slots=True)
 class GroupsState:
     """The groups of one partition of `__consumer_offsets`."""
 
@@ -169,6 +188,9 @@ class GroupsState:
     """Those that coordinators gave to clients without one."""
     begun: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """Group → (leader epoch, generation) of each that began."""
+    loading: dict[str, Loading] = field(default_factory=dict)
+    """By node."""
+    late: list[LateLoading] = field(default_factory=list)
 
     def forget_assigned(self, group: str, generation: int) -> None:
         """A deleted group had come to this generation; one of its name begins again."""

@@ -13,11 +13,9 @@ from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.segments import INEXACT_NS, ClosedSegment, Overdue, RetainedLog
 from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
-from checkers.tables import TraceRow
+from checkers.tables import TraceRow, at_work_ns
 from workloads.columns import Int64
 
-_AT_WORK_NS = 300_000_000
-"""So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
 _CHECKS = 2
 """A leader that is at work deletes what it has to within so many intervals of its checks …"""
 _OVERDUE_NS = 3_000_000_000
@@ -177,7 +175,11 @@ def check_overdue(
         kept = () if topic in configured else (*partition.overdue, *_overdue_at_end(partition, last_ns, settings))
         for overdue in kept:
             kept_ns = overdue.until_ns - overdue.due_ns
-            if overdue.node in wrong_clocks or kept_ns <= patience_ns or _at_work_ns(trace, overdue) <= patience_ns:
+            if (
+                overdue.node in wrong_clocks
+                or kept_ns <= patience_ns
+                or at_work_ns(trace, overdue.node, overdue.due_ns, overdue.until_ns) <= patience_ns
+            ):
                 continue
             lines = (
                 f"{overdue.node} led, and its log started at {overdue.start} still at {overdue.until_ns / 1e9:.6f} s",
@@ -201,21 +203,6 @@ def _overdue_at_end(partition: PartitionState, last_ns: int, settings: CheckSett
         start, end = partition.log_starts.get(node, 0), len(partition.log(node))
         if (overdue := retained.overdue(node, start, end, last_ns, settings)) is not None:
             yield overdue
-
-
-def _at_work_ns(trace: pa.Table, overdue: Overdue) -> int:
-    """For how long its events show a node at work while it kept what it had to delete: until its process ended at the
-    latest."""
-    of_node = trace.filter(
-        (pc.field("node") == overdue.node)
-        & (pc.field("time_ns") >= overdue.due_ns)
-        & (pc.field("time_ns") <= overdue.until_ns)
-    )
-    until_ns = pc.min(of_node.filter(pc.field("kind") == "node_started").column("time_ns")).as_py()
-    times_ns = np.sort(of_node.column("time_ns").to_numpy())
-    if until_ns is not None:
-        times_ns = times_ns[times_ns < until_ns]
-    return int(np.minimum(np.diff(times_ns), _AT_WORK_NS).sum())
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {

@@ -7,17 +7,64 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN
-from checkers.protocol.state import PartitionState, TraceRowHandler
-from checkers.tables import TraceRow
+from checkers.protocol.group_state import LateLoading, Loading
+from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
+from checkers.tables import TraceRow, at_work_ns
 from workloads.history import NO_GENERATION
 
 _COMPLETING: Final = "CompletingRebalance"
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
+_LOADING_NS: Final = 3_000_000_000
+"""A coordinator that is at work has read its log within so long, once all of it is committed."""
 
 
-def _coordinator_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+def _leads(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+    _stops_loading(partition, event, settings)
+    if event.topic.partition("#")[0] == _OFFSETS_TOPIC:
+        held = int(event.details().get("high_watermark", UNKNOWN))
+        partition.groups.loading[event.node] = Loading(
+            event.log_end, event.time_ns if held >= event.log_end else UNKNOWN
+        )
+
+
+def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    loading = partition.groups.loading.get(event.node)
+    if loading is not None and loading.ready_ns < 0 and event.high_watermark >= loading.end:
+        loading.ready_ns = event.time_ns
+
+
+def _stops_loading(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    loading = partition.groups.loading.pop(event.node, None)
+    if loading is not None and 0 <= loading.ready_ns < event.time_ns - _LOADING_NS:
+        partition.groups.late.append(LateLoading(event.node, loading.ready_ns, event.time_ns))
+
+
+def check_loading(cluster: ClusterState, trace: pa.Table) -> None:
+    """After the last event: no leader that was at work has let its groups wait for long."""
+    last_ns = pc.max(trace.column("time_ns")).as_py() or 0
+    for partition in cluster.partitions.values():
+        groups = partition.groups
+        still = [LateLoading(node, it.ready_ns, last_ns) for node, it in groups.loading.items() if it.ready_ns >= 0]
+        for late in (*groups.late, *still):
+            worked_ns = at_work_ns(trace, late.node, late.ready_ns, late.until_ns)
+            if worked_ns > _LOADING_NS:
+                lines = (
+                    f"{late.node} led, and had not loaded its groups at {late.until_ns / 1e9:.6f} s",
+                    f"all that it had to load was committed at {late.ready_ns / 1e9:.6f} s, and it was at work for "
+                    f"{worked_ns / 1e9:.1f} s since",
+                )
+                violation = ProtocolViolation("coordinator-not-loaded", UNKNOWN, late.until_ns, UNKNOWN, lines)
+                partition.violations.append(violation)
+
+
+def _coordinator_loaded(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     """From this event on the coordinator answers its groups."""
+    _stops_loading(partition, event, settings)
     for node, group in list(partition.group_changes):
         if node == event.node:
             del partition.group_changes[node, group]
@@ -146,6 +193,9 @@ def _offsets_committed(partition: PartitionState, event: TraceRow, _: CheckSetti
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
+    "became_leader": _leads,
+    "high_watermark": _high_watermark,
+    **dict.fromkeys(("became_follower", "resigned", "log_recovered"), _stops_loading),
     "coordinator_loaded": _coordinator_loaded,
     "group_assigned": _group_assigned,
     "group_storing": _group_storing,

@@ -166,6 +166,22 @@ def test_a_coordinator_loads_its_log_as_far_as_its_epoch_starts() -> None:
     assert promises_broken(leads(1, 5), loaded(2, 4, 5)) == ["coordinator-incomplete"]
 
 
+@pytest.mark.parametrize(
+    ("loaded_s", "high_watermark", "works", "kept"),
+    [(3.5, 0, True, True), (5.0, 0, True, False), (9.0, 0, True, False), (9.0, 0, False, True), (9.0, -1, True, True)],
+    ids=["soon", "late", "never", "paused", "not committed"],
+)
+def test_a_coordinator_that_is_at_work_loads_its_groups_within_seconds(
+    loaded_s: float, high_watermark: int, works: bool, kept: bool
+) -> None:
+    place = {"topic": "__consumer_offsets", "leader": 1, "leader_epoch": 1, "offset": 0, "log_end": 0}
+    began = event(1, "b1", "became_leader", {"high_watermark": high_watermark}, **place)
+    work = [event(1 + tenths / 10, "b1", "metadata_applied") for tenths in range(1, 70 if works else 2)]
+    events = [began, *work, event(loaded_s, "b1", "coordinator_loaded", {}, **place, high_watermark=0)]
+    events = sorted((each for each in events if each["time_ns"] <= 8 * S), key=lambda each: each["time_ns"])
+    assert promises_broken(*events) == ([] if kept else ["coordinator-not-loaded"])
+
+
 STORED = of_group(2, "group_storing", 6, 5)
 BEGUN = of_group(3, "generation_begun", 7, 6)
 

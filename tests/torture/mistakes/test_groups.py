@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from kio.schema.describe_groups.v6.response import DescribedGroup
@@ -14,7 +15,9 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse
 from images.broker.apis import groups
 from images.broker.groups import rebalance
 from images.broker.groups.group import ClassicGroupMember, Group, GroupStep
-from tests.torture.mistakes.mistake import Patch, PlayedMistake
+from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
+from images.broker.replication.partition import ReplicaRole
+from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
 class _AnyState(str):
@@ -83,11 +86,32 @@ def _leader_joins_in_vain(patch: Patch) -> None:
     patch.setattr(rebalance, "_rejoin", rejoin)
 
 
+def _leads_unheard(patch: Patch) -> None:
+    """A coordinator does not look at what its broker leads until the metadata changes once more."""
+    right = groups.GroupCoordinator.apply
+    led_before: WeakKeyDictionary[groups.GroupCoordinator, list[tuple[int, int]]] = WeakKeyDictionary()
+
+    def apply(self: groups.GroupCoordinator) -> None:
+        led = [
+            (replica.index, replica.state.leader_epoch)
+            for replica in self._replica_manager
+            if replica.topic == CONSUMER_OFFSETS_TOPIC and replica.state.role is ReplicaRole.LEADER
+        ]
+        if led_before.get(self) == led:
+            right(self)
+        led_before[self] = led
+
+    patch.setattr(groups.GroupCoordinator, "apply", apply)
+
+
 AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
+
+KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
 
 MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
+    PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
     PlayedMistake("request-misjudged", _leader_joins_in_vain, world=AWKWARD | {"seed": 4}, said="answered a join"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
 )
