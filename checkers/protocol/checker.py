@@ -72,6 +72,7 @@ answer-missing            a JoinGroup or a SyncGroup is answered once the group 
 member-removed            a member goes when it has left, when another one of its instance takes its place, at the end
                           of its session, or when a rebalance has waited for it for the longest rebalance timeout
 member-kept               … and stays no longer than its session timeout after the last contact
+group-time-otherwise      … by a clock that runs as time does, unless a fault changed the timers of its node
 rebalance-overdue         a group waits for its members no longer than the longest rebalance timeout
 generation-without-join   a generation begins with members that have all joined since its rebalance began
 generation-repeated       … with a number above that of all that have begun, or may have: whose record was appended

@@ -95,6 +95,8 @@ class Coordinator:
     groups: dict[str, HeldGroup] = field(default_factory=dict)
     at_ms: int = 0
     """Its clock at its last event."""
+    changed: tuple[int, int] | None = None
+    """The time in ns, and that in ms on its clock, when it loaded or changed a group last."""
     offsets: Offsets | None = None
     """Below its high watermark; None where its log is not known."""
     uncommitted: list[tuple[int, list[list[Any]]]] = field(default_factory=list)

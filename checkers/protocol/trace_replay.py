@@ -245,6 +245,7 @@ _OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
     request_promises.CLUSTER_HANDLERS,
     isr_promises.CLUSTER_HANDLERS,
     divergence_promises.CLUSTER_HANDLERS,
+    coordinator_promises.CLUSTER_HANDLERS,
     group_log_promises.CLUSTER_HANDLERS,
     {"log_recovered": log_promises.check_recovered, "stray_found": log_promises.check_stray},
     dict.fromkeys(("log_recovered", "became_leader", "follower_high_watermark"), watermark_promises.check_founded),

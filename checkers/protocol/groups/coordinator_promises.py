@@ -13,12 +13,14 @@ import pyarrow.compute as pc
 from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.group_state import LateLoading, Loading
-from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
+from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
 from checkers.tables import TraceRow, at_work_ns
 from workloads.history import NO_GENERATION
 
 _COMPLETING: Final = "CompletingRebalance"
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
+_CLOCK_MS: Final = 1_000
+"""A clock that runs right goes no further wrong between two changes."""
 _LOADING_NS: Final = 3_000_000_000
 """A coordinator that is at work has read its log within so long, once all of it is committed."""
 
@@ -60,6 +62,25 @@ def check_loading(cluster: ClusterState, trace: pa.Table) -> None:
                 )
                 violation = ProtocolViolation("coordinator-not-loaded", UNKNOWN, late.until_ns, UNKNOWN, lines)
                 partition.violations.append(violation)
+
+
+def _check_clock(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A coordinator ends sessions and rebalances by a clock that runs as time does, whatever its wall clock shows."""
+    coordinator, at_ms = partition.groups.coordinators.get(event.node), event.details().get("at_ms")
+    if coordinator is None or not isinstance(at_ms, int):
+        return
+    before, coordinator.changed = coordinator.changed, (event.time_ns, at_ms)
+    if before is None or event.node in cluster.wrong_timers:
+        return
+    passed_ms, ran_ms = (event.time_ns - before[0]) / 1e6, at_ms - before[1]
+    if abs(ran_ms - passed_ms) > _CLOCK_MS:
+        partition.report(
+            event,
+            "group-time-otherwise",
+            event.log_end,
+            f"{event.node} changed a group {event.at}, {passed_ms:.0f} ms after the change before",
+            f"its clock for sessions and rebalances had gone on by {ran_ms} ms, and no fault changed its timers",
+        )
 
 
 def _coordinator_loaded(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
@@ -204,3 +225,4 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "group_changed": _group_changed,
     "offsets_committed": _offsets_committed,
 }
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = dict.fromkeys(("group_loaded", "group_changed"), _check_clock)

@@ -11,7 +11,7 @@ from checkers.clients import coordinator
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.protocol.checker import check as check_protocol
 from checkers.verdict import Validity, Verdict
-from tests.checkers.small_evidence import S, event, trace
+from tests.checkers.small_evidence import S, event, fault, faults, trace
 from workloads.history import SCHEMA
 
 
@@ -180,6 +180,17 @@ def test_a_coordinator_that_is_at_work_loads_its_groups_within_seconds(
     events = [began, *work, event(loaded_s, "b1", "coordinator_loaded", {}, **place, high_watermark=0)]
     events = sorted((each for each in events if each["time_ns"] <= 8 * S), key=lambda each: each["time_ns"])
     assert promises_broken(*events) == ([] if kept else ["coordinator-not-loaded"])
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "changed_by", "kept"), [(3_000, "", True), (9_000, "", False), (9_000, "timers", True)]
+)
+def test_the_deadlines_of_groups_go_by_a_clock_that_runs_as_time_does(at_ms: int, changed_by: str, kept: bool) -> None:
+    facts = {"state": "Empty", "storing": False, "members": {}, "held": {}, "generation": 0}
+    changes = [of_group(at_s, "group_changed", 0, 0, at_ms=ms, **facts) for at_s, ms in ((1.5, 1_500), (3, at_ms))]
+    clock = [fault("clock", ["b1"], 0.5, 5, {"offset_ms": 9})] if changed_by else []
+    evidence = RunEvidence(trace=trace(leads(1, 0), loaded(1.2, 0, 0), *changes), faults=faults(*clock))
+    assert kinds(check_protocol(evidence)) == ([] if kept else ["group-time-otherwise"])
 
 
 STORED = of_group(2, "group_storing", 6, 5)

@@ -15,6 +15,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse
 from images.broker.apis import groups
 from images.broker.groups import rebalance
 from images.broker.groups.group import ClassicGroupMember, Group, GroupStep
+from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
@@ -104,14 +105,22 @@ def _leads_unheard(patch: Patch) -> None:
     patch.setattr(groups.GroupCoordinator, "apply", apply)
 
 
+def _deadlines_by_the_wall_clock(patch: Patch) -> None:
+    """A coordinator ends sessions and rebalances by its wall clock."""
+    patch.setattr(Shard, "now_ms", lambda self: self.record_ms())
+
+
 AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
 
 KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
+
+JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], "wall_jump_ms": 60_000}
 
 MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
     PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
+    PlayedMistake("group-time-otherwise", _deadlines_by_the_wall_clock, [JUMP], {"workload": "groups"}),
     PlayedMistake("request-misjudged", _leader_joins_in_vain, world=AWKWARD | {"seed": 4}, said="answered a join"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
 )
