@@ -1,4 +1,4 @@
-"""Reassignment of a partition: start, complete, or cancel (docs/protocol.md, section 5).
+"""Reassignment of a partition: start, replace, complete, or cancel (docs/protocol.md, section 5).
 
 *Start*: the replicas become target ∪ original, the target first; ISR and leader epoch stay. Replicas only in the target
 are `adding`, replicas not in the target are `removing`.
