@@ -203,8 +203,9 @@ class FaultHandle:
 
     async def stop(self, node: str, keep: KeepUnsynced | None = None) -> Heal:
         """Stop a process cleanly; it starts again as after `kill`. With `keep` its power is cut then, if it was whole
-        and stopped by itself: one that opens no log syncs nothing that was written before an unclean end."""
-        whole = self.situation.wholeness.is_whole(node)
+        and stopped by itself: one that opens no log syncs nothing that was written before an unclean end. Over a full
+        disk such an end may have come unseen."""
+        whole = self.situation.wholeness.is_whole(node) and node not in self._effects.full
         start = await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
         if keep is not None and whole and self.evidence_of_node[node].get("stopped"):
             await uninterrupted(self._apply(self.cluster.power_off(node, keep), _LOST[1:], node, is_down=True))
