@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.runner.run import run
+from checkers.verdict import Validity
+from harness.runner.run import run, run_in_simulation
 from harness.spec import parse
 from images.broker.log.log import Log
 from nemesis.cluster_shape import ClusterShape
@@ -138,6 +139,20 @@ def test_a_broker_keeps_its_power_with_a_clean_stop_while_its_disk_is_full(full:
     virtual_time.run(inject())
     assert any(call.startswith("kill b1") for call in cluster.calls) is not full
     assert cluster.pristine
+
+
+def test_what_a_broker_wrote_before_it_ended_over_a_full_disk_is_not_lost_with_a_clean_stop_of_its_next_life() -> None:
+    """As in the varied run `groups` of seed 28004527: no controller registers that life, so it opens no log."""
+    script = [
+        {"at": 2, "for": 8, "fault": "disk-full", "nodes": ["b2"]},
+        {"at": 3.5, "for": 4, "fault": "kill", "nodes": ["controllers"]},
+        {"at": 4, "for": 0.3, "fault": "controlled-restart", "nodes": ["b2"]},
+        {"at": 5, "for": 1, "fault": "controlled-restart", "nodes": ["b2"], "keep": "nothing"},
+    ]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 12, "partitions": 1, "faults": script}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (full,) = (each for each in outcome.injections if each.fault == "disk-full")
+    assert full.took_effect, "b2 ended over a refused write"
 
 
 def test_a_broker_that_ended_uncleanly_loses_its_power_with_a_clean_stop_only_once_it_is_whole() -> None:
