@@ -18,7 +18,6 @@ from images.broker.log.log import Log
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.admin import ControlledRestart, RollingRestart
 from nemesis.faults.disk import PowerLoss
-from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.fault import Fault
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import Evidence, KeepUnsynced
@@ -120,24 +119,6 @@ def test_only_a_broker_that_has_stopped_cleanly_loses_its_power(fault: Fault) ->
     stops = [call.split()[1] for call in cluster.calls if call.startswith("stop ")]
     cuts = [call.split()[1] for call in cluster.calls if call.startswith("kill ")]
     assert cuts == [node for node in stops if node != "b2"]
-    assert cluster.pristine
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_a_broker_keeps_its_power_with_a_clean_stop_while_its_disk_is_full(full: bool) -> None:
-    """It may have ended over a refused write, and have been started again, before anybody knows of that."""
-    cluster, effects = FakeCluster(), ActiveEffects()
-
-    async def inject() -> None:
-        filling, stopping = (FaultHandle(cluster, effects, Random(1)) for _ in range(2))
-        if full:
-            await DiskFull(("b1",), 12).inject(filling)
-        await ControlledRestart(("b1",), KeepUnsynced.NOTHING).inject(stopping)
-        await stopping.heal()
-        await filling.heal()
-
-    virtual_time.run(inject())
-    assert any(call.startswith("kill b1") for call in cluster.calls) is not full
     assert cluster.pristine
 
 
