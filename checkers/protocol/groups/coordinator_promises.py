@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import CheckSettings
+from checkers.fault_model import OFFSETS_TOPIC
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.group_state import LateLoading, Loading
 from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
@@ -18,7 +19,6 @@ from checkers.tables import TraceRow, at_work_ns
 from workloads.history import NO_GENERATION
 
 _COMPLETING: Final = "CompletingRebalance"
-_OFFSETS_TOPIC: Final = "__consumer_offsets"
 _CLOCK_MS: Final = 1_000
 """A clock that runs right goes no further wrong between two changes."""
 _LOADING_NS: Final = 3_000_000_000
@@ -27,7 +27,7 @@ _LOADING_NS: Final = 3_000_000_000
 
 def _leads(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     _stops_loading(partition, event, settings)
-    if event.topic.partition("#")[0] == _OFFSETS_TOPIC:
+    if event.topic.partition("#")[0] == OFFSETS_TOPIC:
         held = int(event.details().get("high_watermark", UNKNOWN))
         partition.groups.loading[event.node] = Loading(
             event.log_end, event.time_ns if held >= event.log_end else UNKNOWN
