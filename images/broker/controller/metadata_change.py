@@ -241,8 +241,13 @@ class MetadataChange:
             return _refused(name, index, ErrorCode.invalid_replica_assignment, f"Partition {index}: {problem}.")
         if target is None:
             allowed = reassignment.may_cancel(topic, partition, self._rules)
+            reassigned = reassignment.cancel_reassignment(partition)
         else:
             allowed = reassignment.may_replace(topic, partition, target, self._rules)
+            reassigned = reassignment.start_reassignment(partition, target)
+            if not self._rules.reassignment_keeps_isr:
+                added = tuple(filter(self.image.is_active, reassigned.adding))
+                reassigned = replace(reassigned, isr=reassigned.isr + added)
         if not allowed:
             return _refused(
                 name,
@@ -251,13 +256,6 @@ class MetadataChange:
                 f"Partition {index}: too few of the replicas that would remain are in sync for others to be removed "
                 "without an unclean election.",
             )
-        if target is None:
-            reassigned = reassignment.cancel_reassignment(partition)
-        else:
-            reassigned = reassignment.start_reassignment(partition, target)
-            if not self._rules.reassignment_keeps_isr:
-                added = tuple(filter(self.image.is_active, reassigned.adding))
-                reassigned = replace(reassigned, isr=reassigned.isr + added)
         reason = "reassignment_cancelled" if target is None else "reassignment"
         self._append_change(self._partition_change(topic, partition).set_replicas(reassigned), reason)
         return PartitionResult(name, index)
