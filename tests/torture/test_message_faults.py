@@ -12,7 +12,7 @@ import pytest
 
 from checkers.verdict import Validity
 from harness.runner.outcome import Outcome
-from harness.runner.run import run_in_simulation
+from harness.runner.run import run, run_in_simulation
 from harness.spec import parse
 from harness.yaml_document import SpecError
 from images.wire.messages import Api
@@ -66,6 +66,25 @@ def test_an_accepted_isr_change_whose_response_is_lost_is_proposed_again_and_agr
     assert outcome.validity is Validity.VALID, outcome.verdicts
     (evidence,) = (each.evidence for each in outcome.injections if each.fault == "message")
     assert evidence["intercepted"] >= 2
+
+
+def test_a_broker_that_loses_its_connection_keeps_its_session_though_other_controllers_are_silent(
+    tmp_path: Path,
+) -> None:
+    """Trying the silent ones in turn would take longer than its session."""
+    directory = RunDirectory.create(tmp_path, "run", 1)
+    dropped = {"fault": "message", "api": "BrokerHeartbeat", "effect": "drop", "nodes": ["b1"]}
+    faults = [
+        {"at": 2, "for": 8, "fault": "pause", "nodes": ["c1", "c2"]},  # c5 is active, and these two come after it
+        {"at": 3, "for": 1, **dropped, "against": ["controllers"]},
+    ]
+    outcome = run(parse({"seed": 1, "time_limit": "10s", "controllers": 5, "faults": faults}), directory)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (evidence,) = (each.evidence for each in outcome.injections if each.fault == "message")
+    assert evidence["intercepted"] == 1
+    kinds = directory.load().trace["kind"].to_pylist()
+    assert "broker_unfenced" in kinds
+    assert "broker_fenced" not in kinds
 
 
 SENDER: dict[str, Any] = {"nodes": ["b1"], "victim": "b1", "keep": "nothing"}

@@ -1,8 +1,10 @@
 """A broker's requests to the active controller.
 
 A broker learns the active controller from responses to its metadata fetches, which carry leader and epoch of the
-quorum, or by trying the controllers in turn: after no response, or NOT_CONTROLLER, the next one is tried. All channels
-of a broker share one `ControllerLocator`.
+quorum, or by trying the controllers in turn: after no response in time, or NOT_CONTROLLER, the next one is tried. A
+connection on which the active controller has answered and that is then lost says little about that controller: it is
+connected to once more, before others that may be silent cost the broker its session. All channels of a broker share one
+`ControllerLocator`.
 
 A channel is one connection, opened on demand and closed on any failure. `call` sends a request once and reports the
 outcome; its caller decides on retries. Requests on one connection are answered in order, so a request that waits long
@@ -17,7 +19,7 @@ from typing import Any
 
 from images.broker.config import Voter
 from images.broker.controller.refusals import says_not_controller
-from images.wire.connection import Connection, ConnectionLost
+from images.wire.connection import CallTimeout, Connection, ConnectionLost
 
 _NOT_YET = -1
 
@@ -54,24 +56,30 @@ class ControllerChannel:
         self._voter_index = 0
         """Index of the voter at the other end of the connection."""
         self._connection: Connection | None = None
+        self._answered: Connection | None = None
+        """The newest connection on which an active controller has answered."""
         self._connecting = asyncio.Lock()
 
     async def call(self, request: Any, extra_timeout_s: float = 0.0) -> Any:
         """Send `request` and return the response.
 
         Raises ConnectionLost; its `sent` says whether the controller may have received the request. After that, and
-        after NOT_CONTROLLER, the next call goes to the next controller.
+        after NOT_CONTROLLER, the next call goes to the next controller; to the same one if a connection was lost, not
+        only silent, on which it had answered as the active controller.
         """
-        voter_index = self._active.voter_index
+        voter_index, connection = self._active.voter_index, None
         try:
             connection = await self._connected()
             voter_index = self._voter_index
             answer = await connection.call(request, self._timeout_s + extra_timeout_s)
-        except ConnectionLost:
-            self._active.try_next(voter_index)
+        except ConnectionLost as lost:
+            if connection is None or connection is not self._answered or isinstance(lost, CallTimeout):
+                self._active.try_next(voter_index)
             raise
         if says_not_controller(answer):
             self._active.try_next(voter_index)
+        else:
+            self._answered = connection
         return answer
 
     async def forward(self, request: Any) -> Any:

@@ -16,7 +16,7 @@ from images.broker.controller.channel import ControllerChannel, ControllerLocato
 from images.broker.controller.refusals import not_controller
 from images.broker.controller.requests import ProducerIdsAnswer
 from images.broker.runtime.server import CloseConnection, Request, Server
-from images.wire.connection import Api, ConnectionLost
+from images.wire.connection import Api, CallTimeout, ConnectionLost
 
 REQUEST = AllocateProducerIdsRequest(broker_id=1, broker_epoch=1)
 
@@ -27,6 +27,7 @@ class Controllers:
     def __init__(self, count: int) -> None:
         self.active: int | None = None
         self.hang_up = False
+        self.silent = False
         self.asked: list[int] = []
         self.servers = [Server({Api.ALLOCATE_PRODUCER_IDS: self._handler(n)}, log=[].append) for n in range(count)]
 
@@ -37,6 +38,8 @@ class Controllers:
                 return not_controller(request.api, request.body)
             if self.hang_up:
                 raise CloseConnection("deposed")
+            if self.silent:
+                await asyncio.Event().wait()
             return messages.producer_ids_response(ProducerIdsAnswer(ErrorCode.none, 7, 1))
 
         return handle
@@ -106,6 +109,37 @@ def test_a_request_that_may_have_been_carried_out_is_not_passed_on_again() -> No
             await channel.forward(REQUEST)
         assert lost.value.sent
         assert controllers.asked == [0]
+
+    played(scenario)
+
+
+def test_an_active_controller_whose_connection_is_lost_is_connected_to_once_more() -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
+        controllers.active = 0
+        await channel.call(REQUEST)
+        controllers.hang_up = True
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                await channel.call(REQUEST)
+        controllers.active = None
+        await channel.call(REQUEST)
+        assert controllers.asked == [0, 0, 0, 1], "once only: the second connection never had an answer"
+
+    played(scenario)
+
+
+def test_a_controller_that_gives_no_answer_in_time_is_left_for_the_next() -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
+        hurried = ControllerChannel(active, "test", 0.1, 0.01)
+        controllers.active = 0
+        await hurried.call(REQUEST)
+        controllers.silent = True
+        with pytest.raises(CallTimeout):
+            await hurried.call(REQUEST)
+        controllers.active = None
+        await hurried.call(REQUEST)
+        assert controllers.asked == [0, 0, 1]
+        hurried.close()
 
     played(scenario)
 
