@@ -69,10 +69,11 @@ class Clock(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """One node: its clock jumps, stands still, runs at another rate, or jumps and does; or its wall clock jumps."""
-        random = draws.random
-        kind = random.choice(("jump", "freeze", "skew", "both", "wall"))
+        random, has_groups = draws.random, draws.cluster.has_groups
+        # Where brokers are coordinators of groups, who measure sessions as controllers do, more of their wall clocks jump.
+        kind = random.choice(("jump", "freeze", "skew", "both", "wall", *(("wall",) if has_groups else ())))
         node = draws.broker()
-        if draws.cluster.controllers and random.random() < (0.5 if kind == "wall" else 0.2):
+        if draws.cluster.controllers and random.random() < (0.5 if kind == "wall" and not has_groups else 0.2):
             node = draws.controller()
         if kind == "wall":
             size_ms = random.choice((random.uniform(0.05, 2.0) * draws.patience_ms, random.uniform(*_FAR_MS)))
