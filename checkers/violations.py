@@ -149,6 +149,7 @@ INEXCUSABLE = frozenset(
         "record-of-another-member",
         "offsets-held-otherwise",
         "request-misjudged",
+        "wrong-coordinator",
         "member-id-repeated",
         "empty-group-unrecorded",
         "tombstone-missing",

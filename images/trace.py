@@ -128,6 +128,9 @@ group_request             leader      … log_end, high_watermark, when it judge
                                       {id: assignment}; of a describe state, told [[id, instance id]] of the members,
                                       assignments {id: its assignment in hexadecimal digits};
                                       open [[id, join or sync]] of the group's requests that are not answered
+group_unserved            broker      a request for a group is answered by a broker that does not serve it, or not yet;
+                                      topic and partition are those that the group falls to; detail: group, api (as
+                                      above, or fetch), error
 leave_answered            leader      … log_end, high_watermark, when LeaveGroup is answered; detail: group, asked
                                       [[id, instance id]] of its members, told [[id, instance id, error]]
 groups_listed             leader      … log_end, high_watermark, when ListGroups is answered; detail: asked=states in
@@ -254,9 +257,9 @@ BROKER_KINDS: Final = (
 )  # fmt: skip
 """Those that brokers write, but for the coordinators of groups."""
 GROUP_KINDS: Final = (
-    "coordinator_loaded", "group_loaded", "group_request", "leave_answered", "groups_listed", "generation_begun",
-    "group_changed", "group_assigned", "assignment_told", "group_storing", "group_stored", "offsets_storing",
-    "offsets_committed", "commit_failed", "offsets_told",
+    "coordinator_loaded", "group_loaded", "group_request", "group_unserved", "leave_answered", "groups_listed",
+    "generation_begun", "group_changed", "group_assigned", "assignment_told", "group_storing", "group_stored",
+    "offsets_storing", "offsets_committed", "commit_failed", "offsets_told",
 )  # fmt: skip
 """Those that coordinators of groups write."""
 CONTROLLER_KINDS: Final = (

@@ -64,6 +64,8 @@ member-id-repeated        a new member gets an id that nobody had before
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
                           the state of the group has for their sender: its member id, instance id and generation; the
                           leader of a stable group that joins again waits for another generation
+wrong-coordinator         … a broker that does not lead their partition tells their sender to look for another one, and
+                          one that leads it and has not loaded it yet, to wait
 group-described-otherwise DescribeGroups tells the state of the group, its members, and what these were given
 groups-listed-otherwise   ListGroups tells the groups in the states that it asks for, and no others
 leave-answered-otherwise  LeaveGroup is answered for each of its members as that was judged

@@ -70,7 +70,7 @@ class Clock(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """One node: its clock jumps, stands still, runs at another rate, or jumps and does; or its wall clock jumps."""
         random, has_groups = draws.random, draws.cluster.has_groups
-        # Where brokers are coordinators of groups, who measure sessions as controllers do, more of their wall clocks jump.
+        # Coordinators of groups measure sessions, as controllers do, so more of their wall clocks jump.
         kind = random.choice(("jump", "freeze", "skew", "both", "wall", *(("wall",) if has_groups else ())))
         node = draws.broker()
         if draws.cluster.controllers and random.random() < (0.5 if kind == "wall" and not has_groups else 0.2):

@@ -21,6 +21,7 @@ from workloads.history import NO_GENERATION
 _COMPLETING: Final = "CompletingRebalance"
 _CLOCK_MS: Final = 1_000
 """A clock that runs right goes no further wrong between two changes."""
+_LOADING: Final = "coordinator_load_in_progress"
 _LOADING_NS: Final = 3_000_000_000
 """A coordinator that is at work has read its log within so long, once all of it is committed."""
 
@@ -62,6 +63,21 @@ def check_loading(cluster: ClusterState, trace: pa.Table) -> None:
                 )
                 violation = ProtocolViolation("coordinator-not-loaded", UNKNOWN, late.until_ns, UNKNOWN, lines)
                 partition.violations.append(violation)
+
+
+def _unserved(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A broker answers for the groups that it serves, and for no others; its clients may wait while it loads them."""
+    detail, groups = event.details(), partition.groups
+    if groups.serving(event.node) is not None:
+        is_right, why = False, "it had loaded the groups of that partition, and led it"
+    elif event.node in groups.loading:
+        is_right = detail["error"] == ("none" if detail["api"] == "heartbeat" else _LOADING)
+        why = "it led their partition, and had not loaded it"
+    else:
+        is_right, why = detail["error"] == "not_coordinator", "it did not lead their partition"
+    if not is_right:
+        answered = f"{event.node} answered a {detail['api']} for the group {detail['group']} with {detail['error']}"
+        partition.report(event, "wrong-coordinator", UNKNOWN, f"{answered} {event.at}", why)
 
 
 def _check_clock(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -218,6 +234,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "high_watermark": _high_watermark,
     **dict.fromkeys(("became_follower", "resigned", "log_recovered"), _stops_loading),
     "coordinator_loaded": _coordinator_loaded,
+    "group_unserved": _unserved,
     "group_assigned": _group_assigned,
     "group_storing": _group_storing,
     "assignment_told": _assignment_told,

@@ -59,6 +59,7 @@ from images.broker.replication.replica_manager import ReplicaManager
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import Handler, Request
 from images.broker.runtime.spawn import Spawn
+from images.trace import TraceEvent
 from images.wire.connection import Api
 from images.wire.field_values import NO_THROTTLE
 
@@ -85,6 +86,7 @@ class GroupCoordinator:
         self._random: Random = node_ports.random
         self._log = node_ports.log
         self._record_ms = node_ports.now_ms
+        self._trace = node_ports.trace
         self._replica_manager = replica_manager
         self._image = image
         self._clock = clock
@@ -186,6 +188,14 @@ class GroupCoordinator:
             return None, ErrorCode.coordinator_load_in_progress
         return shard, ErrorCode.none
 
+    def _trace_unserved(self, api: str, group: str, error: ErrorCode) -> None:
+        """Trace with what error a broker that does not serve the group answers a request for it."""
+        topic = self._image().topics.get(CONSUMER_OFFSETS_TOPIC)
+        if error is not ErrorCode.invalid_group_id and topic is not None and topic.partitions:
+            partition = partition_for(group, len(topic.partitions))
+            detail = {"group": group, "api": api, "error": error.name}
+            self._trace(TraceEvent("group_unserved", topic.name, partition, detail=detail, topic_id=str(topic.id)))
+
     # --- members ------------------------------------------------------------------------------------------------------
 
     async def join_group(self, request: Request[JoinGroupRequest]) -> JoinGroupResponse:
@@ -193,6 +203,7 @@ class GroupCoordinator:
         body = request.body
         shard, error = self._find(body.group_id)
         if shard is None:
+            self._trace_unserved("join", body.group_id, error)
             return join_response(JoinAnswer(body.member_id, error))
         if not storable(body.protocol_type, body.group_instance_id, *(protocol.name for protocol in body.protocols)):
             return join_response(JoinAnswer(body.member_id, ErrorCode.invalid_request))
@@ -227,6 +238,8 @@ class GroupCoordinator:
         caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
         if shard is not None and group is None:
             shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_by(caller))
+        if shard is None:
+            self._trace_unserved("sync", body.group_id, error)
         if shard is None or group is None:
             return sync_response(SyncAnswer(body.member_id, error if shard is None else ErrorCode.unknown_member_id))
         assignments = {item.member_id: item.assignment for item in body.assignments}
@@ -242,7 +255,9 @@ class GroupCoordinator:
         shard, error = self._find(body.group_id)
         if error is ErrorCode.coordinator_load_in_progress:
             error = ErrorCode.none
-        if shard is not None:
+        if shard is None:
+            self._trace_unserved("heartbeat", body.group_id, error)
+        else:
             group = shard.groups.get(body.group_id)
             caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
             if group is None:
@@ -257,6 +272,7 @@ class GroupCoordinator:
         body = request.body
         shard, error = self._find(body.group_id)
         if shard is None:
+            self._trace_unserved("leave", body.group_id, error)
             return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=())
         answers = []
         for member in body.members:
@@ -278,7 +294,9 @@ class GroupCoordinator:
         body = request.body
         shard, error = self._find(body.group_id)
         refused: dict[TopicPartition, ErrorCode] = {}
-        if shard is not None:
+        if shard is None:
+            self._trace_unserved("commit", body.group_id, error)
+        else:
             # As in Kafka, every negative generation is none.
             generation = max(NO_GENERATION, body.generation_id_or_member_epoch)
             caller = Caller(body.member_id, generation, body.group_instance_id)
@@ -335,7 +353,9 @@ class GroupCoordinator:
                 group_reads.append((requested, shard, error, read))
             for requested, shard, error, read in group_reads:
                 descriptions: dict[TopicPartition, OffsetAndMetadata] = {}
-                if shard is not None:
+                if shard is None:
+                    self._trace_unserved("fetch", requested.group_id, error)
+                else:
                     error, descriptions = await shard.committed_offsets(requested.group_id, read, until)
                 groups.append(offset_fetch_group(requested, error, descriptions))
         return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
@@ -373,7 +393,9 @@ class GroupCoordinator:
             if shard is not None and group is None and request.version >= _NOT_FOUND_SINCE:
                 error, message = ErrorCode.group_id_not_found, f"group {name} not found"
             description = described_group(name, group, error, message)
-            if shard is not None:
+            if shard is None:
+                self._trace_unserved("describe", name, error)
+            else:
                 shard.judged(name, "describe", error, described(description))
             descriptions.append(description)
         return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
@@ -383,7 +405,9 @@ class GroupCoordinator:
         results = []
         for name in dict.fromkeys(request.body.groups_names):
             shard, error = self._find(name)
-            if shard is not None:
+            if shard is None:
+                self._trace_unserved("delete", name, error)
+            else:
                 error = await shard.delete(name)
             results.append(DeletableGroupResult(group_id=name, error_code=error))
         return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 from kio.schema.describe_groups.v6.response import DescribedGroup
+from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
 from images.broker.apis import groups
@@ -110,15 +111,30 @@ def _deadlines_by_the_wall_clock(patch: Patch) -> None:
     patch.setattr(Shard, "now_ms", lambda self: self.record_ms())
 
 
+def _any_broker_takes_heartbeats(patch: Patch) -> None:
+    """A broker answers a heartbeat without an error, whether or not it coordinates the group."""
+    right, find = groups.GroupCoordinator.heartbeat, groups.GroupCoordinator._find
+
+    async def heartbeat(self: groups.GroupCoordinator, request: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:  # nothing else runs before it is answered
+            within.setattr(self, "_find", lambda group: (find(self, group)[0], ErrorCode.none), raising=False)
+            return await right(self, request)
+
+    patch.setattr(groups.GroupCoordinator, "heartbeat", heartbeat)
+
+
 AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
 
 KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
+
+PAUSED: Fault = {"at": "2s", "for": "4s", "fault": "pause", "nodes": ["b3"]}
 
 JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], "wall_jump_ms": 60_000}
 
 MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
+    PlayedMistake("wrong-coordinator", _any_broker_takes_heartbeats, [PAUSED], {"workload": "groups"}),
     PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
     PlayedMistake("group-time-otherwise", _deadlines_by_the_wall_clock, [JUMP], {"workload": "groups"}),
     PlayedMistake("request-misjudged", _leader_joins_in_vain, world=AWKWARD | {"seed": 4}, said="answered a join"),
