@@ -38,7 +38,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -445,14 +446,27 @@ def nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
     return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())
 
 
-def wrong_timers(faults: pa.Table) -> frozenset[str]:
-    """The nodes whose timers ran wrong by a fault of the family `clock`: not those of which it changed the wall clock
-    alone."""
-    nodes: set[str] = set()
-    for row in faults.filter(pc.equal(faults["family"], "clock")).select(["nodes", "detail"]).to_pylist():
-        if not _is_of_wall_clock(row["detail"]):
-            nodes.update(row["nodes"])
-    return frozenset(nodes)
+class WrongTimers(NamedTuple):
+    """When faults of the family `clock` may have had timers run wrong."""
+
+    times: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
+    """Node → from when to when (ns), by each fault."""
+
+    def between(self, node: str, since_ns: int, until_ns: int) -> bool:
+        """Whether those of the node may have run wrong at some time between these."""
+        return any(began_ns <= until_ns and since_ns <= ended_ns for began_ns, ended_ns in self.times.get(node, ()))
+
+
+def wrong_timers(faults: pa.Table) -> WrongTimers:
+    """The faults that change timers, not wall clocks alone. A clock that was set back stands still until it has caught
+    up, also after the fault."""
+    rows = [row for row in faults.filter(pc.equal(faults["family"], "clock")).to_pylist() if _changes_timers(row)]
+    times: dict[str, list[tuple[int, int]]] = {}
+    for node in sorted({node for row in rows for node in row["nodes"]}):
+        of_node = [row for row in rows if node in row["nodes"]]
+        back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in of_node)
+        times[node] = [(began_ns, ended_ns + back_ns) for began_ns, ended_ns in map(_widened, of_node)]
+    return WrongTimers(times)
 
 
 def stalls(faults: pa.Table) -> Mapping[str, Sequence[tuple[int, int]]]:
@@ -460,14 +474,19 @@ def stalls(faults: pa.Table) -> Mapping[str, Sequence[tuple[int, int]]]:
     clocks alone do not."""
     times: dict[str, list[tuple[int, int]]] = {}
     for row in faults.select(["family", "nodes", "started_ns", "ended_ns", "detail"]).to_pylist():
-        if row["family"] not in _OF_LINKS and not (row["family"] == "clock" and _is_of_wall_clock(row["detail"])):
-            ended_ns = NEVER if row["ended_ns"] is None else row["ended_ns"] + _STALL_MARGIN_NS
+        if row["family"] not in _OF_LINKS and (row["family"] != "clock" or _changes_timers(row)):
             for node in row["nodes"]:
-                times.setdefault(node, []).append((row["started_ns"] - _STALL_MARGIN_NS, ended_ns))
+                times.setdefault(node, []).append(_widened(row))
     return times
 
 
-def _is_of_wall_clock(fault_detail: str | None) -> bool:
-    """Whether a fault of the family `clock` changes wall clocks alone, and no timers."""
-    detail = json.loads(fault_detail or "{}")
-    return bool(detail.get("wall_jump_ms")) and not detail.get("jump_ms") and detail.get("rate", 1) == 1
+def _widened(fault: Mapping[str, Any]) -> tuple[int, int]:
+    """When the fault may have held at the earliest, and at the latest."""
+    ended_ns = NEVER if fault["ended_ns"] is None else fault["ended_ns"] + _STALL_MARGIN_NS
+    return fault["started_ns"] - _STALL_MARGIN_NS, ended_ns
+
+
+def _changes_timers(fault: Mapping[str, Any]) -> bool:
+    """Whether a fault of the family `clock` changes more than wall clocks."""
+    detail = json.loads(fault["detail"] or "{}")
+    return not detail.get("wall_jump_ms") or bool(detail.get("jump_ms")) or detail.get("rate", 1) != 1

@@ -190,7 +190,7 @@ def _change(event: TraceRow) -> tuple[object, ...]:
 def _check_sent_again(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
     """A change in flight is sent until its answer, or metadata, ends it: no other one is proposed before."""
     answer, answered_at = partition.to_send_again.get(event.node, (None, 0))
-    if answer is None or not wait.in_flight or event.node in cluster.wrong_timers:
+    if answer is None or not wait.in_flight or _ran_wrong(cluster, event, answer.time_ns):
         return
     silent_ns = wait.worked_ns - answered_at
     due_ns = answer.details()["again_ms"] * 1_000_000 + _SENT_AGAIN_NS
@@ -220,7 +220,9 @@ def _leads(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     isr, known = frozenset(event.members), event.details().get("high_watermark")
     watermark = known if isinstance(known, int) else event.log_end
     caught_up_ns = dict.fromkeys(sorted(isr), event.time_ns)
-    partition.waits[event.node] = LeaderWait(isr, watermark, event.time_ns, event.time_ns, caught_up_ns)
+    partition.waits[event.node] = LeaderWait(
+        isr, watermark, event.time_ns, event.time_ns, caught_up_ns, led_ns=event.time_ns
+    )
 
 
 def _leads_no_more(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -263,7 +265,7 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
         return
     wait.waited_ns += gap_ns
     may_count = len(wait.isr) >= max(2, min_isr_known_to(partition, event)) and not wait.in_flight
-    if not may_count or wait.waited_ns <= _longest_ns(cluster) or not _is_judged(cluster, event):
+    if not may_count or wait.waited_ns <= _longest_ns(cluster) or not _is_judged(cluster, event, wait):
         return
     partition.report(
         event,
@@ -281,7 +283,7 @@ def _check_ends(cluster: ClusterState, partition: PartitionState, event: TraceRo
     """A follower whose log has not ended where the leader's did then has not been caught up since, however often it
     fetches."""
     due_at = wait.worked_ns - (cluster.lag_max_ms * 1_500_000 + _LATE_NS)
-    if wait.in_flight or wait.counted_at >= due_at or not _is_judged(cluster, event):
+    if wait.in_flight or wait.counted_at >= due_at or not _is_judged(cluster, event, wait):
         return
     for member in sorted(wait.isr - {event.leader}):
         node = f"b{member}"
@@ -305,8 +307,12 @@ def _longest_ns(cluster: ClusterState) -> int:
     return 2 * cluster.lag_max_ms * 1_000_000 + _OVERDUE_NS
 
 
-def _is_judged(cluster: ClusterState, event: TraceRow) -> bool:
-    return cluster.lag_max_ms >= 0 and event.node not in cluster.wrong_timers
+def _is_judged(cluster: ClusterState, event: TraceRow, wait: LeaderWait) -> bool:
+    return cluster.lag_max_ms >= 0 and not _ran_wrong(cluster, event, wait.led_ns)
+
+
+def _ran_wrong(cluster: ClusterState, event: TraceRow, since_ns: int) -> bool:
+    return cluster.wrong_timers.between(event.node, since_ns, event.time_ns)
 
 
 def _begins_anew(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -324,12 +330,14 @@ def _recovered(cluster: ClusterState, partition: PartitionState, event: TraceRow
 
 def _shrinks(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     wait, detail = partition.waits.get(event.node), event.details()
-    if wait is None or detail.get("reason") != "shrink" or event.node in cluster.wrong_timers:
+    if wait is None or detail.get("reason") != "shrink":
         return
     for member in sorted(map(int, detail.get("lag_ms", {}))):
         caught_up_ns = wait.caught_up_ns.get(member)
         lag_max_ms = detail["lag_max_ms"]
         if caught_up_ns is None or event.time_ns - caught_up_ns + _INEXACT_NS >= lag_max_ms * 1_000_000:
+            continue
+        if _ran_wrong(cluster, event, caught_up_ns):
             continue
         partition.report(
             event,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
+from checkers.fault_model import WrongTimers
 from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
@@ -144,6 +145,8 @@ class LeaderWait:
     """`worked_ns` when what it counts has changed."""
     ends: list[tuple[int, int]] = field(default_factory=list)
     """Where its log ended after each batch that it has appended, and `worked_ns` then."""
+    led_ns: int = 0
+    """Time since which it leads."""
     told_ends: dict[int, int] = field(default_factory=dict)
     """Follower → the end of the leader's log when the follower's was opened or cut last: up to there the leader may
     have seen it before."""
@@ -377,8 +380,7 @@ class ClusterState:
     """Nodes whose disk lied about fsync at some time."""
     wiped: frozenset[str] = frozenset()
     """Nodes that may have lost more at some time than what they had not synced."""
-    wrong_timers: frozenset[str] = frozenset()
-    """Nodes whose timers ran wrong by a fault at some time."""
+    wrong_timers: WrongTimers = field(default_factory=WrongTimers)
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
     standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)

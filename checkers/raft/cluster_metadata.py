@@ -12,7 +12,7 @@ when it is committed. So a session is held to the time since the controller took
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -28,6 +28,7 @@ from checkers.decided_metadata import (
     changes_of,
     differences,
 )
+from checkers.fault_model import WrongTimers
 from checkers.raft.told_metadata import TOLD, told_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
@@ -61,7 +62,7 @@ def cluster_metadata_findings(
     trace: pa.Table,
     *,
     whole: bool = True,
-    wrong_timers: Collection[str] = (),
+    wrong_timers: WrongTimers = WrongTimers(),
     stalls: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Sessions are as long
@@ -188,7 +189,7 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
 
 
 def _sessions(
-    events: list[TraceRow], wrong_timers: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
+    events: list[TraceRow], wrong_timers: WrongTimers, stalls: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[Finding]:
     epochs: dict[int, _Registered] = {}
     """By broker, the last one."""
@@ -202,14 +203,15 @@ def _sessions(
         elif event.kind == "metadata_applied":
             applied[event.node] = max(event.log_end, applied.get(event.node, 0))
         elif event.kind == "metadata_loaded":
-            if event.node not in wrong_timers:
-                took_charge[event.node] = event.time_ns
+            took_charge[event.node] = event.time_ns
         elif event.kind in OF_BROKERS or event.kind in _REFUSALS:
             detail = event.details()
             if not detail.get("taken_over"):
-                lines = _wrong(event, detail, epochs.get(event.broker), took_charge.get(event.node), applied)
-                if not lines and event.broker in unfenced and event.node not in wrong_timers:
-                    took_charge_ns = took_charge.get(event.node, 0)
+                took_charge_ns = took_charge.get(event.node, 0)
+                ran_wrong = wrong_timers.between(event.node, took_charge_ns, event.time_ns)
+                charged_ns = None if ran_wrong else took_charge.get(event.node)
+                lines = _wrong(event, detail, epochs.get(event.broker), charged_ns, applied)
+                if not lines and event.broker in unfenced and not _is_by_wrong_timers(event, detail, wrong_timers):
                     stalled = stalls.get(event.node, ())
                     lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, stalled)
                 if lines:
@@ -221,6 +223,12 @@ def _sessions(
                 unfenced.discard(event.broker)
             if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, _UNREGISTERED).offset:
                 epochs[event.broker] = _Registered(event.offset, event.broker_epoch, event.details().get("incarnation"))
+
+
+def _is_by_wrong_timers(event: TraceRow, detail: Mapping[str, Any], wrong_timers: WrongTimers) -> bool:
+    """Whether the controller may have measured the broker's silence by timers that ran wrong since it heard of it."""
+    measured_ms = detail.get("silent_ms", 0) + detail.get("session_timeout_ms", 0)
+    return wrong_timers.between(event.node, event.time_ns - measured_ms * 1_000_000, event.time_ns)
 
 
 def _as_registered(detail: Mapping[str, Any]) -> bool:

@@ -11,12 +11,13 @@ its clock, or a busy machine may have kept from finding out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.fault_model import WrongTimers
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 
@@ -30,17 +31,18 @@ _TIMEOUTS_OF_A_LATE_FETCH: Final = 1.5
 
 
 def leadership_findings(
-    trace: pa.Table, wrong_timers: Collection[str], stalls: Mapping[str, Sequence[tuple[int, int]]]
+    trace: pa.Table, wrong_timers: WrongTimers, stalls: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[Finding]:
-    """Every leadership in the trace (schema TRACE) that went on too long after the next one began. `stalls` has, by
-    node, from when to when (ns) its process may not have run."""
+    """Every leadership in the trace (schema TRACE) that went on too long after the next one began, by timers that ran
+    right. `stalls` has, by node, from when to when (ns) its process may not have run."""
     controllers: set[str] = set()
     leading: dict[str, TraceRow] = {}
     deposed: dict[str, TraceRow] = {}
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_ROLES)))):
         controllers.add(event.node)
         election, end = leading.pop(event.node, None), deposed.pop(event.node, None)
-        if election is not None and end is not None and event.node not in wrong_timers:
+        runs_true = end is not None and not wrong_timers.between(event.node, end.time_ns, event.time_ns)
+        if election is not None and end is not None and runs_true:
             others = len(controllers) - 1
             timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)

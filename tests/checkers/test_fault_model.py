@@ -281,8 +281,18 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
         small_evidence.fault("pause", ["b5"], 1, 2, {}),
         small_evidence.fault("partition", ["b6"], 1, 2, {}),
     )
-    assert wrong_timers(faults) == {"b2", "b3", "b4"}
     assert stalls(faults).keys() == {"b2", "b3", "b4", "b5"}
+    wrong = wrong_timers(faults)
+    assert wrong.times.keys() == {"b2", "b3", "b4"}
+    assert wrong.between("b3", 3 * S, 9 * S)
+    assert not wrong.between("b3", 5 * S, 9 * S)
+
+
+def test_a_clock_that_was_set_back_stands_still_after_its_fault() -> None:
+    back = small_evidence.fault("clock", ["b1"], 1, 2, {}) | {"detail": json.dumps({"jump_ms": -4000})}
+    wrong = wrong_timers(small_evidence.faults(back))
+    assert wrong.between("b1", 7 * S, 9 * S)
+    assert not wrong.between("b1", 9 * S, 10 * S)
 
 
 def test_a_node_that_vanished_has_lost_its_log() -> None:

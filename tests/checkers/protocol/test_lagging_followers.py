@@ -47,9 +47,9 @@ def sent(time_s: float) -> Event:
     return event(time_s, "b1", "alter_partition_sent", members=[1, 2], broker_epoch=11, **LED)
 
 
-def kinds(*parts: Iterable[Event], clock: Sequence[str] = (), lag_ms: int = LAG_MS) -> set[str]:
+def kinds(*parts: Iterable[Event], clock: Sequence[str] = (), clock_s: float = 4, lag_ms: int = LAG_MS) -> set[str]:
     events = sorted((event for part in parts for event in part), key=lambda event: float(event["time_ns"]))
-    faults = small_evidence.faults(*(small_evidence.fault("clock", [node], 0, 1, {}) for node in clock))
+    faults = small_evidence.faults(*(small_evidence.fault("clock", [node], 0, clock_s, {}) for node in clock))
     settings = CheckSettings(replica_lag_ms=lag_ms)
     evidence = RunEvidence(trace=small_evidence.trace(*events), settings=settings, faults=faults)
     return {finding.kind for finding in check(evidence).findings} & JUDGED
@@ -140,6 +140,7 @@ def test_a_change_is_sent_again_that_an_answer_has_not_ended(error: str) -> None
     assert kinds(asked, [counted(5, 1, 2)], [moved(5, 12)]) == set()
     assert kinds(IN_FLIGHT, [sent(3), answered(4, error, again_ms=2_500)]) == set()
     assert kinds(asked, clock=["b1"]) == set()
+    assert kinds(asked, clock=["b1"], clock_s=1) == {"isr-change-not-sent-again"}
 
 
 @pytest.mark.parametrize("error", ["none", "invalid_update_version", "fenced_leader_epoch"])

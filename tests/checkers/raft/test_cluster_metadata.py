@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checkers.fault_model import WrongTimers
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
@@ -124,8 +125,8 @@ def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charg
     timed = {"reason": "session_timeout", "silent_ms": silent_ms, "session_timeout_ms": 9000}
     fenced = broker(4, "fenced", 1, 1, 10, **timed)
     assert kinds(charge, *BORN[:2], fenced) == ([] if right else ["fenced-in-session"])
-    by_its_clock = cluster_metadata_findings(small_evidence.trace(charge, *BORN[:2], fenced), wrong_timers={"c1"})
-    assert bool(list(by_its_clock)) is (silent_ms < 9000)
+    trace, by_its_clock = small_evidence.trace(charge, *BORN[:2], fenced), WrongTimers({"c1": [(9 * S, 9 * S)]})
+    assert bool(list(cluster_metadata_findings(trace, wrong_timers=by_its_clock))) is (silent_ms < 9000)
 
 
 @pytest.mark.parametrize(

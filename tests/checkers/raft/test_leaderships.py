@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from checkers.fault_model import WrongTimers
 from checkers.raft.leaderships import leadership_findings
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
@@ -27,7 +28,8 @@ DEPOSED = [*ELECTED, role(10, "c2", "leader", 2)]
 
 
 def kinds(*events: Event, **struck: Any) -> list[str]:
-    found = leadership_findings(small_evidence.trace(*events), struck.get("wrong_timers", ()), struck.get("stalls", {}))
+    wrong_timers = WrongTimers(struck.get("wrong_timers", {}))
+    found = leadership_findings(small_evidence.trace(*events), wrong_timers, struck.get("stalls", {}))
     return [finding.kind for finding in found]
 
 
@@ -47,7 +49,8 @@ def test_a_process_that_may_not_have_run_finds_out_later() -> None:
     late = [*DEPOSED, role(30, "c1", "resigned", 1)]
     assert kinds(*late, stalls={"c1": [(12 * S, 13 * S)]}) == []
     assert kinds(*late, stalls={"c1": [(2 * S, 3 * S)], "c2": [(12 * S, 13 * S)]}) == ["led-without-quorum"]
-    assert kinds(*late, wrong_timers={"c1"}) == []
+    assert kinds(*late, wrong_timers={"c1": [(12 * S, 13 * S)]}) == []
+    assert kinds(*late, wrong_timers={"c1": [(2 * S, 3 * S)]}) == ["led-without-quorum"]
 
 
 @pytest.mark.parametrize("end", ["resigned", "follower", "unattached"])
