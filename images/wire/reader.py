@@ -32,9 +32,10 @@ Read = Callable[[bytes, int, int], tuple[Entity, int]]
 """(bytes, start, end) → the message that begins at `start`, and where it ends, at most `end`. Raises Malformed; of
 values that the bytes cannot stand for ValueError, KeyError or OverflowError."""
 
-ELEMENTS_MAX = 50_000
+ELEMENTS_MAX = 500_000
 """The most elements that all arrays of a request may have together. Each costs memory and time far beyond its bytes:
-10 MB of empty names would take over a gigabyte, and a minute during which nobody else is answered."""
+10 MB of empty names would take over a gigabyte, and a minute during which nobody else is answered. A follower names all
+partitions of a leader in one request: a quarter of a million topics with one partition each."""
 
 _REMEMBERED = 1024
 _ERRORS = {int(error): error for error in ErrorCode}
@@ -202,7 +203,7 @@ class _ReaderSource(GeneratedFunction):
         self.add(f"if {count} * {smallest} > end - at: raise Malformed('{shape.name} claims too many elements')")
         if self.bounded:
             self.add(f"elements += {count}")
-            self.add(f"if elements > {ELEMENTS_MAX}: raise Malformed('more than {ELEMENTS_MAX} elements')")
+            self.add(f"if elements > {ELEMENTS_MAX}: raise Malformed('more than {ELEMENTS_MAX:,} elements')")
         kind = shape.kafka_type
         if kind in FIXED_FORMATS and kind not in _CONVERTED and not shape.struct:
             self.add(

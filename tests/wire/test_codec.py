@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from struct import pack
@@ -200,7 +201,7 @@ def test_unknown_tags_do_not_lift_the_bound_of_the_elements() -> None:
     content = written(metadata_request(*(topic,) * (ELEMENTS_MAX + 1)))
     at = content.index(first) + 1
     changed = content[:at] + b"\x01" + UNKNOWN + content[at + 1 :]
-    with pytest.raises(Malformed, match="more than 50000 elements"):
+    with pytest.raises(Malformed, match="more than 500,000 elements"):
         reader(MetadataRequest)(changed, 0, len(changed))
 
 
@@ -225,6 +226,12 @@ def test_a_null_that_the_protocol_does_not_allow_is_malformed() -> None:
         decode_request(null)
 
 
+def test_a_follower_fetches_all_partitions_of_a_leader_in_one_request() -> None:
+    fetch = filled(FetchRequest)
+    topics = tuple(replace(fetch.topics[0], topic_id=UUID(int=1 + number)) for number in range(30_000))
+    assert decode_request(encode_request(replace(fetch, topics=topics), 1, None))[1].topics == topics
+
+
 @pytest.mark.parametrize(("elements", "accepted"), [(ELEMENTS_MAX, True), (ELEMENTS_MAX + 1, False)])
 def test_a_request_has_a_bounded_number_of_elements(elements: int, accepted: bool) -> None:
     topics = tuple(MetadataRequestTopic(topic_id=None, name="") for _ in range(elements))
@@ -232,5 +239,5 @@ def test_a_request_has_a_bounded_number_of_elements(elements: int, accepted: boo
     if accepted:
         assert len(decode_request(frame)[1].topics) == elements
     else:
-        with pytest.raises(Malformed, match="more than 50000 elements"):
+        with pytest.raises(Malformed, match="more than 500,000 elements"):
             decode_request(frame)
