@@ -124,7 +124,8 @@ group_request             leader      … log_end, high_watermark, when it judge
                                       delete), error that it is answered
                                       with at once, or waits, at_ms on its own clock, member, instance, said=generation
                                       that it gave; of a join as=member id that it has now, session_ms,
-                                      rebalance_ms, protocols, told if answered at once; of a sync assigned
+                                      rebalance_ms, protocols, subscriptions=the CRC-32C of what it says under each,
+                                      told if answered at once; of a sync assigned
                                       {id: assignment}; of a describe state, told [[id, instance id]] of the members,
                                       assignments {id: its assignment in hexadecimal digits};
                                       open [[id, join or sync]] of the group's requests that are not answered

@@ -22,8 +22,9 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
 - it is busy when a rebalance begins, and joins again late, with heartbeats until then, perhaps too late;
 - it asks for a member id that it never joins with, and says so or not: the group expects it until then;
 - in a new generation it sends a Heartbeat and a SyncGroup of the generation before;
-- it joins again in the middle of a generation, although nothing has changed: its group begins another generation if it
-  is the leader, which may have seen other partitions, and else answers what it answered before;
+- it joins again in the middle of a generation, every other time with something else to tell the leader: its group then
+  begins another generation, and also if the leader does so, which may have seen other partitions; else it answers what
+  it answered before;
 - it dies between JoinGroup and SyncGroup, so that its group waits for it, or sends heartbeats alone there, for longer
   than any rebalance timeout;
 - when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
@@ -92,8 +93,8 @@ _REJOIN_SHARE: Final = 0.5
 _ONE_PROTOCOL_SHARE: Final = 0.3
 _BUSY_SHARE: Final = 0.2
 _BUSY_SESSIONS_MAX: Final = 2.5
-_RESTLESS_SHARE: Final = 0.3
-_RESTLESS_SESSIONS_MAX: Final = 2.0
+_RESTLESS_SHARE: Final = 0.5
+_RESTLESS_SESSIONS_MAX: Final = 1.0
 
 
 def _group_alone(number: int) -> str:
@@ -353,6 +354,9 @@ class GroupsWorkload(AppendWorkload):
                 await asyncio.sleep(pause_ms / 1000 * life.random.uniform(0.5, 1.5))
         if life.member.fenced:
             return
+        is_restless = not (life.member.rebalancing.is_set() or life.over)
+        if life.awkward is not None and is_restless and life.awkward.random() < 1 / 2:
+            life.member.change_subscription()
         if life.over and life.end == "stall":
             await self._stall(life, assignment, consumer)
         elif life.random.random() < _FINAL_COMMIT_SHARE:

@@ -63,7 +63,8 @@ empty-group-unrecorded    that a group has no members any more is in its log
 member-id-repeated        a new member gets an id that nobody had before
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
                           the state of the group has for their sender: its member id, instance id and generation; the
-                          leader of a stable group that joins again waits for another generation
+                          leader of a stable group that joins again, and a member with another subscription, wait for
+                          another generation
 wrong-coordinator         … a broker that does not lead their partition tells their sender to look for another one, and
                           one that leads it and has not loaded it yet, to wait
 group-described-otherwise DescribeGroups tells the state of the group, its members, and what these were given

@@ -27,6 +27,9 @@ class Identity:
     rebalance_ms: int
     protocols: frozenset[str] | None = None
     """Those that it supports; None where that is not known."""
+    wants: tuple[object, ...] = ()
+    """The coordinator that heard it, its leader epoch, and the protocols in order with what the member says under each;
+    empty where that is not known."""
 
 
 @dataclass(slots=True)

@@ -24,9 +24,10 @@ class UnreadableAssignment(ValueError):
     """Bytes that are no subscription or assignment."""
 
 
-def encode_subscription(topics: tuple[str, ...]) -> bytes:
-    """Encode the topics that a member subscribes to."""
-    return b"".join((_SHORT.pack(_VERSION), _INT.pack(len(topics)), *map(_string, topics), _NO_USER_DATA))
+def encode_subscription(topics: tuple[str, ...], user_data: bytes | None = None) -> bytes:
+    """Encode the topics that a member subscribes to, with what it tells the leader beside."""
+    told = _NO_USER_DATA if user_data is None else _INT.pack(len(user_data)) + user_data
+    return b"".join((_SHORT.pack(_VERSION), _INT.pack(len(topics)), *map(_string, topics), told))
 
 
 def decode_subscription(content: bytes) -> tuple[str, ...]:

@@ -131,6 +131,7 @@ class GroupMember:
         self._topics = topics
         self._protocols = tuple(protocols)
         self._settings = settings
+        self._user_data: bytes | None = None
         self._id = ""
         self._generation = -1
         self._coordinator: tuple[str, int] | None = None
@@ -270,6 +271,10 @@ class GroupMember:
         """Prefer the protocol from the next join on that came last until now."""
         self._protocols = self._protocols[::-1]
 
+    def change_subscription(self) -> None:
+        """Tell the leader something else from the next join on, as members do that say what they own."""
+        self._user_data = (self._user_data or b"") + b"+"
+
     async def describe(self, beside: Sequence[str] = ()) -> list[MemberIds]:
         """The members of the group, as an administrator sees them who looks at it, and at the groups `beside`; none
         when that was not answered."""
@@ -340,7 +345,7 @@ class GroupMember:
         return Assignment(self._generation, decode_assignment(synced.assignment))
 
     def _join_request(self) -> JoinGroupRequest:
-        subscription = encode_subscription(self._topics)
+        subscription = encode_subscription(self._topics, self._user_data)
         return JoinGroupRequest(
             group_id=self.group,
             session_timeout=timedelta(seconds=self._settings.session_timeout_s),

@@ -56,7 +56,7 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
     if api == "describe":
         _check_description(partition, event, group, detail)
         return
-    wanted = _answers(group, detail)
+    wanted = _answers_to_join(group, event, detail) if api == "join" else _answers(group, detail)
     if error not in wanted:
         said = f" in generation {detail['said']}" if "said" in detail else ""
         partition.report(
@@ -211,14 +211,12 @@ def _described(group: HeldGroup) -> str:
 
 
 def _answers(group: HeldGroup, detail: Mapping[str, Any]) -> frozenset[str]:
-    """The answers that a request may get in this state of the group."""
+    """The answers that a request but a join may get in this state of the group."""
     api, member, instance = detail["api"], str(detail["member"]), detail["instance"]
     holder = group.holder(instance)
     if api == "delete":
         occupied = group.members or group.state != EMPTY
         return frozenset({_NON_EMPTY} if occupied else {_NONE, _NOT_FOUND})
-    if api == "join":
-        return _answers_to_join(group, member, instance, holder)
     if api == "leave":
         if holder is not None and member and holder != member:
             return frozenset({_FENCED})
@@ -240,7 +238,11 @@ def _answers(group: HeldGroup, detail: Mapping[str, Any]) -> frozenset[str]:
     return frozenset({_NONE if group.state == STABLE else _WAITS, *_OF_CONTENT})
 
 
-def _answers_to_join(group: HeldGroup, member: str, instance: str | None, holder: str | None) -> frozenset[str]:
+def _answers_to_join(group: HeldGroup, event: TraceRow, detail: Mapping[str, Any]) -> frozenset[str]:
+    """A member that joins again is answered at once where it has said the same before, and its group waits for no
+    member; whatever else it says is for another generation."""
+    member, instance = str(detail["member"]), detail["instance"]
+    holder = group.holder(instance)
     if not member:
         return frozenset({_WAITS, *_OF_CONTENT} | ({"member_id_required"} if instance is None else set()))
     if member in group.pending:
@@ -251,7 +253,16 @@ def _answers_to_join(group: HeldGroup, member: str, instance: str | None, holder
         return frozenset({_UNKNOWN_MEMBER, *_OF_CONTENT})
     # The leader of a stable group may have seen other partitions: it is to assign them in another generation.
     rebalances = group.state == PREPARING or (group.state == STABLE and member == group.leader)
-    return frozenset({*_OF_CONTENT, *({_WAITS} if rebalances else _ANYTHING)})
+    said, wants = group.members[member].identity.wants, _wants(event, detail)
+    if not rebalances and (not wants or said[:2] != wants[:2]):
+        return _ANYTHING | _OF_CONTENT
+    return frozenset({*_OF_CONTENT, _WAITS if rebalances or said != wants else _NONE})
+
+
+def _wants(event: TraceRow, detail: Mapping[str, Any]) -> tuple[object, ...]:
+    if "subscriptions" not in detail:
+        return ()
+    return event.node, event.leader_epoch, *zip(detail["protocols"], detail["subscriptions"], strict=True)
 
 
 def _standing(group: HeldGroup, member: str, generation: int, instance: str | None, holder: str | None) -> str:
@@ -273,7 +284,8 @@ def _learn(partition: PartitionState, event: TraceRow, group: HeldGroup, detail:
         elif error in _ANYTHING:
             rebalance_ms = int(detail["rebalance_ms"]) if detail["rebalance_ms"] >= 0 else int(detail["session_ms"])
             protocols = frozenset(detail["protocols"]) if "protocols" in detail else None
-            identity = Identity(detail["instance"], int(detail["session_ms"]), rebalance_ms, protocols)
+            wants = _wants(event, detail)
+            identity = Identity(detail["instance"], int(detail["session_ms"]), rebalance_ms, protocols, wants)
             member = str(detail["as"])
             group.pending.discard(member)
             partition.groups.identities[member] = identity

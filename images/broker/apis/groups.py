@@ -18,6 +18,7 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
+from google_crc32c import value as crc32c
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
@@ -423,6 +424,7 @@ def _trace_join(
         "session_ms": request.session_timeout_ms,
         "rebalance_ms": request.rebalance_timeout_ms,
         "protocols": [protocol for protocol, _ in request.protocols],
+        "subscriptions": [crc32c(subscription) for _, subscription in request.protocols],
     }
     if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.none:
         facts["told"] = join_told(answer)

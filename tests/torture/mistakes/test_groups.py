@@ -15,7 +15,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
 from images.broker.apis import groups
 from images.broker.groups import rebalance
-from images.broker.groups.group import ClassicGroupMember, Group, GroupStep
+from images.broker.groups.group import ClassicGroupMember, Group, GroupStep, JoinRequest
 from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
@@ -88,6 +88,18 @@ def _leader_joins_in_vain(patch: Patch) -> None:
     patch.setattr(rebalance, "_rejoin", rejoin)
 
 
+def _names_alone_are_compared(patch: Patch) -> None:
+    """A member that joins again with another subscription is answered as if it had said the same before."""
+    right = rebalance._rejoin
+
+    def rejoin(group: Group, member: ClassicGroupMember, request: JoinRequest, *rest: Any) -> GroupStep:
+        if [name for name, _ in member.protocols] == [name for name, _ in request.protocols]:
+            request = request._replace(protocols=member.protocols)
+        return right(group, member, request, *rest)
+
+    patch.setattr(rebalance, "_rejoin", rejoin)
+
+
 def _leads_unheard(patch: Patch) -> None:
     """A coordinator does not look at what its broker leads until the metadata changes once more."""
     right = groups.GroupCoordinator.apply
@@ -125,6 +137,8 @@ def _any_broker_takes_heartbeats(patch: Patch) -> None:
 
 AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
 
+RESTLESS = AWKWARD | {"time_limit": "20s", "clients": {"awkward_members": 1.0, "consumers": 4}}
+
 KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
 
 PAUSED: Fault = {"at": "2s", "for": "4s", "fault": "pause", "nodes": ["b3"]}
@@ -137,7 +151,8 @@ MISTAKES = (
     PlayedMistake("wrong-coordinator", _any_broker_takes_heartbeats, [PAUSED], {"workload": "groups"}),
     PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
     PlayedMistake("group-time-otherwise", _deadlines_by_the_wall_clock, [JUMP], {"workload": "groups"}),
-    PlayedMistake("request-misjudged", _leader_joins_in_vain, world=AWKWARD | {"seed": 4}, said="answered a join"),
+    PlayedMistake("request-misjudged", _leader_joins_in_vain, world=RESTLESS | {"seed": 5}, said="answered a join"),
+    PlayedMistake("request-misjudged", _names_alone_are_compared, world=RESTLESS, said="answered a join"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
 )
 
