@@ -138,6 +138,7 @@ INEXCUSABLE = frozenset(
         "latest-unconfirmed",
         "offsets-unconfirmed",
         "deletion-unconfirmed",
+        "high-watermark-behind",
         "coordinator-serves-uncommitted",
         "coordinator-incomplete",
         "coordinator-not-loaded",

@@ -72,9 +72,10 @@ alter_partition_sent      leader      a proposal leaves for the controllers, eac
 alter_partition_answered  leader      … comes back: fields as there; detail: error, none if granted, and the
                                       partition_epoch in the answer; lost without one, and sent=whether the request may
                                       have arrived; again_ms=pause before it is sent again, where that is due
-isr_counted               leader      what it counts is not as it was: members=ISR, partition_epoch; detail: proposed=
-                                      ISR of the change in flight, if there is one, unresolved=[members that a change
-                                      given up may still add]
+isr_counted               leader      what it counts is not as it was: members=ISR, partition_epoch, high_watermark with
+                                      that; detail: proposed=ISR of the change in flight, if there is one, unresolved=
+                                      [members that a change given up may still add], positions of all these as of
+                                      high_watermark
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of

@@ -25,6 +25,7 @@ quorum-not-maximal-isr    … and is the leader's maximal ISR: the ISR as decide
 replica-counted-wrongly   every member of that quorum holds the records that the high watermark passes
 committed-overwritten     the record committed at an offset never changes
 high-watermark-fell       the high watermark never falls within a leadership
+high-watermark-behind     … and is no lower than what all have whom the leader counts, once it counts others
 latest-below-start        a leader answers with the latest offset only once its high watermark has reached its epoch's
                           start (Applied-HW)
 latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has

@@ -47,6 +47,23 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
         partition.committed_in.append(event.leader_epoch)
 
 
+def _isr_counted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """Once a leader counts others, what all of them have is committed: nobody may come who moves the high watermark."""
+    positions = event.details().get("positions")
+    if not isinstance(positions, dict) or len(event.members) < min_isr_known_to(partition, event):
+        return
+    held = min(positions.values(), default=UNKNOWN)
+    if event.high_watermark < held:
+        partition.report(
+            event,
+            "high-watermark-behind",
+            event.high_watermark,
+            f"{event.node} counted {names(frozenset(map(int, positions)))} {event.at} with the high watermark "
+            f"{event.high_watermark}",
+            f"it held all of them at {held} or above",
+        )
+
+
 def check_founded(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log is opened, a leader begins, and a follower goes on with a high watermark that some leader of this partition
     had reached: what a checkpoint has of a deleted one of its name does not count."""
@@ -213,6 +230,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _role_begun,
     "became_follower": _role_begun,
     "high_watermark": _high_watermark,
+    "isr_counted": _isr_counted,
     "follower_high_watermark": _follower_high_watermark,
     "isr_proposed": _isr_proposed,
     "latest_told": _latest_told,

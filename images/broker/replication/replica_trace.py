@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -181,16 +181,13 @@ class ReplicaTrace:
         if state.role is not ReplicaRole.LEADER:
             self.event(state, "follower_high_watermark", offset=moved.before, high_watermark=moved.after)
             return
-        ends = {follower.id: follower.log_end for follower in state.leader_state.followers}
-        ends[state.node] = state.log_end
-        positions = {str(member): -1 if (end := ends.get(member)) is None else end for member in moved.quorum}
         self.event(
             state,
             "high_watermark",
             offset=moved.before,
             high_watermark=moved.after,
             members=moved.quorum,
-            detail={"positions": positions},
+            detail={"positions": _positions(state, moved.quorum)},
         )
 
     def truncated(
@@ -285,7 +282,7 @@ class ReplicaTrace:
 
     def isr_counted(self, state: Partition) -> None:
         """Of a leader: the ISR, its partition epoch, and the changes whose outcome it does not know, if any of these is
-        another one."""
+        another one, with the high watermark once it counts them."""
         leadership = state.leadership
         if leadership is None:
             return
@@ -296,7 +293,9 @@ class ReplicaTrace:
         detail: dict[str, object] = {"unresolved": list(leadership.unresolved_members)}
         if leadership.proposed is not None:
             detail["proposed"] = list(leadership.proposed)
-        self.event(state, "isr_counted", members=state.isr, detail=detail)
+        quorum = {*state.isr, *(leadership.proposed or ()), *leadership.unresolved_members}
+        detail["positions"] = _positions(state, sorted(quorum))
+        self.event(state, "isr_counted", members=state.isr, high_watermark=state.high_watermark, detail=detail)
 
     def fetch_answered(self, state: Partition, replica: int, connection: int) -> None:
         """An answer goes to a follower: traced if it is the first one since a read of the latest offset began."""
@@ -320,6 +319,13 @@ class ReplicaTrace:
             return
         detail = {"error": change.error.name, "rolled_back": change.rolled_back}
         self.event(state, "isr_rejected", members=change.isr, detail=detail)
+
+
+def _positions(state: Partition, quorum: Iterable[int]) -> dict[str, int]:
+    """The LEO that a leader holds for each of these; -1 for none."""
+    ends = {follower.id: follower.log_end for follower in state.leader_state.followers}
+    ends[state.node] = state.log_end
+    return {str(member): -1 if (end := ends.get(member)) is None else end for member in quorum}
 
 
 def _producer_epoch(header: Header) -> dict[str, object]:

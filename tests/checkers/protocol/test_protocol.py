@@ -223,6 +223,14 @@ def test_a_high_watermark_that_falls_within_a_leadership_is_a_violation() -> Non
     assert "high-watermark-fell" in kinds([*COMMITTED, moved(4, "b1", 2, 3, (1, 2, 3))])
 
 
+@pytest.mark.parametrize(("position", "kept"), [(5, False), (4, False), (3, True), (-1, True)])
+def test_the_high_watermark_follows_whom_the_leader_counts(position: int, kept: bool) -> None:
+    detail = {"unresolved": [], "positions": {"1": 5, "2": position}}
+    counts = small_evidence.event(4, "b1", "isr_counted", detail, members=[1, 2], high_watermark=3)
+    found = kinds([*COMMITTED, counts | {"leader": 1, "leader_epoch": 1}])
+    assert ("high-watermark-behind" not in found) == kept
+
+
 def test_a_latest_offset_below_the_start_of_the_leader_epoch_is_a_violation() -> None:
     events = [*COMMITTED, changed(4, 2, 2, (2, 3)), leads(5, "b2", 2, 5)]
     assert kinds([*events, small_evidence.event(6, "b2", "latest_told", high_watermark=4)]) == ["latest-below-start"]

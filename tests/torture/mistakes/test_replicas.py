@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 from images.broker.log import segment
 from images.broker.log.log import Log
 from images.broker.log.segment import Segment
-from images.broker.replication import log_start
+from images.broker.replication import leader, log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
-from images.broker.replication.partition import Limits, Partition, PartitionStep, ProposeIsr
+from images.broker.replication.partition import HighWatermarkMoved, Limits, Partition, PartitionStep, ProposeIsr
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_results import AppendResult
 from images.wire.batch import Header, parse
@@ -142,6 +142,18 @@ def _never_the_first(patch: Patch) -> None:
     patch.setattr(Replica, "append", append)
 
 
+def _committed_by_fetches_alone(patch: Patch) -> None:
+    """The high watermark stays where it is when the ISR shrinks, until a follower fetches."""
+    right = leader.on_isr_committed
+
+    def on_isr_committed(partition: Partition, *answer: Any) -> PartitionStep:
+        step = right(partition, *answer)
+        decisions = tuple(each for each in step.decisions if not isinstance(each, HighWatermarkMoved))
+        return PartitionStep(step.partition._replace(high_watermark=partition.high_watermark), decisions)
+
+    patch.setattr(leader, "on_isr_committed", on_isr_committed)
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
@@ -199,6 +211,7 @@ MISTAKES = (
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
+    PlayedMistake("high-watermark-behind", _committed_by_fetches_alone, [CUT], {"settings": IMPATIENT}),
     PlayedMistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
 
