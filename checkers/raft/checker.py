@@ -48,6 +48,7 @@ metadata-applied-otherwise  what a broker applies has as many partitions, the su
                             these changes add up to; and no broker goes back to older metadata
 metadata-misstated          what a broker tells clients of topics, leaders, ISR, brokers and coordinators is what it has
                             applied (`checkers.raft.told_metadata`)
+metadata-told-early         … and once it was started it tells nothing before it has applied any
 trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed to its end
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it

@@ -10,7 +10,8 @@ the last that its process has traced so. What that has, the changes up to there 
   exist an error;
 - as a group's coordinator the leader of the partition of `__consumer_offsets` to which its name hashes.
 
-An answer may be older than others, as its broker may be behind: no other broker's metadata says anything about it.
+An answer may be older than others, as its broker may be behind: no other broker's metadata says anything about it. A
+broker that was started answers nobody before it has applied metadata that has its own registration.
 
 Blind spots: requests that name a topic by its id; answers about more than 1,000 topics, and those whose broker applied
 newer metadata meanwhile; hosts and ports; topics of which the trace says nothing.
@@ -44,10 +45,15 @@ def told_findings(events: Iterable[TraceRow]) -> Iterator[Finding]:
     """Every answer among these events, in the order of the trace, that its broker's metadata contradicts. Topics are
     named as brokers name them."""
     decided, ids, answers = [], [], []
-    applied: dict[str, int] = {}
+    applied: dict[str, int | None] = {}
+    """By broker; None in a process that has applied nothing yet."""
     for event in events:
+        if event.kind in TOLD and applied.get(event.node, 0) is None:
+            did = f"{event.node} told a client of the cluster {event.at} ({event.kind})"
+            unready = "since it was started it had applied no metadata: it served clients before it could know anything"
+            yield Finding("metadata-told-early", (did, unready), time_ns=event.time_ns)
         if event.kind == "node_started":
-            applied.pop(event.node, None)
+            applied[event.node] = None
         elif event.kind == "metadata_applied":
             applied[event.node] = event.log_end
         elif event.kind in TOLD:

@@ -104,9 +104,13 @@ def test_a_broker_is_held_to_what_it_had_applied_and_not_to_what_others_decided_
     assert kinds(*BORN, applied(4), told(UNKNOWN)) == []
 
 
-def test_before_its_process_has_applied_anything_a_broker_is_held_to_nothing() -> None:
+def test_before_its_process_has_applied_anything_a_broker_tells_nothing() -> None:
     started = small_evidence.event(20, "b1", "node_started")
-    assert kinds(*BORN, applied(5), started, told()) == []
+    assert kinds(*BORN, applied(5), started, told()) == ["metadata-told-early"]
+
+
+def test_a_broker_whose_start_the_trace_lacks_is_held_to_nothing_before_it_has_applied_anything() -> None:
+    assert kinds(*BORN, told()) == []
 
 
 def test_a_topic_exists_with_its_id_or_is_unknown() -> None:

@@ -9,10 +9,11 @@ import pytest
 from kio.schema.metadata.v12.response import MetadataResponsePartition
 
 from images.broker.apis import cluster, topics
+from images.broker.broker_node import BrokerNode
 from images.broker.groups import shard
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.metadata.image import ClusterImage, PartitionImage
-from tests.torture.mistakes.mistake import Patch, PlayedMistake
+from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
 def _isr_of_all_replicas(patch: Patch) -> None:
@@ -50,12 +51,26 @@ def _no_committed_text(patch: Patch) -> None:
     _records_without(patch, metadata="")
 
 
+def _serves_unready(patch: Patch) -> None:
+    """A broker serves clients once it is registered."""
+    right = BrokerNode._register
+
+    async def register(self: BrokerNode) -> None:
+        await right(self)
+        self._metadata_applied.set()
+
+    patch.setattr(BrokerNode, "_register", register)
+
+
 KILLS = {"faults": ["kill"], "seed": 3}
 GROUPS = KILLS | {"workload": "groups"}
+ALL_RESTART: Fault = {"at": "3s", "for": "1s", "fault": "kill", "nodes": ["brokers"]}
+SLOW: Fault = {"at": "3.5s", "for": "6s", "fault": "packets", "nodes": ["controllers"], "against": ["brokers"]}
 
 MISTAKES = (
     PlayedMistake("metadata-misstated", _isr_of_all_replicas, world=KILLS, said="isr"),
     PlayedMistake("metadata-misstated", _nobody_offline, world=KILLS, said="offline"),
+    PlayedMistake("metadata-told-early", _serves_unready, [ALL_RESTART, SLOW | {"delay_ms": 200}]),
     PlayedMistake("committed-otherwise", _no_committed_epoch, world=GROUPS),
     PlayedMistake("committed-otherwise", _no_committed_text, world=GROUPS),
 )
