@@ -138,6 +138,7 @@ INEXCUSABLE = frozenset(
         "latest-unconfirmed",
         "offsets-unconfirmed",
         "deletion-unconfirmed",
+        "divergence-untold",
         "high-watermark-behind",
         "coordinator-serves-uncommitted",
         "coordinator-incomplete",

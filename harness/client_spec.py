@@ -20,6 +20,7 @@
       validate_positions: true    # false: the same as without: [consumer.validate_position]
       auto_offset_reset: earliest # earliest, latest or none
       isolation: read_uncommitted # or read_committed
+      tell_epochs: false          # consumers tell with each fetch of which leader epoch the record before it was
       fetch_bytes: 1048576        # of an answer at most
       poll_pause: 100ms           # mean rest of a consumer after a poll that returned records
       producer_life: 0s           # mean life of a producer, then a new one follows; 0: the whole run
@@ -108,6 +109,7 @@ class ClientSpec:
     request_timeout_s: float = 1.5
     auto_offset_reset: str = "earliest"
     isolation: str = "read_uncommitted"
+    tell_epochs: bool = False
     fetch_bytes: int = 1 << 20
     poll_pause_s: float = 0.1
     producer_life_s: float = 0.0

@@ -116,6 +116,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(18, "clients.fetch_bytes", (1 << 20, 1, 100, 1_000, 10_000)),
     Dimension(19, "clients.poll_pause", (0.1, 0.0, 0.5)),
     Dimension(20, "clients.isolation", ("read_uncommitted", "read_committed")),
+    Dimension(73, "clients.tell_epochs", (False, True)),
     Dimension(21, "clients.producer_life", (0.0, 4.0, 20.0)),
     Dimension(22, "clients.consumer_life", (0.0, 4.0, 20.0)),
     Dimension(23, "clients.consumer_rest", (2.0, 0.2, 8.0)),

@@ -6,9 +6,8 @@ Processes are numbered producers first, then consumers, end-offset readers, and 
   and its batch is one operation; zeros in front make it `record_bytes` long. Together they invoke `rate` appends a
   second, each producer with exponential gaps drawn from its own stream, to a partition drawn evenly from those where it
   has fewer than `pipeline` appends open. When there is none it waits for one to complete; appends that fell due
-  meanwhile are skipped. With a `burst` so many fall due at a time, on one partition. Where nothing has
-  fallen due in the first half of the time, the first producer appends then. `idle_partitions` and `written_share` leave
-  partitions without writes, always or for part of the time.
+  meanwhile are skipped. With a `burst` so many fall due at a time, on one partition. Where nothing has fallen due in
+  the first half, the first producer appends then. Where `idle_partitions` and `written_share` say so nobody writes.
 - *Consumers* read every partition from its start and keep up with its end. Each answer about a partition is one poll
   operation, invoked when its fetch was sent: `ok` with the records, `fail` with the error. One that came back empty
   proves nothing by default and is recorded only with `record_empty_polls`. Where a new leader's log is not the one that
@@ -371,6 +370,7 @@ class AppendWorkload:
                 reset="earliest" if phase == "final" else settings.auto_offset_reset,
                 read_committed=settings.read_committed,
                 rules=ConsumerRules().without(settings.consumer_rules_off),
+                tell_epochs=settings.tell_epochs,
                 on_truncation=self._truncation_recorder(process, phase),
             )
         )

@@ -460,5 +460,6 @@ class GroupsWorkload(AppendWorkload):
             reset="earliest",
             read_committed=settings.read_committed,
             rules=ConsumerRules().without(settings.consumer_rules_off),
+            tell_epochs=settings.tell_epochs,
             on_truncation=self._truncation_recorder(process, phase),
         )

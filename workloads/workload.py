@@ -102,6 +102,8 @@ class WorkloadSettings:
     auto_offset_reset: Literal["earliest", "latest", "none"] = "earliest"
     """Where a tailing consumer goes from a position that the log does not have; with none it ends."""
     read_committed: bool = False
+    tell_epochs: bool = False
+    """Whether consumers tell the leader epoch of what they have read with each fetch."""
     poll_pause_ms: int = 100
     """Mean rest of a consumer after a poll that returned records."""
     producer_life_ms: int = 0

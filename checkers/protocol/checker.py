@@ -36,6 +36,8 @@ read-confirmed-early      a fetch confirms the reads that had begun when the ans
 offset-misstated          it answers from its own log: with its start for the earliest offset, for a time with the first
                           record that is not older, for the largest timestamp with the first record that has it, below
                           its high watermark, and with the leader epoch and the timestamp of that
+divergence-untold         a consumer beyond its log, which says of which leader epoch it has read last, is told where
+                          both logs part
 none-told-early           … and so it tells that it has no record for a time
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows

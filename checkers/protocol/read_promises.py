@@ -275,6 +275,23 @@ def _is_of(event: TraceRow, batch: ReplicaBatch, start: int, asked: int) -> bool
     return timely and max(start, batch.base) <= event.offset < batch.end
 
 
+def _consumer_moved(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A consumer that says of which epoch it has read last is told where its log and the leader's part. That it is out
+    of range says less: it would go by its policy, and skip records or read all of them again."""
+    detail, log, start = event.details(), partition.log(event.node), partition.log_starts.get(event.node, 0)
+    told_range, last_epoch = detail["first"] < 0, detail["last_epoch"]
+    is_beyond = event.offset > event.log_end == len(log)
+    if told_range and is_beyond and start < len(log) and UNKNOWN < log[start] <= last_epoch:
+        partition.report(
+            event,
+            "divergence-untold",
+            event.log_end,
+            f"{event.node} told a consumer {event.at} that {event.offset} is out of range; it had said that the record "
+            f"before was of leader epoch {last_epoch}",
+            f"its log starts with epoch {log[start]}, and so it knows where both may part: at {event.log_end} at most",
+        )
+
+
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _became_leader,
     "isr_proposed": _isr_proposed,
@@ -286,4 +303,5 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "offsets_told": _offsets_told,
     "offset_told": _offset_told,
     "deletion_confirmed": _deletion_confirmed,
+    "consumer_moved": _consumer_moved,
 }

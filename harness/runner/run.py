@@ -8,12 +8,11 @@ The first line is what happens in the environment; the second follows in this pr
 *Ready*: every broker shows all brokers unfenced; then the workload makes its topic and every replica is in sync. A
 cluster that does not become ready without any fault ends the run: it could not be carried out, or, in the simulation,
 it ends with what was missing recorded for the liveness checker (`harness.runner.getting_ready`). This is known at once
-when a process has ended by itself, else when the cluster has come no nearer to it for the ready limit: a slow machine
-gets the time that it takes. The files of the nodes are collected all the same. *Recovery* begins when the last fault
-has been healed, however long that took, while clients may still wait for their last responses; if the cluster is not
-ready after the recovery limit, the reasons are recorded for the liveness checker, and the final reads are tried all the
-same. A cluster that was ready, and read back, must take appends on every partition again, unless its settings or its
-script keep it from that.
+when a process has ended by itself, else when the cluster has come no nearer to it for the ready limit. The files of the
+nodes are collected all the same. *Recovery* begins when the last fault has been healed, however long that took, while
+clients may still wait for their last responses; if the cluster is not ready after the recovery limit, the reasons are
+recorded for the liveness checker, and the final reads are tried all the same. A cluster that was ready, and read back,
+must take appends on every partition again, unless its settings or its script keep it from that.
 
 Everything is recorded as it happens, so a run killed at any moment leaves a directory that can be checked up to that
 moment, unless the directory holds its tables in memory, as in a suite. A display is called once a second of the run's
@@ -449,6 +448,7 @@ def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         consumer_rules_off=spec.consumer_rules_off,
         auto_offset_reset=cast(Reset, spec.clients.auto_offset_reset),
         read_committed=spec.clients.isolation == "read_committed",
+        tell_epochs=spec.clients.tell_epochs,
         fetch_bytes_max=spec.clients.fetch_bytes,
         poll_pause_ms=round(spec.clients.poll_pause_s * 1000),
         record_bytes=spec.clients.record_bytes,

@@ -170,8 +170,11 @@ def test_under_old_semantics_the_consumer_misses_what_was_written_below_its_posi
     assert observations.truncations == []
 
 
-def test_without_a_policy_the_consumer_raises_where_the_logs_part_and_misses_nothing_after_the_seek() -> None:
-    observations = play()
+@pytest.mark.parametrize("tell_epochs", [False, True])
+def test_without_a_policy_the_consumer_raises_where_the_logs_part_and_misses_nothing_after_the_seek(
+    tell_epochs: bool,
+) -> None:
+    observations = play(tell_epochs=tell_epochs)
     assert observations.raised is not None
     assert observations.raised.truncation_offsets == {P0: OffsetAndEpoch(5, 0)}
     assert observations.after == NEW
@@ -185,9 +188,12 @@ def test_a_group_finds_the_truncation_across_a_restart_by_the_epoch_it_committed
     assert observations.after == NEW
 
 
+@pytest.mark.parametrize("tell_epochs", [False, True])
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_with_a_policy_the_consumer_goes_back_to_the_very_offset_and_misses_nothing(reset: str) -> None:
-    observations = play(reset=reset)
+def test_with_a_policy_the_consumer_goes_back_to_the_very_offset_and_misses_nothing(
+    reset: str, tell_epochs: bool
+) -> None:
+    observations = play(reset=reset, tell_epochs=tell_epochs)
     assert observations.raised is None
     assert observations.truncations == [Truncation(OffsetAndEpoch(10, 0), OffsetAndEpoch(5, 0))]
     assert observations.after == NEW

@@ -12,14 +12,17 @@ An OFFSET_OUT_OF_RANGE means that the records at the position were deleted, or t
 is always returned as a `CompletedFetch`. Then the position is reset by the policy, to the earliest or latest offset;
 without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a `seek`.
 
+With `tell_epochs` it does not ask a new leader first: each fetch carries the leader epoch of the record before the
+position, as those of Java's consumers do, and a leader whose log diverges answers with the epoch and the end that both
+may share. The consumer then asks as above where that is.
+
 A position is one in a topic of one id. If the metadata has another id under the same name, the topic was deleted and
 created anew, and the position is reset as after an OFFSET_OUT_OF_RANGE.
 
 `poll` returns one `CompletedFetch` for every answer about every partition, whether it holds records, an error or
 nothing, so that a workload can record each of them. Every fetch carries the leader epoch known from metadata, so a
 broker that leads in another epoch refuses it (KIP-320); a `CompletedFetch` without error therefore comes from the
-leader of exactly `leader_epoch`, unless that is None. The last fetched epoch is not sent (-1): no broker answers this
-consumer with a diverging epoch.
+leader of exactly `leader_epoch`, unless that is None.
 
 At most one fetch waits at each broker, and it goes on waiting when `poll` returns, so a result of `poll` may have been
 requested before `poll` was called. Real-time order depends on the time at which the fetch was *sent*: `on_fetch` is
@@ -58,6 +61,7 @@ from workloads.history import TopicPartition
 Reset = Literal["none", "earliest", "latest"]
 
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_DIVERGES: Final = "the leader's log diverges"
 _OUT_OF_RANGE: Final = ErrorCode.offset_out_of_range.name.upper()
 
 
@@ -76,6 +80,8 @@ class _AssignedPartition:
     """A request about it is in flight: a fetch, a validation or a reset."""
     needs_reset: bool = False
     """Its position is to be reset by the policy."""
+    diverges: bool = False
+    """A leader has answered that its log is another one."""
 
 
 class _PendingFetch(NamedTuple):
@@ -99,6 +105,7 @@ class Consumer:
         reset: Reset = "none",
         read_committed: bool = False,
         rules: ConsumerRules = ConsumerRules(),
+        tell_epochs: bool = False,
         on_truncation: Callable[[str, int, Truncation], None] = lambda _topic, _partition, _truncation: None,
     ) -> None:
         self.client = client
@@ -108,6 +115,7 @@ class Consumer:
         self._reset = reset
         self._isolation = _READ_COMMITTED if read_committed else _READ_UNCOMMITTED
         self._rules = rules
+        self._tell_epochs = tell_epochs
         self._on_truncation = on_truncation
         self._truncated: dict[TopicPartition, Truncation] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
@@ -249,7 +257,7 @@ class Consumer:
     def _move(self, assigned: _AssignedPartition, position: FetchPosition) -> None:
         assigned.position = position
         assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
-        assigned.needs_reset = False
+        assigned.needs_reset = assigned.diverges = False
         self._truncated.pop((assigned.topic, assigned.partition), None)
         self._out_of_range.pop((assigned.topic, assigned.partition), None)
         self._drop_fetched(assigned.topic, assigned.partition)
@@ -290,7 +298,7 @@ class Consumer:
                 client.refresh_soon()
                 assigned.not_before_s = now_s + assigned.backoff.next_s()
                 next_s = min(next_s, assigned.not_before_s)
-            elif required == "validate":
+            elif assigned.diverges or (required == "validate" and not self._tell_epochs):
                 self._start(assigned, self._validate(assigned, leader))
             elif leader.broker not in self._fetches:
                 due.setdefault((leader.broker, assigned.topic), []).append((assigned, leader))
@@ -352,7 +360,7 @@ class Consumer:
             self._back_off(assigned)
         elif result.position is not None:
             assigned.backoff.reset()
-            assigned.position = result.position
+            assigned.position, assigned.diverges = result.position, False
         elif result.truncation is not None:
             self._was_truncated(assigned, result.truncation, leader)
 
@@ -405,6 +413,7 @@ class Consumer:
                             partition=fetch.fetched.partition,
                             current_leader_epoch=fetch.leader.epoch,
                             fetch_offset=fetch.fetched.position,
+                            last_fetched_epoch=fetch.position.epoch if self._tell_epochs else UNKNOWN_EPOCH,
                             partition_max_bytes=self._fetch_bytes_max,
                         )
                         for fetch in pending
@@ -449,6 +458,10 @@ class Consumer:
                 self._out_of_range[assigned.topic, assigned.partition] = fetched.position
             assigned.needs_reset = error == _OUT_OF_RANGE and self._reset != "none"
             self._failed(fetch, error)
+            return
+        if answer.diverging_epoch.end_offset >= 0:
+            assigned.diverges = True
+            self._failed(fetch, _DIVERGES)
             return
         try:
             records, position = read(answer.records or b"", fetched.position)

@@ -14,9 +14,16 @@ from images.broker.log.log import Log
 from images.broker.log.segment import Segment
 from images.broker.replication import leader, log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
-from images.broker.replication.partition import HighWatermarkMoved, Limits, Partition, PartitionStep, ProposeIsr
+from images.broker.replication.partition import (
+    NO_EPOCH,
+    HighWatermarkMoved,
+    Limits,
+    Partition,
+    PartitionStep,
+    ProposeIsr,
+)
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_results import AppendResult
+from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.wire.batch import Header, parse
 from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
@@ -154,6 +161,16 @@ def _committed_by_fetches_alone(patch: Patch) -> None:
     patch.setattr(leader, "on_isr_committed", on_isr_committed)
 
 
+def _range_first(patch: Patch) -> None:
+    """A consumer beyond the log is out of range, whatever it says that it has read."""
+    right = Replica.fetch_for_consumer
+
+    def fetch_for_consumer(self: Replica, leader_epoch: int, offset: int, last_epoch: int, *size: Any) -> FetchResult:
+        return right(self, leader_epoch, offset, last_epoch if offset <= self.log.end else NO_EPOCH, *size)
+
+    patch.setattr(Replica, "fetch_for_consumer", fetch_for_consumer)
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
@@ -176,6 +193,16 @@ SLOW: Fault = {"at": "2s", "for": "8s", "fault": "packets", "nodes": ["b3"], "ag
 IMPATIENT = {"replica.lag.time.max.ms": "1000"}
 LAGGING = {"settings": IMPATIENT | {"replica.fetch.max.bytes": "200"}, "rate": 40, "acks": 1}
 """One batch a fetch, and more of them than the slow follower fetches; the high watermark moves on with it."""
+
+BEHIND: Sequence[Fault] = [
+    {"at": "2s", "for": "3s", "fault": "partition", "shape": "one-way", "nodes": ["b2", "b3"], "against": ["b1"]},
+    {"at": "4.9s", "for": "5s", "fault": "kill", "nodes": ["b1"]},
+]
+"""b1 goes on alone, and then an unclean election has somebody lead who is behind what consumers have read."""
+UNCLEAN = {
+    "settings": IMPATIENT | {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
+    "clients": {"tell_epochs": True},
+}
 
 RETRIED_LATE = {
     "seed": 8,
@@ -212,6 +239,7 @@ MISTAKES = (
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
     PlayedMistake("high-watermark-behind", _committed_by_fetches_alone, [CUT], {"settings": IMPATIENT}),
+    PlayedMistake("divergence-untold", _range_first, BEHIND, UNCLEAN),
     PlayedMistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
 
