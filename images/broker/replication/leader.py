@@ -246,9 +246,10 @@ def still_proposes(partition: Partition, proposal: ProposeIsr) -> bool:
     )
 
 
-def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused) -> PartitionStep:
-    """The controller refused. Only INELIGIBLE_REPLICA to the only request proves that nothing changed; in every other
-    case the leader keeps the maximal ISR until metadata, or a later commit, resolves the change."""
+def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefused, limits: Limits) -> PartitionStep:
+    """The controller refused. Only INELIGIBLE_REPLICA to the only request proves that nothing changed: the high
+    watermark waits no longer for whoever was to join. In every other case the leader keeps the maximal ISR until
+    metadata, or a later commit, resolves the change."""
     if not still_proposes(partition, proposal):
         return PartitionStep(partition)
     if answer.error is not ErrorCode.ineligible_replica:
@@ -259,9 +260,9 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
         added = (member for member in proposal.members if member not in partition.isr)
         unresolved_members = tuple(sorted({*unresolved_members, *added}))
     settled = partition._replace(leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members))
-    return PartitionStep(
-        settled, (IsrResolved(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error),)
-    )
+    refused = IsrResolved(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error)
+    step = advance_high_watermark(settled, limits)
+    return PartitionStep(step.partition, (refused, *step.decisions))
 
 
 # --- the high watermark -----------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ class Replica:
 
     def isr_refused(self, proposal: ProposeIsr, answer: IsrRefused) -> None:
         """The controller refused `proposal`."""
-        self._apply(leader.on_isr_refused(self.state, proposal, answer))
+        self._apply(leader.on_isr_refused(self.state, proposal, answer, self.limits))
 
     def resign(self) -> None:
         """This broker no longer has a replica: waiting requests fail with NOT_LEADER_OR_FOLLOWER."""

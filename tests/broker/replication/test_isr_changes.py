@@ -15,6 +15,7 @@ from images.broker.replication.leader import (
 )
 from images.broker.replication.log_start import advance_log_start
 from images.broker.replication.partition import (
+    HighWatermarkMoved,
     IsrCommitted,
     IsrRefused,
     IsrResolved,
@@ -121,9 +122,18 @@ def expanding() -> tuple[Partition, ProposeIsr]:
 
 def test_a_certain_refusal_rolls_back() -> None:
     state, proposal = expanding()
-    step = on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
+    step = on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True), LIMITS)
     assert maximal_isr(step.partition, ALL) == (1, 2)
     assert step.decisions == (IsrResolved((1, 2), False, True, ErrorCode.ineligible_replica),)
+
+
+def test_the_high_watermark_does_not_wait_for_who_was_refused() -> None:
+    state, proposal = expanding()
+    caught_up = fetched(grown(state, state.log_end + 5), 2, state.log_end + 5)
+    assert caught_up.high_watermark < caught_up.log_end
+    step = on_isr_refused(caught_up, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True), LIMITS)
+    assert step.partition.high_watermark == caught_up.log_end
+    assert any(isinstance(decision, HighWatermarkMoved) for decision in step.decisions)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +147,7 @@ def test_a_certain_refusal_rolls_back() -> None:
 )
 def test_a_refusal_that_proves_nothing_keeps_the_maximal_isr(error: ErrorCode) -> None:
     state, proposal = expanding()
-    step = on_isr_refused(state, proposal, IsrRefused(error, certain=True))
+    step = on_isr_refused(state, proposal, IsrRefused(error, certain=True), LIMITS)
     assert maximal_isr(step.partition, ALL) == (1, 2, 3)
 
 
@@ -145,7 +155,7 @@ def test_an_uncertain_refusal_is_settled_by_committing_the_isr_as_it_is() -> Non
     """The first attempt may still reach the controller after the second was refused."""
     state, proposal = expanding()
     unresolved_members = on_isr_refused(
-        state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=False)
+        state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=False), LIMITS
     ).partition
     assert maximal_isr(unresolved_members, ALL) == (1, 2, 3)
     assert fetch(unresolved_members, 3, 0).step.decisions == (), "nothing else is proposed before that is settled"
@@ -161,7 +171,7 @@ def test_an_answer_of_another_leadership_or_of_an_older_partition_epoch_is_ignor
     assert on_isr_committed(state, IsrCommitted((1, 2, 3), 4, 9), LIMITS) == PartitionStep(state)
     assert on_isr_committed(state, IsrCommitted((1, 2, 3), 5, 7), LIMITS) == PartitionStep(state)
     settled = apply_registration(state, PartitionRegistration((1, 2, 3), (1, 2, 3), 1, 5, 8), 0, LIMITS).partition
-    late = on_isr_refused(settled, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True))
+    late = on_isr_refused(settled, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True), LIMITS)
     assert late == PartitionStep(settled)
 
 

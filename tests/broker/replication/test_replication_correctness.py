@@ -106,7 +106,7 @@ class Scene:
         """The controller's answer arrives at the leader."""
         before, known = self.replicas[leader], self.controller.partition
         self.replicas[leader] = (
-            on_isr_refused(before, proposal, IsrRefused(error, certain=True))
+            on_isr_refused(before, proposal, IsrRefused(error, certain=True), self.limits)
             if error is not ErrorCode.none
             else on_isr_committed(
                 before, IsrCommitted(known.isr, known.leader_epoch, known.partition_epoch), self.limits
