@@ -51,7 +51,7 @@ from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, TopicPartition, partition_for, storable
 from images.broker.groups.shard import Shard
-from images.broker.groups.trace_details import described, join_told, leave_told, said_by
+from images.broker.groups.trace_details import described, join_told, leave_told, said_in
 from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.ports import NodePorts
@@ -238,7 +238,7 @@ class GroupCoordinator:
         group = shard.groups.get(body.group_id) if shard is not None else None
         caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
         if shard is not None and group is None:
-            shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_by(caller))
+            shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_in(body, body.generation_id))
         if shard is None:
             self._trace_unserved("sync", body.group_id, error)
         if shard is None or group is None:
@@ -247,7 +247,7 @@ class GroupCoordinator:
         step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
         assigned = {member: content.hex() for member, content in assignments.items()}
         sync_error = step.answer.error if step.answer is not None else None
-        shard.judged(body.group_id, "sync", sync_error, {**said_by(caller), "assigned": assigned})
+        shard.judged(body.group_id, "sync", sync_error, {**said_in(body, body.generation_id), "assigned": assigned})
         return sync_response(await shard.sync_answer(body.group_id, step))
 
     async def heartbeat(self, request: Request[HeartbeatRequest]) -> HeartbeatResponse:
@@ -265,7 +265,7 @@ class GroupCoordinator:
                 error = ErrorCode.unknown_member_id
             else:
                 shard.groups[body.group_id], error = heartbeat(group, caller, shard.now_ms())
-            shard.judged(body.group_id, "heartbeat", error, said_by(caller))
+            shard.judged(body.group_id, "heartbeat", error, said_in(body, body.generation_id))
         return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
     async def leave_group(self, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
@@ -304,7 +304,7 @@ class GroupCoordinator:
             group, error = check_commit(shard.groups.get(body.group_id), caller, shard.now_ms(), self._limits)
             if group is not None:
                 shard.groups[body.group_id] = group
-            shard.judged(body.group_id, "commit", error, said_by(caller))
+            shard.judged(body.group_id, "commit", error, said_in(body, generation))
         if shard is not None and error is ErrorCode.none:
             offsets = []
             for key, part in _partitions(body.topics):

@@ -7,7 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.groups.group import Caller, Decision, Group, JoinAnswer
+from images.broker.groups.group import Decision, Group, JoinAnswer
 from images.broker.groups.records import OffsetAndMetadata, OffsetRecord, Records, TopicPartition, decode
 
 
@@ -82,6 +82,6 @@ def described(description: Any) -> dict[str, object]:
     }
 
 
-def said_by(caller: Caller) -> dict[str, object]:
-    """What a request says of its sender."""
-    return {"member": caller.member_id, "said": caller.generation, "instance": caller.instance_id}
+def said_in(request: Any, generation: int) -> dict[str, object]:
+    """What a request, which gives this generation, says of its sender."""
+    return {"member": request.member_id, "said": generation, "instance": request.group_instance_id}

@@ -15,7 +15,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
 from images.broker.apis import groups
 from images.broker.groups import rebalance
-from images.broker.groups.group import ClassicGroupMember, Group, GroupStep, JoinRequest
+from images.broker.groups.group import Caller, ClassicGroupMember, Group, GroupStep, JoinRequest
 from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
@@ -100,6 +100,16 @@ def _names_alone_are_compared(patch: Patch) -> None:
     patch.setattr(rebalance, "_rejoin", rejoin)
 
 
+def _instance_left_out(patch: Patch) -> None:
+    """A commit is checked without the instance id of its sender: who was replaced is told that it is unknown."""
+    right = groups.check_commit
+
+    def check_commit(group: Group | None, caller: Caller, *rest: Any) -> Any:
+        return right(group, caller._replace(instance_id=None), *rest)
+
+    patch.setattr(groups, "check_commit", check_commit)
+
+
 def _leads_unheard(patch: Patch) -> None:
     """A coordinator does not look at what its broker leads until the metadata changes once more."""
     right = groups.GroupCoordinator.apply
@@ -139,6 +149,8 @@ AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partition
 
 RESTLESS = AWKWARD | {"time_limit": "20s", "clients": {"awkward_members": 1.0, "consumers": 4}}
 
+STATIC = {"workload": "groups", "time_limit": "20s", "clients": {"static_members": 1.0, "consumer_life": 4.0}}
+
 KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
 
 PAUSED: Fault = {"at": "2s", "for": "4s", "fault": "pause", "nodes": ["b3"]}
@@ -153,6 +165,7 @@ MISTAKES = (
     PlayedMistake("group-time-otherwise", _deadlines_by_the_wall_clock, [JUMP], {"workload": "groups"}),
     PlayedMistake("request-misjudged", _leader_joins_in_vain, world=RESTLESS | {"seed": 5}, said="answered a join"),
     PlayedMistake("request-misjudged", _names_alone_are_compared, world=RESTLESS, said="answered a join"),
+    PlayedMistake("request-misjudged", _instance_left_out, world=STATIC, said="answered a commit"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
 )
 
