@@ -196,9 +196,8 @@ class Log:
                 continue
             if self._segments:
                 self._snapshots.write(self.end, self.producers)
-                self._segments.active.cut_unsynced = False  # its cuts were synced before another one followed
             self._segments.add(segment)
-            reason = segment.recover(self._on_batch)
+            reason = segment.recover(self._on_batch, is_followed=base != bases[-1])
         cut_bytes = bytes_before - self._segments.size
         self._files.sync_directory(self.directory)
         self.recovery_point = self.start

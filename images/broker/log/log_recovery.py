@@ -49,7 +49,7 @@ def delete_left_over(
     if not below:
         return None
     last = Segment.open(files, directory, below[-1], index_interval, below[-1])
-    last.recover(lambda header: None)
+    last.recover(lambda header: None, is_followed=False)
     last.close()
     for base in below:
         files.delete(f"{directory}/{segment_name(base)}")

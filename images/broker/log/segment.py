@@ -88,8 +88,9 @@ class Segment:
         file = files.open(path)
         return cls(file, path, base_offset, index_interval, end, file.size())
 
-    def recover(self, on_batch: Callable[[Header], None]) -> str:
-        """Check every batch and truncate the file before the first that is not whole, intact and in its place.
+    def recover(self, on_batch: Callable[[Header], None], *, is_followed: bool) -> str:
+        """Check every batch and truncate the file before the first that is not whole, intact and in its place. Earlier
+        cuts of a segment that `is_followed` by another were synced before that began.
 
         Calls `on_batch` with the header of each good batch, in order. Returns the reason of the truncation, empty
         without one. As in Kafka a damaged leader epoch is not detected: no checksum covers it.
@@ -108,10 +109,11 @@ class Segment:
                 on_batch(header)
         except CorruptBatch as error:
             reason = f"{self.path} at byte {self.size}: {error}"
-        if self.size < file_size:
+        is_cut = self.size < file_size
+        if is_cut:
             self._file.truncate(self.size)
         # A killed process may have left a truncation, or any other write, unsynced.
-        self.unsynced = self.cut_unsynced = True
+        self.unsynced, self.cut_unsynced = True, is_cut or not is_followed
         return reason
 
     @property

@@ -70,10 +70,10 @@ def _torn_tail_kept(patch: Patch) -> None:
     """A log forgets a torn last batch and leaves its bytes in the file."""
     right = Segment.recover
 
-    def recover(self: Segment, on_batch: Callable[[Header], None]) -> str:
+    def recover(self: Segment, on_batch: Callable[[Header], None], *, is_followed: bool) -> str:
         with pytest.MonkeyPatch.context() as unchanged:
             unchanged.setattr(type(self._file), "truncate", lambda *_: None)
-            return right(self, on_batch)
+            return right(self, on_batch, is_followed=is_followed)
 
     patch.setattr(Segment, "recover", recover)
 
