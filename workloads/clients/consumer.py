@@ -14,7 +14,8 @@ without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a 
 
 With `tell_epochs` it does not ask a new leader first: each fetch carries the leader epoch of the record before the
 position, as those of Java's consumers do, and a leader whose log diverges answers with the epoch and the end that both
-may share. The consumer then asks as above where that is.
+may share. The consumer then asks as above where that is. One that lacks a rule of KIP-320 tells nothing, so that the
+rule is not made up for.
 
 A position is one in a topic of one id. If the metadata has another id under the same name, the topic was deleted and
 created anew, and the position is reset as after an OFFSET_OUT_OF_RANGE.
@@ -115,7 +116,7 @@ class Consumer:
         self._reset = reset
         self._isolation = _READ_COMMITTED if read_committed else _READ_UNCOMMITTED
         self._rules = rules
-        self._tell_epochs = tell_epochs
+        self._tell_epochs = tell_epochs and rules == ConsumerRules()
         self._on_truncation = on_truncation
         self._truncated: dict[TopicPartition, Truncation] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
