@@ -109,11 +109,11 @@ class Segment:
                 on_batch(header)
         except CorruptBatch as error:
             reason = f"{self.path} at byte {self.size}: {error}"
-        is_cut = self.size < file_size
-        if is_cut:
-            self._file.truncate(self.size)
         # A killed process may have left a truncation, or any other write, unsynced.
-        self.unsynced, self.cut_unsynced = True, is_cut or not is_followed
+        self.unsynced, self.cut_unsynced = True, not is_followed
+        if self.size < file_size:
+            self._file.truncate(self.size)
+            self.cut_unsynced = True
         return reason
 
     @property
