@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from checkers.evidence import RunEvidence
-from checkers.fault_model import OFFSETS_TOPIC
 from checkers.protocol.checker import check
 from tests.checkers.small_evidence import event, trace
 
@@ -78,29 +77,6 @@ STABLE = (
     becomes(1.2, "CompletingRebalance", storing=True, m="sync", n="sync"),
     becomes(1.3, "Stable", m="", n=""),
 )
-
-
-@pytest.mark.parametrize(
-    ("before", "api", "error", "kept"),
-    [
-        ((), "join", "not_coordinator", True),
-        ((), "heartbeat", "not_coordinator", True),
-        ((), "heartbeat", "none", False),
-        ((), "commit", "coordinator_load_in_progress", False),
-        ((leads(0, 0),), "commit", "coordinator_load_in_progress", True),
-        ((leads(0, 0),), "commit", "not_coordinator", False),
-        ((leads(0, 0),), "heartbeat", "none", True),
-        ((leads(0, 0),), "heartbeat", "coordinator_load_in_progress", False),
-        (SERVES, "join", "not_coordinator", False),
-        (SERVES, "fetch", "coordinator_load_in_progress", False),
-    ],
-)
-def test_a_broker_answers_for_the_groups_that_it_serves_and_for_no_others(
-    before: tuple[Row, ...], api: str, error: str, kept: bool
-) -> None:
-    unserved = event(2, "b1", "group_unserved", {"group": "g", "api": api, "error": error})
-    rows = [row | {"topic": OFFSETS_TOPIC} for row in (*before, unserved)]
-    assert broken(rows) == ([] if kept else ["wrong-coordinator"])
 
 
 PREPARING = (*STABLE, joins(2, M), becomes(2, "PreparingRebalance", m="join", n=""))
