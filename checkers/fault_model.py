@@ -460,12 +460,14 @@ class WrongTimers(NamedTuple):
 def wrong_timers(faults: pa.Table) -> WrongTimers:
     """The faults that change timers, not wall clocks alone. A clock that was set back stands still until it has caught
     up, also after the fault."""
-    rows = [row for row in faults.filter(pc.equal(faults["family"], "clock")).to_pylist() if _changes_timers(row)]
-    times: dict[str, list[tuple[int, int]]] = {}
-    for node in sorted({node for row in rows for node in row["nodes"]}):
-        of_node = [row for row in rows if node in row["nodes"]]
-        back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in of_node)
-        times[node] = [(began_ns, ended_ns + back_ns) for began_ns, ended_ns in map(_widened, of_node)]
+    struck: dict[str, list[dict[str, Any]]] = {}
+    for row in faults.filter(pc.equal(faults["family"], "clock")).to_pylist():
+        for node in row["nodes"] if _changes_timers(row) else ():
+            struck.setdefault(node, []).append(row)
+    times = {}
+    for node, rows in struck.items():
+        back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in rows)
+        times[node] = [(began_ns, ended_ns + back_ns) for began_ns, ended_ns in map(_widened, rows)]
     return WrongTimers(times)
 
 

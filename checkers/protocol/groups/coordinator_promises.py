@@ -28,7 +28,7 @@ _LOADING_NS: Final = 3_000_000_000
 
 def _leads(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     _stops_loading(partition, event, settings)
-    if event.topic.partition("#")[0] == OFFSETS_TOPIC:
+    if event.topic_name == OFFSETS_TOPIC:
         held = int(event.details().get("high_watermark", UNKNOWN))
         partition.groups.loading[event.node] = Loading(
             event.log_end, event.time_ns if held >= event.log_end else UNKNOWN
