@@ -78,6 +78,16 @@ class HeldGroup:
             return None
         return next((one for one, member in self.members.items() if member.identity.instance == instance), None)
 
+    def follow(self, before: HeldGroup) -> None:
+        """Take the leader of the group `before` over within a generation: itself, or who has the place of its instance
+        now."""
+        if self.generation != before.generation:
+            return
+        self.leader = before.leader
+        if self.leader not in self.members:
+            known = before.members.get(self.leader)
+            self.leader = self.holder(known.identity.instance if known is not None else None) or ""
+
     def longest_timeout_ms(self) -> int:
         """The longest rebalance timeout of its members."""
         return max((member.identity.rebalance_ms for member in self.members.values()), default=0)

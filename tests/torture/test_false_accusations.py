@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from checkers.groups import checker as groups
+from checkers.protocol.group_state import HeldGroup
 from checkers.tables import trace_rows
 from checkers.verdict import Validity
 from checkers.violations import Tolerance
@@ -130,3 +131,20 @@ def test_a_member_goes_back_from_what_a_deposed_leader_deleted(seed: int, monkey
 
     monkeypatch.setattr(groups, "_sent_elsewhere", lambda operations, of_records: [])
     assert found_by_groups(run_in_simulation(spec)) == {"commit-went-back"}
+
+
+def test_a_static_member_that_takes_the_place_of_the_leader_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It joins again with the same subscriptions, and its group is rebalanced as for any leader. The varied seed
+    40000370 of `groups`, shrunk from nine faults to none, with a seed that has a producer."""
+    clients = {"consumer_rest": 0.2, "static_members": 1.0, "awkward_members": 1.0}
+    values: dict[str, Any] = {"workload": "groups", "seed": 7, "time_limit": 9, "controllers": 1}
+    few = {"replication_factor": 1, "producers": 1, "consumers": 3, "end_offset_readers": 0, "rate": 1}
+    spec = parse({**values, **few, "clients": clients, "faults": "none"})
+    assert run_in_simulation(spec).validity is Validity.VALID
+
+    def follow_by_name(group: HeldGroup, before: HeldGroup) -> None:
+        group.leader = before.leader if group.generation == before.generation else ""
+
+    monkeypatch.setattr(HeldGroup, "follow", follow_by_name)
+    accused = run_in_simulation(spec)
+    assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"request-misjudged"}

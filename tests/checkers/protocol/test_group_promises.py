@@ -123,6 +123,18 @@ def test_the_leader_of_a_stable_group_that_joins_again_begins_a_rebalance(member
     assert broken([*before, joins(2, member, error=error)]) == ([] if kept else ["request-misjudged"])
 
 
+@pytest.mark.parametrize(("error", "kept"), [("waits", True), ("none", False)])
+def test_who_takes_the_place_of_the_leader_leads(error: str, kept: bool) -> None:
+    static = (*SERVES, joins(1, M, known=False, instance="i"), becomes(1, "PreparingRebalance", 0, m="join"))
+    record = stored(1, {M: ["i", 3_000, 2_000, ""]}, leader=None)
+    begun = of_group(1.15, "generation_begun", 1, high_watermark=1, generation=1, members=[M], told={M: [1, M, [M]]})
+    led = (*static, becomes(1.1, "CompletingRebalance", m=""), record, begun, becomes(1.3, "Stable", m=""))
+    replaced = (*led, joins(2, N, known=False, instance="i"), becomes(2, "Stable", n="join"))
+    back = (*replaced, becomes(2.1, "Stable", n=""))
+    assert broken(back) == []
+    assert broken([*back, joins(3, N, instance="i", error=error)]) == ([] if kept else ["request-misjudged"])
+
+
 def test_a_member_whose_instance_another_one_has_is_fenced() -> None:
     static = (*SERVES, joins(1, M, known=False, instance="i"), becomes(1, "PreparingRebalance", 0, m="join"))
     replaced = (*static, joins(1.5, N, known=False, instance="i"), becomes(1.5, "PreparingRebalance", 0, n="join"))
