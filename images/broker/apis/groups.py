@@ -350,13 +350,13 @@ class GroupCoordinator:
             group_reads = []
             for requested in request.body.groups:
                 shard, error = self._find(requested.group_id)
+                if shard is None:
+                    self._trace_unserved("fetch", requested.group_id, error)
                 read = reads.enter_context(shard.offsets_read()) if shard is not None else None
                 group_reads.append((requested, shard, error, read))
             for requested, shard, error, read in group_reads:
                 descriptions: dict[TopicPartition, OffsetAndMetadata] = {}
-                if shard is None:
-                    self._trace_unserved("fetch", requested.group_id, error)
-                else:
+                if shard is not None:
                     error, descriptions = await shard.committed_offsets(requested.group_id, read, until)
                 groups.append(offset_fetch_group(requested, error, descriptions))
         return OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=tuple(groups))
