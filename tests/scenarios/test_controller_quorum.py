@@ -241,6 +241,63 @@ def test_a_snapshot_that_takes_longer_than_the_fetch_timeout_is_read_to_its_end(
     play(scenario, **settings)
 
 
+@pytest.mark.parametrize("reader", ["controller", "broker"])
+def test_a_snapshot_is_read_to_its_end_though_the_next_is_written_meanwhile(reader: str) -> None:
+    """Else it is refused in the middle and read anew, for ever if the next one comes as soon again."""
+
+    async def scenario(cluster: Cluster) -> None:
+        active = await cluster.active()
+        away = cluster.others(active)[0] if reader == "controller" else "b1"
+        await cluster.deployment.kill(away)
+        while len(cluster.told("metadata_trimmed", active)) < 2:
+            await cluster.until_decided()
+        await cluster.deployment.degrade(both_ways([away], cluster.names), LinkQuality(delay_ms=200))
+        begun_with = cluster.told("metadata_snapshot", active)[-1].log_end
+        await cluster.deployment.start(away)
+        await asyncio.sleep(3)
+        read = {"controller": "metadata_restored", "broker": "metadata_loaded"}[reader]
+        loaded, written = len(cluster.told(read, away)), len(cluster.told("metadata_snapshot", active))
+        while len(cluster.told("metadata_snapshot", active)) == written:
+            assert cluster.told("metadata_snapshot", active)[-1].log_end == begun_with
+            await cluster.until_decided()
+        assert len(cluster.told(read, away)) == loaded, "it was still reading"
+        latest = cluster.told("metadata_snapshot", active)[-1].log_end
+        await asyncio.sleep(10)
+        (event,) = cluster.told(read, away)[loaded:]
+        assert max(event.offset, event.log_end) == begun_with
+        goes_on = {"controller": "metadata_appended", "broker": "metadata_applied"}[reader]
+        assert cluster.told(goes_on, away)[-1].log_end >= latest, "it has read the rest from the log"
+        assert [told.offset for told in cluster.told("metadata_trimmed", active)][-1] == begun_with
+
+    settings = {
+        "metadata.log.max.record.bytes.between.snapshots": "1000",
+        "controller.quorum.fetch.snapshot.max.bytes": "100",
+    }
+    play(scenario, **settings)
+
+
+def test_a_controller_that_lags_a_little_reads_what_it_lacks_from_the_log() -> None:
+    """Though its leader has written a snapshot meanwhile."""
+
+    async def scenario(cluster: Cluster) -> None:
+        active = await cluster.active()
+        away = cluster.others(active)[0]
+        while not cluster.told("metadata_trimmed", active):
+            await cluster.until_decided()
+        await cluster.deployment.kill(away)
+        written = len(cluster.told("metadata_snapshot", active))
+        while len(cluster.told("metadata_snapshot", active)) == written:
+            await cluster.until_decided()
+        latest = cluster.told("metadata_snapshot", active)[-1].log_end
+        assert cluster.told("metadata_appended", away)[-1].log_end < latest
+        await cluster.deployment.start(away)
+        await asyncio.sleep(5)
+        assert cluster.told("metadata_appended", away)[-1].log_end >= latest
+        assert not cluster.told("metadata_restored", away)
+
+    play(scenario, **{"metadata.log.max.record.bytes.between.snapshots": "1000"})
+
+
 @pytest.mark.parametrize("delay_ms", [500, 700])
 def test_controllers_follow_over_links_on_which_connecting_and_a_fetch_last_longer_than_the_fetch_timeout(
     delay_ms: int,

@@ -6,7 +6,7 @@ from harness.search.exploration.memory_log import MemoryLog
 from harness.search.quorum_exploration.quorum_values import Records
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.raft.log import KafkaMetadataLog
-from images.broker.raft.values import ElectionState
+from images.broker.raft.values import ElectionState, SnapshotId
 from images.broker.rules import Rules
 
 _NEVER = 1 << 60
@@ -27,13 +27,17 @@ class MemoryMetadataLog(KafkaMetadataLog):
         self._log = self._memory = _UnsyncedLog(records, epochs)
         self._bytes_between_snapshots = _NEVER
         self._bytes_since_snapshot = 0
-        self.snapshot = None
         self.stored = stored
 
     @classmethod
     def recovered(cls, records: Records, stored: ElectionState, rules: Rules) -> MemoryMetadataLog:
         """The log that is opened after a restart that has left these records."""
         return cls(records, MemoryLog.recovered(records).epochs, stored, rules)
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """None."""
+        return ()
 
     @property
     def records(self) -> Records:

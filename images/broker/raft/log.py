@@ -1,8 +1,16 @@
 """The metadata log of one controller on disk: batches, snapshots, election state, and the committed image.
 
 One change is one batch. A batch is on disk when `append` returns; the quorum decides when it is committed. Beside the
-log lies `quorum-state`, Kafka's file of that name: epoch, leader and vote of this controller. Everything below the
-latest snapshot is deleted, so that the log stays bounded.
+log lies `quorum-state`, Kafka's file of that name: epoch, leader and vote of this controller.
+
+The two newest snapshots are kept, and the log from the end of the older one on; what is below is deleted, so that the
+log stays bounded. A replica that still reads the older snapshot when the next one is written reads it to its end and
+goes on from there, one that lags a little finds what it lacks in the log, and a controller whose newest snapshot is
+damaged replays the log from the older one. Before the second snapshot the log begins at offset 0.
+
+A snapshot takes effect in three steps, each durable before the next: it is written; the log start advances to the end
+of the one before; the snapshots below the log start are deleted. So a log that begins above 0 begins where a snapshot
+ends, and a crash leaves snapshots too many at most. Opening the log finishes what a crash has cut short.
 """
 
 from __future__ import annotations
@@ -55,13 +63,11 @@ class KafkaMetadataLog:
         if rules.metadata_is_synced:
             # Records that survived a crash unsynced count from now on, so they must be durable.
             self._log.flush()
-        self._image = ClusterImage(offset=self._log.start)
+        self._image = ClusterImage()
         self._snapshots = MetadataSnapshots(node_ports.files, DIRECTORY)
-        self.snapshot = self._snapshots.latest()
-        """The latest snapshot."""
-        if self.snapshot is not None:
-            self._load_snapshot(self.snapshot, self._snapshots.read(self.snapshot) or b"")
-        self._bytes_since_snapshot = self._log.size
+        self._load_latest_snapshot()
+        self._trim()
+        self._bytes_since_snapshot = self._bytes_from(self.snapshot_end)
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
@@ -76,11 +82,22 @@ class KafkaMetadataLog:
         return self._log.end
 
     @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """The snapshots that are kept, the latest last."""
+        return self._snapshots.ids
+
+    @property
+    def snapshot_end(self) -> int:
+        """End of the latest snapshot, 0 without one: everything below is committed."""
+        return self.snapshots[-1].end if self.snapshots else 0
+
+    @property
     def last_entry(self) -> EpochAndOffset:
         """The end of the log: the log with the greater end is more up to date (Raft §5.4.1)."""
-        if self.snapshot is not None and self._log.end == self.snapshot.end:
-            return EpochAndOffset(self.snapshot.epoch, self._log.end)
-        return EpochAndOffset(max(0, self._log.last_batch_epoch), self._log.end)
+        last_epoch = self._log.last_batch_epoch
+        if self._log.end == self._log.start:
+            last_epoch = next((each.epoch for each in self.snapshots if each.end == self._log.end), last_epoch)
+        return EpochAndOffset(max(0, last_epoch), self._log.end)
 
     @property
     def opening_detail(self) -> dict[str, object]:
@@ -92,7 +109,7 @@ class KafkaMetadataLog:
     @property
     def view(self) -> LogView:
         """The log as `QuorumState` sees it."""
-        return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshot)
+        return LogView(self._log.start, self._log.end, self._log.epochs, self.snapshots)
 
     def encode_batch(self, records: Sequence[Record], epoch: int, timestamp_ms: int) -> bytes:
         """Encode one change as one batch, which survives a crash as a whole or not at all. Raises ChangeTooLarge."""
@@ -147,29 +164,31 @@ class KafkaMetadataLog:
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot_and_trim(self, high_watermark: int) -> bool:
-        """Write a snapshot at `high_watermark` and delete the log below it, once the log has grown by the configured
-        bytes.
+        """Write a snapshot at `high_watermark` and delete the log below the one before it, once the log has grown by
+        the configured bytes.
 
-        Returns whether it did. Raises OSError.
+        Returns whether the log start has advanced. Raises OSError.
         """
-        if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self._log.start:
+        if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self.snapshot_end:
             return False
         snapshot = SnapshotId(high_watermark, self._log.epochs.epoch_at(high_watermark - 1))
         self._write_snapshot(snapshot, encode_snapshot(self.image(high_watermark), snapshot.epoch))
-        self._log.advance_start(high_watermark)
-        self.snapshot = snapshot
         self._bytes_since_snapshot = 0
-        return True
+        start = self._log.start
+        self._trim()
+        return self._log.start > start
 
     def install_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Replace the whole log by a snapshot of the leader (Raft's InstallSnapshot).
+        """Replace the whole log, and all snapshots, by a snapshot of the leader (Raft's InstallSnapshot).
 
-        Raises OSError; CorruptBatch or MetadataError, with nothing changed.
+        The own snapshots go last: until the leader's is on the disk they are all that there is. Raises OSError;
+        CorruptBatch or MetadataError, with nothing changed.
         """
-        decode_snapshot(data, snapshot)
+        image = decode_snapshot(data, snapshot)
         self._snapshots.write(snapshot, data)
         self._log.truncate_fully_and_start_at(snapshot.end)
-        self._load_snapshot(snapshot, data)
+        self._snapshots.delete([each for each in self.snapshots if each != snapshot])
+        self._begin_with(snapshot, image)
         self._bytes_since_snapshot = 0
 
     def read_snapshot(self, snapshot: SnapshotId) -> bytes | None:
@@ -182,16 +201,51 @@ class KafkaMetadataLog:
         detail = {"log_start": self._log.start, **written.detail}
         self._node_ports.trace(written._replace(kind="metadata_snapshot", detail=detail))
 
-    def _load_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Start from a snapshot. The log may still hold records below it: a crash can come before the deletion."""
-        log, self.snapshot = self._log, snapshot
-        self._image = decode_snapshot(data, snapshot)
-        differs = log.start < snapshot.end and log.epochs.epoch_at(snapshot.end - 1) != snapshot.epoch
-        if log.end < snapshot.end or differs:
+    def _load_latest_snapshot(self) -> None:
+        """Begin with the latest snapshot. One that is damaged is passed over, and deleted, if the log has the records
+        that it stands for."""
+        damaged: list[SnapshotId] = []
+        for snapshot in reversed(self.snapshots):
+            try:
+                image = decode_snapshot(self._snapshots.read(snapshot) or b"", snapshot)
+            except (batches.CorruptBatch, MetadataError) as error:
+                if not self._leads_to(snapshot):
+                    raise
+                self._node_ports.log(f"{error}; its records are read from the metadata log")
+                damaged.append(snapshot)
+                continue
+            self._begin_with(snapshot, image)
+            break
+        self._snapshots.delete(damaged)
+        if self.snapshot_end < self._log.start:
+            raise MetadataError(f"the metadata log begins at offset {self._log.start}, which no snapshot reaches")
+
+    def _begin_with(self, snapshot: SnapshotId, image: ClusterImage) -> None:
+        """Begin with a snapshot. A log that does not lead there is deleted: a crash came before that when the snapshot
+        was the leader's."""
+        log, self._image = self._log, image
+        if log.start < snapshot.end and not self._leads_to(snapshot):
             log.truncate_fully_and_start_at(snapshot.end)
-        log.advance_start(snapshot.end)
         if not log.epochs.entries:
             log.assign_epoch(snapshot.epoch, snapshot.end)
+
+    def _leads_to(self, snapshot: SnapshotId) -> bool:
+        """Whether the log has the last record that a snapshot stands for."""
+        log = self._log
+        return log.start < snapshot.end <= log.end and log.epochs.epoch_at(snapshot.end - 1) == snapshot.epoch
+
+    def _trim(self) -> None:
+        """Delete the log below the older of the two newest snapshots, then the snapshots below the log start."""
+        self._log.advance_start(self.snapshots[-2].end if len(self.snapshots) > 1 else 0)
+        self._snapshots.delete([each for each in self.snapshots if each.end < self._log.start])
+
+    def _bytes_from(self, offset: int) -> int:
+        """Bytes of the batches from `offset` on."""
+        size = 0
+        while data := self.read(offset, _REPLAY_BYTES, self.end):
+            for header, batch in batches.iterate(data):
+                size, offset = size + len(batch), header.next_offset
+        return size
 
     # ---- the vote ----------------------------------------------------------------------------------------------------
 

@@ -89,9 +89,9 @@ class RaftNode:
         voters = tuple(sorted(addresses))
         self._election_state = log.read_election_state()
         self.state = QuorumState(config.node_id, voters, timing, config.rules).restarted(
-            self._election_state, log.start, self._now()
+            self._election_state, log.snapshot_end, self._now()
         )
-        self.high_watermark_at_election = log.start
+        self.high_watermark_at_election = log.snapshot_end
         """As leader: the high watermark it knew when it was elected."""
         self._request_timeout_s = config.seconds("controller.quorum.request.timeout.ms")
         self._retry_backoff_s = config.seconds("controller.quorum.retry.backoff.ms")
@@ -265,7 +265,7 @@ class RaftNode:
         # A new active controller first reads its predecessor's records, so it does not trim yet.
         may_trim = state.high_watermark > before.high_watermark and state.active is before.active
         if may_trim and self.log.snapshot_and_trim(state.high_watermark):
-            self._trace("metadata_trimmed", offset=state.high_watermark)
+            self._trace("metadata_trimmed", offset=self.log.start)
         self._set_timer()
 
     def _append(self, batch: bytes) -> None:

@@ -1,8 +1,9 @@
 """Snapshots of the metadata: the records that rebuild an image, in a file beside the metadata log.
 
-A snapshot replaces everything below its end offset. It is a file of record batches with Kafka's name, `<end
+A snapshot stands for everything below its end offset. It is a file of record batches with Kafka's name, `<end
 offset>-<epoch>.checkpoint`, written atomically. A fetch from below the start of the log is answered with the id of the
-latest snapshot; the follower reads it with FetchSnapshot, chunk by chunk.
+latest snapshot; the follower reads it with FetchSnapshot, chunk by chunk. One older snapshot is kept for those that
+still read it when the next is written (`log.py`).
 
 Offsets inside a snapshot have no meaning; broker epochs, which are offsets of registrations, are written explicitly.
 """
@@ -10,7 +11,7 @@ Offsets inside a snapshot have no meaning; broker epochs, which are offsets of r
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -83,23 +84,24 @@ class MetadataSnapshots:
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
         self._directory = directory
-
-    def latest(self) -> SnapshotId | None:
-        """The snapshot with the greatest end offset."""
-        matches = [_NAME.fullmatch(name) for name in self._files.list(self._directory)]
-        return max((SnapshotId(int(match[1]), int(match[2])) for match in matches if match), default=None)
+        matches = [_NAME.fullmatch(name) for name in files.list(directory)]
+        self.ids = tuple(sorted(SnapshotId(int(match[1]), int(match[2])) for match in matches if match))
+        """All of them, the latest last."""
 
     def read(self, snapshot: SnapshotId) -> bytes | None:
         """The content of a snapshot; None if the file does not exist. Raises OSError."""
         return read_whole(self._files, self._path(snapshot))
 
     def write(self, snapshot: SnapshotId, data: bytes) -> None:
-        """Write a snapshot durably, then delete older ones. Raises OSError."""
+        """Write a snapshot durably. Raises OSError."""
         write_durably(self._files, self._path(snapshot), data)
-        for name in self._files.list(self._directory):
-            match = _NAME.fullmatch(name)
-            if match and SnapshotId(int(match[1]), int(match[2])) != snapshot:
-                self._files.delete(f"{self._directory}/{name}")
+        self.ids = tuple(sorted({*self.ids, snapshot}))
+
+    def delete(self, snapshots: Sequence[SnapshotId]) -> None:
+        """Delete these snapshots; a power loss may bring them back. Raises OSError."""
+        for snapshot in snapshots:
+            self._files.delete(self._path(snapshot))
+        self.ids = tuple(snapshot for snapshot in self.ids if snapshot not in snapshots)
 
     def _path(self, snapshot: SnapshotId) -> str:
         return f"{self._directory}/{snapshot.name}"

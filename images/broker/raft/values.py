@@ -73,8 +73,8 @@ class LogView(NamedTuple):
     start: int
     end: int
     epochs: EpochCache
-    snapshot: SnapshotId | None = None
-    """The latest snapshot."""
+    snapshots: tuple[SnapshotId, ...] = ()
+    """The snapshots that are kept, the latest last."""
 
 
 class VoterProgress(NamedTuple):

@@ -211,7 +211,7 @@ def test_a_diverging_follower_is_told_where_and_counts_for_nothing() -> None:
 
 
 def test_whoever_is_behind_the_start_of_the_log_is_sent_to_the_snapshot() -> None:
-    log = LogView(4, 6, EpochCache.of((3, 4)), SnapshotId(4, 2))
+    log = LogView(4, 6, EpochCache.of((3, 4)), (SnapshotId(4, 2),))
     state = replace(leader(4), epoch_start_offset=4)
     assert state.on_fetch(MetadataFetch(102, 4, 2, 1), log, AT)[1].snapshot == SnapshotId(4, 2)
     assert state.on_fetch(MetadataFetch(102, 4, 4, 1), log, AT)[1].snapshot == SnapshotId(4, 2)
