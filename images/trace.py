@@ -200,7 +200,7 @@ metadata_truncated        controller  offset=new end, log_end before, high_water
                                       [epoch, end offset] of its leader
 metadata_snapshot         controller  a snapshot of all below log_end has been written, of leader_epoch; detail:
                                       log_start=where the log starts then; what stands in it, as of metadata_loaded
-metadata_trimmed          controller  offset=new start: a snapshot replaces the records below it
+metadata_trimmed          controller  offset=new start: the snapshot before the latest replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:
                                       positions {voter: log end the leader held for it, -1 for none}

@@ -25,8 +25,14 @@ from results.explanation.story import Step, StepKind, span
 _KINDS: Final = (
     "quorum_recovered", "quorum_voted", "quorum_vote_refused", "quorum_candidate", "quorum_leader", "quorum_follower",
     "quorum_resigned", "metadata_appended", "metadata_truncated", "metadata_restored", "metadata_committed",
-    "metadata_applied", "metadata_trimmed",
+    "metadata_applied", "metadata_snapshot", "metadata_trimmed",
 )  # fmt: skip
+_REPLACED: Final = {
+    "metadata_snapshot": "wrote a snapshot of its metadata log",
+    "metadata_trimmed": "put a snapshot in the place of its metadata log",
+    "metadata_restored": "took its leader's snapshot in place of its metadata log",
+}
+"""How a snapshot stands for the metadata log below an offset."""
 
 
 @dataclass(slots=True)
@@ -86,7 +92,7 @@ def _look(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator
         yield from _committed(quorum, controller, event)
     elif event.kind == "metadata_truncated":
         yield from _truncated(quorum, controller, event)
-    elif event.kind in ("metadata_trimmed", "metadata_restored"):
+    elif event.kind in _REPLACED:
         yield from _replaced(quorum, controller, event)
     elif event.kind == "quorum_recovered":
         if deleted := live_segment_deleted(event):
@@ -266,17 +272,16 @@ def _committed_behind(quorum: _Quorum, controller: ReplicaView, offset: int) -> 
 
 
 def _replaced(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> Iterator[Step]:
-    """A snapshot takes the place of records that are committed, and of no later ones."""
+    """A snapshot stands for records that are committed, and for no later ones."""
     committed = len(quorum.committed)
+    end = event.log_end if event.kind == "metadata_snapshot" else event.offset
     if event.kind == "metadata_restored" and (lost := _committed_behind(quorum, controller, event.offset)):
         text = f"{event.node} took its leader's snapshot that ends at {event.offset} in place of its metadata log, and "
         text += f"with that lost the committed {lost}"
         yield _step(StepKind.COMMITTED_METADATA_TRUNCATED, event, text)
-    if event.offset > committed:
-        did = "put a snapshot in the place of its metadata log"
-        if event.kind == "metadata_restored":
-            did = "took its leader's snapshot in place of its metadata log"
-        text = f"{event.node} {did} below {event.offset}, and the controllers had committed it up to {committed} only: "
+    if end > committed:
+        did = f"{_REPLACED[event.kind]} below {end}"
+        text = f"{event.node} {did}, and the controllers had committed it up to {committed} only: "
         text += "what lies between may be replaced, and the snapshot has it for good"
         yield _step(StepKind.METADATA_TRIMMED_BEFORE_COMMIT, event, text)
 
@@ -300,7 +305,7 @@ def _apply(quorum: _Quorum, controller: ReplicaView, event: TraceRow) -> None:
     elif event.kind == "metadata_restored":
         controller.resize(0)
         controller.resize(event.offset)
-    elif event.kind == "metadata_trimmed":
+    elif event.kind in ("metadata_snapshot", "metadata_trimmed"):
         pass  # the records below stay known
     elif event.kind == "metadata_committed":
         quorum.committed += controller.log[len(quorum.committed) : event.high_watermark]

@@ -139,8 +139,8 @@ def test_what_a_damaged_snapshot_stands_for_is_read_from_the_log(
     log.close()
     damaged(files(tmp_path)[-1], cut)
     again = opened(tmp_path, 1, lines)
-    assert [line.endswith("is damaged: its end is missing; its records are read from the metadata log")
-            for line in lines] == [True]  # fmt: skip
+    (line,) = lines
+    assert line.endswith("is damaged: its end is missing; its records are read from the metadata log")
     assert (ends(again), again.start, again.snapshot_end) == ([*older], sum(older), sum(older))
     assert again.image(again.end) == image
     assert len(files(tmp_path)) == len(older), "nobody is given the damaged one"

@@ -318,11 +318,6 @@ METADATA: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
         [*CONTROLLERS[:6], event(2.4, "c1", "metadata_committed", {"positions": {"102": 4, "103": 4}}, leader_epoch=1,
                                  offset=0, high_watermark=4), applied(2.5, 1, 4)],
     ),
-    "metadata-trimmed-before-commit": tuple(
-        [*CONTROLLERS[:6], event(2.4, "c1", "metadata_committed", {"positions": {"102": 4, "103": 4}}, leader_epoch=1,
-                                 offset=0, high_watermark=4), event(2.5, "c2", kind, offset=start)]
-        for kind, start in (("metadata_trimmed", 5), ("metadata_restored", 4))
-    ),
     "voted-twice-in-epoch": (
         [event(1, "c1", "quorum_voted", leader_epoch=1, broker=102), event(2, "c1", "quorum_voted", leader_epoch=1,
                                                                             broker=103)],
@@ -343,6 +338,20 @@ def test_a_decision_of_the_quorum_that_contradicts_its_facts_is_told_and_no_othe
     )
     assert kind in with_it
     assert without == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [("metadata_snapshot", "log_end"), ("metadata_trimmed", "offset"), ("metadata_restored", "offset")],
+)
+def test_a_snapshot_that_stands_for_more_than_is_committed_is_told_and_no_other(kind: str, place: str) -> None:
+    committed = event(2.4, "c1", "metadata_committed", {"positions": {"102": 4, "103": 4}}, leader_epoch=1, offset=0,
+                      high_watermark=4)  # fmt: skip
+    for end, told in ((4, []), (5, ["metadata-trimmed-before-commit"])):
+        steps = metadata_steps(
+            small_evidence.trace(*CONTROLLERS[:6], committed, event(2.5, "c2", kind, **{place: end}))
+        )
+        assert [str(step.kind) for step in steps] == told
 
 
 def group(time_s: float, state: str, *, storing: bool, **members: str) -> Event:
