@@ -213,7 +213,7 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
         int, 1 << 20, "Bytes of a metadata snapshot that are fetched at a time.", minimum=1, maximum=(1 << 31) - 1
     ),
     "metadata.log.max.record.bytes.between.snapshots": ConfigKey(
-        int, 20 << 20, "Bytes of metadata records after which a snapshot takes their place.", minimum=1
+        int, 20 << 20, "Bytes of metadata records after which a snapshot is written.", minimum=1
     ),
     "metadata.log.segment.bytes": ConfigKey(
         int, 1 << 30, "Size at which a segment of the metadata log is closed.", minimum=1024

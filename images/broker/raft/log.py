@@ -6,11 +6,11 @@ log lies `quorum-state`, Kafka's file of that name: epoch, leader and vote of th
 The two newest snapshots are kept, and the log from the end of the older one on; what is below is deleted, so that the
 log stays bounded. A replica that still reads the older snapshot when the next one is written reads it to its end and
 goes on from there, one that lags a little finds what it lacks in the log, and a controller whose newest snapshot is
-damaged replays the log from the older one. Before the second snapshot the log begins at offset 0.
+damaged replays the log from the older one. The first snapshot deletes nothing.
 
-A snapshot takes effect in three steps, each durable before the next: it is written; the log start advances to the end
-of the one before; the snapshots below the log start are deleted. So a log that begins above 0 begins where a snapshot
-ends, and a crash leaves snapshots too many at most. Opening the log finishes what a crash has cut short.
+A snapshot takes effect in three steps, the first two durable before the next one: it is written; the log start advances
+to the end of the one before; the snapshots below the log start are deleted. So a log that begins above 0 begins where a
+snapshot ends, and a crash leaves snapshots too many at most. Opening the log finishes what a crash has cut short.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class KafkaMetadataLog:
             except (batches.CorruptBatch, MetadataError) as error:
                 if not self._leads_to(snapshot):
                     raise
-                self._node_ports.log(f"{error}; its records are read from the metadata log")
+                self._node_ports.log(f"the metadata log is read in place of the snapshot {snapshot.name}: {error}")
                 damaged.append(snapshot)
                 continue
             self._begin_with(snapshot, image)

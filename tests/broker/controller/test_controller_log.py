@@ -18,6 +18,7 @@ from images.broker.ports import NodePorts
 from images.broker.raft.log import DIRECTORY, KafkaMetadataLog, decode_records
 from images.broker.raft.node import RaftNode
 from images.broker.rules import Rules
+from images.broker.runtime.fatal_error import FatalError
 from images.broker.runtime.files import RealFiles
 from images.trace import TraceEvent
 from images.wire.batch import iterate
@@ -121,6 +122,25 @@ def test_a_change_is_there_whole_or_not_at_all_wherever_its_write_was_torn(tmp_p
         log.close()
     assert found[:-1] == [before] * (len(found) - 1)
     assert found[-1] == after
+
+
+def test_a_controller_knows_at_its_start_that_what_its_latest_snapshot_stands_for_is_committed(tmp_path: Path) -> None:
+    """Also where its log goes on from the older one."""
+
+    async def scenario() -> None:
+        node_ports = NodePorts(RealFiles(tmp_path), Random(1), [].append, [].append)
+        log = KafkaMetadataLog(node_ports, 1 << 20, Rules(), 1)
+        for broker in range(6):
+            log.append(log.encode_batch([RegisterBroker(broker, "a", "h", 9092)], 1, 0))
+            if log.end in (2, 4):
+                log.snapshot_and_trim(log.end)
+        log.close()
+        again = KafkaMetadataLog(node_ports, 1 << 20, Rules(), 1)
+        raft = RaftNode(CONFIG, node_ports, again, FatalError(), lambda: None)
+        assert (again.start, again.end) == (2, 6)
+        assert (raft.state.high_watermark, raft.high_watermark_at_election) == (4, 4)
+
+    run(scenario)
 
 
 def test_an_answer_is_given_only_when_the_change_is_synced_and_a_failed_sync_ends_the_node(tmp_path: Path) -> None:
