@@ -102,7 +102,7 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], 
     "live-segment-deleted": (
         names_the_start_as_base,
         _CONTROLLER_KILLED,
-        "log-start checkpoint has log start 14 and names 14 as the base offset of the first segment to keep",
+        "log-start checkpoint has log start 7 and names 7 as the base offset of the first segment to keep",
     ),
 }
 

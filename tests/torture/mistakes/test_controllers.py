@@ -195,7 +195,7 @@ LAGS: Fault = {"at": "2.4s", "for": "6s", "fault": "partition", "shape": "one-wa
 IMPATIENT = {"settings": {"replica.lag.time.max.ms": "1000"}, "time_limit": "6s"}
 """The run is over before the next controller decides anything in the partition epoch that c1 has granted."""
 LEAVES: Fault = {"at": "2s", "for": "1.2s", "fault": "controlled-restart", "nodes": ["b3"]}
-SNAPSHOTS = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "500"}}
+SNAPSHOTS = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "1"}}
 LATE_HEARTBEAT: Fault = {
     "at": "2s",
     "for": "5s",
