@@ -259,7 +259,7 @@ def test_a_broker_asks_for_producer_ids_whenever_its_block_is_used_up(size: int,
 
 
 def test_snapshots_of_the_metadata_are_read_in_several_parts_in_drawn_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By brokers and by controllers; and while one is read, the next may take its place."""
+    """By brokers and by controllers; and while one is read, two others may take its place."""
     parts: Counter[tuple[str, str]] = Counter()
     fetch = MetadataFetchHandler.fetch_snapshot
 
@@ -272,8 +272,7 @@ def test_snapshots_of_the_metadata_are_read_in_several_parts_in_drawn_runs(monke
         return answer
 
     monkeypatch.setattr(MetadataFetchHandler, "fetch_snapshot", counted)
-    for seed in (4, 34):
-        assert run_in_simulation(drawn(seed, time_limit=15)).validity is Validity.VALID
+    assert run_in_simulation(drawn(74, time_limit=15)).validity is Validity.VALID
     for role in ("broker", "controller"):
         assert parts[role, "later"] >= 2 * parts[role, "first"] > 0
     assert parts["broker", "snapshot_not_found"]

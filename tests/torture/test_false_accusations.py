@@ -44,7 +44,7 @@ def test_commits_go_back_with_a_log_that_lost_more_than_promised(monkeypatch: py
         "offsets.topic.num.partitions": 5,
     }
     clients = {"producers": 1, "consumers": 1, "end_offset_readers": 0, "rate": 1, "clients": {"written_share": 0.5}}
-    values: dict[str, Any] = {"workload": "groups", "seed": 39, "time_limit": 5, "brokers": 5, "partitions": 3}
+    values: dict[str, Any] = {"workload": "groups", "seed": 35, "time_limit": 5, "brokers": 5, "partitions": 3}
     spec = parse({**values, **clients, "settings": settings, "faults": script})
 
     excused = run_in_simulation(spec)
