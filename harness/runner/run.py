@@ -28,7 +28,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import format_exception
-from typing import Any, cast
+from typing import Any
 
 from harness.client_spec import NATIVE
 from harness.cluster.readiness import Expected, ReadinessProbe
@@ -46,9 +46,9 @@ from harness.runner.observation import MetadataSource, TraceSource, WholenessSou
 from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
 from harness.runner.topic_names import TopicNames
-from harness.spec import ACKS, TOPIC, Spec
+from harness.runner.workload_settings import workload_settings
+from harness.spec import TOPIC, Spec
 from images.trace import TraceEvent
-from images.wire.batch import Compression
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
 from nemesis.situation import Situation
@@ -56,14 +56,11 @@ from nemesis.timeline import Timeline
 from results.atomic_files import put_text
 from results.errors import StoreError
 from results.run.directory import RunDirectory
-from workloads.clients.native import Reset
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
 from workloads.workload import SetUpError, Workload, WorkloadSettings
 
 _TICK_S = 1.0
-_COMMIT_TEXT_BYTES, _COMMIT_TEXT_BYTES_MAX = "offset.metadata.max.bytes", 4_096
-"""Kafka's setting, and its default."""
 
 
 def run(
@@ -239,7 +236,7 @@ class RunSession:
         metadata_source = self._situation_source(deployment)
         recorder = self._recorder = self._directory.recorder(deployment.now_ns, self._acknowledged)
         ticking = loop.create_task(self._tick())
-        settings = _workload_settings(spec, deployment)
+        settings = workload_settings(spec, deployment)
         library = self._library(settings, deployment)
         workload = WORKLOADS[spec.workload](settings, recorder, deployment.stream, library)
         watch = ReadinessProbe(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
@@ -426,70 +423,12 @@ def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:
     return {node.name: (node.host, node.port) for node in deployment.layout.brokers}
 
 
-def _workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
-    return WorkloadSettings(
-        bootstrap=tuple(deployment.bootstrap()),
-        topic=TOPIC,
-        partitions=spec.partitions,
-        replication_factor=spec.replication_factor,
-        producers=spec.producers,
-        consumers=spec.consumers,
-        end_offset_readers=spec.end_offset_readers,
-        rate=spec.rate,
-        acks=ACKS[spec.acks],
-        record_empty_polls=spec.recency == "strict",
-        batch_records=spec.clients.batch,
-        linger_ms=round(spec.clients.linger_s * 1000),
-        compression=Compression[spec.clients.compression.upper()],
-        max_in_flight=spec.clients.in_flight,
-        pipeline=spec.clients.pipeline,
-        delivery_timeout_ms=round(spec.clients.delivery_timeout_s * 1000),
-        request_timeout_ms=round(spec.clients.request_timeout_s * 1000),
-        consumer_rules_off=spec.consumer_rules_off,
-        auto_offset_reset=cast(Reset, spec.clients.auto_offset_reset),
-        read_committed=spec.clients.isolation == "read_committed",
-        tell_epochs=spec.clients.tell_epochs,
-        fetch_bytes_max=spec.clients.fetch_bytes,
-        poll_pause_ms=round(spec.clients.poll_pause_s * 1000),
-        record_bytes=spec.clients.record_bytes,
-        burst=spec.clients.burst,
-        producer_life_ms=round(spec.clients.producer_life_s * 1000),
-        consumer_life_ms=round(spec.clients.consumer_life_s * 1000),
-        consumer_rest_ms=round(spec.clients.consumer_rest_s * 1000),
-        session_timeout_ms=round(spec.clients.session_timeout_s * 1000),
-        static_members=spec.clients.static_members,
-        late_commits=spec.clients.late_commits,
-        awkward_members=spec.clients.awkward_members,
-        time_readers=spec.clients.time_readers,
-        clock_error_ms=round(spec.clients.clock_error_s * 1000),
-        first_sequence=spec.clients.first_sequence,
-        commit_text_bytes_max=_commit_text_bytes_max(spec),
-        standalone_consumers=spec.clients.standalone_consumers,
-        idle_partitions=spec.clients.idle_partitions,
-        written_share=spec.clients.written_share,
-        negotiate_versions=spec.environment != "sim",
-        set_up_timeout_ms=round(spec.ready_limit_s * 1000),
-        unix_ahead_ms=0 if spec.environment == "sim" else _unix_ahead_ms(),
-    )
-
-
-def _commit_text_bytes_max(spec: Spec) -> int:
-    """The least that the settings name, of any node."""
-    all_settings = (spec.settings, *spec.node_settings.values())
-    named = [int(settings[_COMMIT_TEXT_BYTES]) for settings in all_settings if _COMMIT_TEXT_BYTES in settings]
-    return min(named, default=_COMMIT_TEXT_BYTES_MAX)
-
-
 def _takes_appends(spec: Spec) -> bool:
     """Whether every partition of a whole cluster takes appends with acks=all, by its settings, and no script changes
     these, or says what clients append."""
     all_settings = (spec.settings, *spec.node_settings.values())
     minima = [int(settings.get("min.insync.replicas", 1)) for settings in all_settings]
     return max(minima) <= spec.replication_factor and not spec.script.configured and not spec.operations
-
-
-def _unix_ahead_ms() -> int:
-    return round((time.time() - asyncio.get_running_loop().time()) * 1000)
 
 
 def _counts(recorder: Recorder) -> dict[tuple[str, str], int]:
