@@ -30,6 +30,7 @@
       static_members: 0           # share of the members of a group that are static, rounded up to whole members
       late_commits: 0             # share of its rebalances in which a member commits late, see workloads/groups.py
       awkward_members: 0          # share of the lives of a group's members that are awkward, see workloads/groups.py
+      groups_begin: 0             # share of the run after which the first consumer of a group begins
       time_readers: 0             # clients that ask for the first offset that is not older than a time
       clock_error: 0s             # how far a producer's clock, by which it stamps its records, is wrong at most
       first_sequence: 0           # sequence number with which a producer begins on each partition
@@ -119,6 +120,7 @@ class ClientSpec:
     static_members: float = 0.0
     late_commits: float = 0.0
     awkward_members: float = 0.0
+    groups_begin: float = 0.0
     time_readers: int = 0
     clock_error_s: float = 0.0
     first_sequence: int = 0
@@ -145,6 +147,7 @@ class ClientSpec:
             ("static_members", 0, 1),
             ("late_commits", 0, 1),
             ("awkward_members", 0, 1),
+            ("groups_begin", 0, 1),
             ("time_readers", 0, 100),
             ("first_sequence", 0, SEQUENCE_MODULUS - 1),
             ("standalone_consumers", 0, 100),

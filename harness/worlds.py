@@ -125,6 +125,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(28, "clients.standalone_consumers", (0, 1, 2), workload="groups"),
     Dimension(57, "clients.late_commits", (0.0, 0.3, 1.0), workload="groups"),
     Dimension(59, "clients.awkward_members", (0.0, 0.3, 1.0), weights={1.0: 3.0}, workload="groups"),
+    Dimension(74, "clients.groups_begin", (0.0, 0.2, 0.5), workload="groups"),
     Dimension(29, "clients.time_readers", (0, 1, 2)),
     Dimension(64, "clients.clock_error", (0.0, 0.3, 5.0, 3_600.0), weights={3_600.0: _RARE}),
     # So near the last one that every partition with a few batches gets past it.

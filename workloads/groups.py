@@ -43,6 +43,9 @@ next member has joined, every coordinator must refuse it.
 Beside them there are as many *standalone consumers* as `standalone_consumers` says, which are no members of any group
 (`workloads.standalone`).
 
+Nobody asks for a coordinator before the share `groups_begin` of the run is over, so that a cluster which has gone
+through faults, or is in the middle of one, creates `__consumer_offsets`.
+
 After the faults one more member drains the group: it is given every partition, and reads and commits until the ends of
 all are reached, so that by then every acknowledged record must have been delivered to some member.
 """
@@ -66,7 +69,7 @@ from workloads.clients.membership import Assignment, ChangeResult, FencedInstanc
 from workloads.clients.native import Client, CommittedPosition, Consumer, OffsetAndEpoch
 from workloads.commits import CommitRecorder
 from workloads.history import Phase, Recorder, TopicPartition
-from workloads.lifetimes import end_of_life_s
+from workloads.lifetimes import end_of_life_s, sleep_until
 from workloads.standalone import StandaloneConsumer
 from workloads.workload import WorkloadSettings
 
@@ -162,16 +165,29 @@ class GroupsWorkload(AppendWorkload):
         self._session = GroupSettings(
             session_timeout_s=session_s, rebalance_timeout_s=session_s, heartbeat_interval_s=session_s / 6
         )
+        self._groups_begin_s = -math.inf
+        """When the first one may ask for a coordinator, by the loop's clock."""
 
     async def run(self, until_s: float) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._groups_begin_s = now_s + self._settings.groups_begin * (until_s - now_s)
         async with asyncio.TaskGroup() as standing_alone:
             alone = [
-                standing_alone.create_task(self._standalone(number).run())
+                standing_alone.create_task(self._stand_alone(self._standalone(number)))
                 for number in range(self._settings.standalone_consumers)
             ]
             await super().run(until_s)
             for consumer in alone:  # one by one: a task group cancels its tasks in no particular order
                 consumer.cancel()
+
+    async def _stand_alone(self, consumer: StandaloneConsumer) -> None:
+        await self._wait_for_groups()
+        await consumer.run()
+
+    async def _wait_for_groups(self) -> None:
+        """Wait until the groups of the run begin; without a step of the loop where that is from the start on."""
+        if self._settings.groups_begin:
+            await sleep_until(self._groups_begin_s)
 
     async def final_reads(self, until_s: float) -> bool:
         settings = self._settings
@@ -198,6 +214,7 @@ class GroupsWorkload(AppendWorkload):
 
     async def _tail(self, process: int, name: str) -> None:
         """One member after another; the process number of `append`'s consumer stays unused."""
+        await self._wait_for_groups()
         random = self._stream(f"groups/{name}")
         mean_s = self._settings.consumer_life_ms / 1000 or _LIFE_S
         instance_id = self._instance_id(process - self._settings.producers)

@@ -120,6 +120,8 @@ class WorkloadSettings:
     """Share of its rebalances in which a member of a group commits late."""
     awkward_members: float = 0.0
     """Share of the lives of a group's members that are awkward (`workloads.groups`)."""
+    groups_begin: float = 0.0
+    """Share of the run after which the first consumer asks for a coordinator."""
     commit_text_bytes_max: int = 4_096
     """Longest text that brokers take with a committed offset: Kafka's `offset.metadata.max.bytes`."""
     standalone_consumers: int = 0

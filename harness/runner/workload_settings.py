@@ -52,6 +52,7 @@ def workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
         static_members=spec.clients.static_members,
         late_commits=spec.clients.late_commits,
         awkward_members=spec.clients.awkward_members,
+        groups_begin=spec.clients.groups_begin,
         time_readers=spec.clients.time_readers,
         clock_error_ms=round(spec.clients.clock_error_s * 1000),
         first_sequence=spec.clients.first_sequence,

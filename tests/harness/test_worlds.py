@@ -212,7 +212,9 @@ def test_a_dimension_has_its_own_stream() -> None:
     assert alone["segment.bytes"] == among_all["segment.bytes"]
 
 
-@pytest.mark.parametrize("name", ["clients.static_members", "clients.late_commits", "clients.awkward_members"])
+@pytest.mark.parametrize(
+    "name", ["clients.static_members", "clients.late_commits", "clients.awkward_members", "clients.groups_begin"]
+)
 def test_only_groups_draw_what_members_do_and_no_other_draw_depends_on_it(name: str) -> None:
     others = [other for other in NAMES if other != name]
     for seed in range(20):

@@ -181,6 +181,22 @@ def test_awkward_members_take_the_paths_that_others_leave_out(tmp_path: Path) ->
     assert run_in_simulation(parse(AWKWARD)).digest == outcome.digest
 
 
+def test_nobody_asks_for_a_coordinator_before_the_groups_begin(tmp_path: Path) -> None:
+    clients = {"groups_begin": 0.5, "standalone_consumers": 1}
+    outcome = run_in_simulation(parse({**SPEC, "clients": clients}), tmp_path)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    assert outcome.directory is not None
+    tables = {
+        name: pq.read_table(Path(outcome.directory) / f"{name}.parquet", filters=pc.field("kind") == kind)
+        for name, kind in (("history", "append"), ("trace", "coordinators_told"))
+    }
+    first_s = {
+        "append": pc.min(tables["history"].column("invoked_ns")).as_py() / 1e9,
+        "answer about coordinators": pc.min(tables["trace"].column("time_ns")).as_py() / 1e9,
+    }
+    assert 14 < first_s["answer about coordinators"] - first_s["append"] < 16, first_s
+
+
 def test_while_the_group_of_a_standalone_consumer_has_a_member_nobody_deletes_it(tmp_path: Path) -> None:
     outcome = run_in_simulation(parse({**SPEC, "clients": {"standalone_consumers": 2}}), tmp_path)
     assert outcome.validity is Validity.VALID, outcome.verdicts

@@ -3,22 +3,26 @@ answer, whether or not it did any harm."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.describe_groups.v6.response import DescribedGroup
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
 from images.broker.apis import groups
+from images.broker.controller.channel import ControllerChannel
 from images.broker.groups import rebalance
 from images.broker.groups.group import Caller, ClassicGroupMember, Group, GroupStep, JoinRequest
 from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
+from images.wire.connection import ConnectionLost
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
@@ -145,6 +149,21 @@ def _any_broker_takes_heartbeats(patch: Patch) -> None:
     patch.setattr(groups.GroupCoordinator, "heartbeat", heartbeat)
 
 
+def _lost_answer_awaited(patch: Patch) -> None:
+    """A broker that has lost the answer to its creation of `__consumer_offsets` goes on to wait for it."""
+    right = ControllerChannel.forward
+
+    async def forward(self: ControllerChannel, request: Any) -> Any:
+        try:
+            return await right(self, request)
+        except ConnectionLost as lost:
+            if lost.sent and isinstance(request, CreateTopicsRequest):
+                await asyncio.Event().wait()
+            raise
+
+    patch.setattr(ControllerChannel, "forward", forward)
+
+
 AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partitions": 3}
 
 RESTLESS = AWKWARD | {"time_limit": "20s", "clients": {"awkward_members": 1.0, "consumers": 4}}
@@ -155,6 +174,15 @@ KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
 
 PAUSED: Fault = {"at": "2s", "for": "4s", "fault": "pause", "nodes": ["b3"]}
 
+LATE = {"workload": "groups", "controllers": 1, "clients": {"groups_begin": 0.5}}
+
+UNASKED: Sequence[Fault] = [
+    {"at": "4.9s", "for": "3s", "fault": "pause", "nodes": ["c1"]},
+    {"at": "7s", "for": "1s", "fault": "kill", "nodes": ["c1"]},
+]
+"""The first members of these runs look for their coordinator while the only controller is paused, and it is killed
+without having read what the brokers asked of it."""
+
 JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], "wall_jump_ms": 60_000}
 
 MISTAKES = (
@@ -162,6 +190,7 @@ MISTAKES = (
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
     PlayedMistake("wrong-coordinator", _any_broker_takes_heartbeats, [PAUSED], {"workload": "groups"}),
     PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
+    PlayedMistake("reads-not-finished", _lost_answer_awaited, UNASKED, LATE),
     PlayedMistake("group-time-otherwise", _deadlines_by_the_wall_clock, [JUMP], {"workload": "groups"}),
     PlayedMistake("request-misjudged", _leader_joins_in_vain, world=RESTLESS | {"seed": 5}, said="answered a join"),
     PlayedMistake("request-misjudged", _names_alone_are_compared, world=RESTLESS, said="answered a join"),
