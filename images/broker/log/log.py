@@ -352,7 +352,8 @@ class Log:
         try:
             before = self._history.before
             if first:
-                before = self._producers_at(base)
+                is_end = base == self.end
+                before = self.producers if is_end else self._history.table_before(self._segments, base)
                 self._snapshots.write_durably(base, before)
             self._write_start(offset, base)
             self._segments.delete_files_before(first)
@@ -472,28 +473,10 @@ class Log:
             error = self._fatal_error
             raise OSError(error.errno or EIO, f"the log failed before ({error})", self.directory)
 
-    # ---- producer snapshots --------------------------------------------------------------------------------------
+    def _rebuild_producers(self) -> bool:
+        """Rebuild the producer table at `end` from the newest known one. Returns whether batches had to be read."""
+        self.producers, scanned = self._history.rebuild(self._segments, self.end)
+        return scanned
 
     def _path(self, name: str) -> str:
         return f"{self.directory}/{name}"
-
-    def _rebuild_producers(self) -> bool:
-        """Rebuild the producer table at `end` from the newest known one. Returns whether batches had to be read."""
-        self._history.truncate(self.end)
-        known, table = self._history.known(self.end)
-        for header in self._segments.headers(known):
-            table = record(table, header)
-            self._history.appended(header.next_offset, table)
-        self.producers = table
-        return known < self.end
-
-    def _producers_at(self, offset: int) -> ProducerTable:
-        """The producer table before `offset`, the base offset of a segment."""
-        if offset == self.end:
-            return self.producers
-        known, table = self._history.known(offset)
-        for header in self._segments.headers(known):
-            if header.base_offset >= offset:
-                break
-            table = record(table, header)
-        return table

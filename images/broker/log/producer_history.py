@@ -1,7 +1,8 @@
-"""Producer tables of a log at earlier offsets, so that a truncation need not read the whole log.
+"""Producer tables of a log at earlier offsets, so that no truncation need read the whole log.
 
-They are: the table before the first segment, which replaces batches that may be deleted; in memory one table every
-RECENT_TABLE_INTERVAL appended batches, since most truncations are near the end; and the snapshots on disk.
+Known are the table before the first segment, which replaces batches that may be deleted; in memory one table every
+RECENT_TABLE_INTERVAL appended batches, since most truncations are near the end; and the snapshots on disk. From the
+newest of these the batches below the offset are read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections import deque
 
 from images.broker.log.producer_snapshots import ProducerSnapshots
-from images.broker.log.producer_state import ProducerTable
+from images.broker.log.producer_state import ProducerTable, record
+from images.broker.log.segments import LogSegments
 
 RECENT_TABLE_INTERVAL = 64
 RECENT_TABLES_KEPT = 64
@@ -46,13 +48,27 @@ class ProducerHistory:
             self._until_recent = RECENT_TABLE_INTERVAL
             self._recent.append((end, table))
 
-    def truncate(self, end: int) -> None:
-        """Forget the tables above `end`."""
+    def rebuild(self, segments: LogSegments, end: int) -> tuple[ProducerTable, bool]:
+        """The table of a log that was opened or truncated to `end`, and whether batches had to be read for it."""
         while self._recent and self._recent[-1][0] > end:
             self._recent.pop()
         self._until_recent = RECENT_TABLE_INTERVAL
+        known, table = self._known(end)
+        for header in segments.headers(known):
+            table = record(table, header)
+            self.appended(header.next_offset, table)
+        return table, known < end
 
-    def known(self, at_or_below: int) -> tuple[int, ProducerTable]:
+    def table_before(self, segments: LogSegments, offset: int) -> ProducerTable:
+        """The table before `offset`, the base offset of a segment."""
+        known, table = self._known(offset)
+        for header in segments.headers(known):
+            if header.base_offset >= offset:
+                break
+            table = record(table, header)
+        return table
+
+    def _known(self, at_or_below: int) -> tuple[int, ProducerTable]:
         """The newest table known without reading batches, and the offset that it is of."""
         recent = next((known for known in reversed(self._recent) if known[0] <= at_or_below), None)
         offset, table = recent or (self.base, self.before)
