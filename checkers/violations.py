@@ -34,6 +34,7 @@ INEXCUSABLE = frozenset(
     {
         "bytes-left-behind",
         "synced-beyond-end",
+        "producer-snapshot-left",
         "cut-left-unsynced",
         "opened-unsynced",
         "none-told-early",

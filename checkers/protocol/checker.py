@@ -117,6 +117,7 @@ deleted-log-came-back     the log of a replica that was deleted never stands on 
                           finds it there as that of no replica
 bytes-left-behind         the file of a log that was opened or cut ends where the log does
 synced-beyond-end         … and of what it appends next none counts as synced already
+producer-snapshot-left    … and it has no snapshot of its producers above its end
 cut-left-unsynced         a segment is followed by another one only once every cut of it is on disk
 opened-unsynced           … and with `flush.messages` fewer than so many records of an opened log may not be on disk
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says

@@ -145,6 +145,19 @@ def forget_undone(cluster: ClusterState, partition: PartitionState, event: Trace
         batches.resize(end)
 
 
+def check_snapshots(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A log that was opened or cut has no producer snapshot of an offset above its end: it was of records that are
+    gone."""
+    behind = event.details().get("snapshots_behind") or ()
+    if behind and event.node not in cluster.lied_to:
+        did, offsets, end = _did(event), ", ".join(map(str, behind)), event.end_after
+        left = (
+            f"{event.node} {did} its log {event.at}, which ends at {end}, and left the producer snapshots of {offsets}"
+        )
+        later = "when the log is longer again, they count as the producers of its records, which may be other ones"
+        partition.report(event, "producer-snapshot-left", end, left, later)
+
+
 def check_stray(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """What a start finds of a log on the disk, although nobody asks for it any more, had not been deleted before."""
     found = f"{event.node} found a log with records on its disk, the first segment at {event.offset}, {event.at}"
@@ -190,11 +203,16 @@ def check_told_ends(
 
 
 def _told(before: TraceRow, what: str, end: int) -> tuple[str, str]:
-    did = "cut" if before.kind == "truncated" else "opened"
     return (
         f"the log of {before.node} {what} and ends at {end}",
-        f"{before.node} {did} it {before.at} at {before.end_after}, and no fault that loses data had hit the node",
+        f"{before.node} {_did(before)} it {before.at} at {before.end_after}, and no fault that loses data had hit the "
+        "node",
     )
+
+
+def _did(event: TraceRow) -> str:
+    """What a node did with its log, which was opened or cut."""
+    return "cut" if event.kind == "truncated" else "opened"
 
 
 def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int) -> None:
@@ -222,8 +240,7 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
 def _check_file(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
     """A log that was opened or cut ends where its file ends, counts nothing as synced that it has not, and leaves no
     more unsynced than its settings allow."""
-    detail, end = event.details(), event.end_after
-    did = "opened" if event.kind == "log_recovered" else "cut"
+    detail, end, did = event.details(), event.end_after, _did(event)
     if behind := detail.get("bytes_behind", 0):
         left = (
             f"{event.node} {did} its log {event.at}, which ends at {end}, and left {behind} bytes behind the last batch"

@@ -50,6 +50,11 @@ class MemoryLog(Log):
         """None: there is no file."""
         return 0
 
+    @property
+    def snapshots_behind(self) -> list[int]:
+        """None: there are no files."""
+        return []
+
     def begins_segment(self, offset: int) -> bool:
         """See `Log.begins_segment`. There is one segment."""
         return False

@@ -245,6 +245,11 @@ class Log:
         return self._segments.size
 
     @property
+    def snapshots_behind(self) -> list[int]:
+        """Offsets of the producer snapshots behind the end of the log: none. Raises OSError."""
+        return [offset for offset in self._snapshots.offsets() if offset > self.end]
+
+    @property
     def producers_before(self) -> ProducerTable:
         """The producer table before the first segment."""
         return self._history.before

@@ -30,7 +30,12 @@ from images.broker.ports import Files, NodePorts
 from images.broker.replication.fetcher import Fetcher, FetchLimits
 from images.broker.replication.partition import Limits, PartitionRegistration, ProposeIsr, ReplicaRole
 from images.broker.replication.replica import Replica
-from images.broker.replication.replica_trace import deleted_detail, log_detail, unsynced_detail
+from images.broker.replication.replica_trace import (
+    deleted_detail,
+    log_detail,
+    snapshots_detail,
+    unsynced_detail,
+)
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.broker.runtime.spawn import Spawn
 from images.broker.truncation_protocol import TruncationProtocol
@@ -219,6 +224,7 @@ class ReplicaManager:
                     **holes(log.segments),
                     **log_detail(log),
                     **deleted_detail(log),
+                    **snapshots_detail(log),
                     **unsynced_detail(log),
                 },
                 topic_id=str(topic.id),

@@ -194,7 +194,7 @@ class ReplicaTrace:
         self, state: Partition, cut: Truncate | TruncateFullyAndStartAt, log_start: int | None, log: Log
     ) -> None:
         """The log was truncated to the end in `state`; `log_start` is its start if that has changed."""
-        detail = log_detail(log)
+        detail = {**log_detail(log), **snapshots_detail(log)}
         if log_start is not None:
             detail["log_start"] = log_start
         if isinstance(cut, Truncate) and cut.answer is not None:
@@ -349,6 +349,12 @@ def log_detail(log: Log) -> dict[str, object]:
         **({"bytes_behind": behind} if behind else {}),
         **synced_behind,
     }
+
+
+def snapshots_detail(log: Log) -> dict[str, object]:
+    """The offsets behind the end of a log of which it has producer snapshots, if it has any. Raises OSError."""
+    behind = log.snapshots_behind
+    return {"snapshots_behind": behind} if behind else {}
 
 
 def unsynced_detail(log: Log) -> dict[str, object]:

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log import segment
 from images.broker.log.log import Log
+from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.segment import Segment
 from images.broker.replication import leader, log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
@@ -87,6 +88,18 @@ def _synced_though_cut(patch: Patch) -> None:
         end = right(self, to)
         self.recovery_point = synced_below
         return end
+
+    patch.setattr(Log, "truncate", truncate)
+
+
+def _snapshots_left(patch: Patch) -> None:
+    """A cut leaves the snapshots of the producers above it."""
+    right = Log.truncate
+
+    def truncate(self: Log, to: int) -> int:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(ProducerSnapshots, "delete_above", lambda *_, **__: None)
+            return right(self, to)
 
     patch.setattr(Log, "truncate", truncate)
 
@@ -232,6 +245,7 @@ MISTAKES = (
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
+    PlayedMistake("producer-snapshot-left", _snapshots_left, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("cut-left-unsynced", _rolled_over_a_cut, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
