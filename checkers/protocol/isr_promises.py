@@ -335,9 +335,11 @@ def _shrinks(cluster: ClusterState, partition: PartitionState, event: TraceRow) 
     for member in sorted(map(int, detail.get("lag_ms", {}))):
         caught_up_ns = wait.caught_up_ns.get(member)
         lag_max_ms = detail["lag_max_ms"]
-        if caught_up_ns is None or event.time_ns - caught_up_ns + _INEXACT_NS >= lag_max_ms * 1_000_000:
-            continue
-        if _ran_wrong(cluster, event, caught_up_ns):
+        if (
+            caught_up_ns is None
+            or event.time_ns - caught_up_ns + _INEXACT_NS >= lag_max_ms * 1_000_000
+            or _ran_wrong(cluster, event, caught_up_ns)
+        ):
             continue
         partition.report(
             event,
