@@ -446,20 +446,25 @@ def nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
     return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())
 
 
-class WrongTimers(NamedTuple):
-    """When faults of the family `clock` may have had timers run wrong."""
+class FaultTimes(NamedTuple):
+    """When faults of one kind may have held."""
 
     times: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
     """Node → from when to when (ns), by each fault."""
 
     def between(self, node: str, since_ns: int, until_ns: int) -> bool:
-        """Whether those of the node may have run wrong at some time between these."""
-        return any(began_ns <= until_ns and since_ns <= ended_ns for began_ns, ended_ns in self.times.get(node, ()))
+        """Whether one may have held on the node at some time between these."""
+        return bool(self.ends_between(node, since_ns, until_ns))
+
+    def ends_between(self, node: str, since_ns: int, until_ns: int) -> list[int]:
+        """Until when each of these may have held."""
+        times = self.times.get(node, ())
+        return [ended_ns for began_ns, ended_ns in times if began_ns <= until_ns and since_ns <= ended_ns]
 
 
-def wrong_timers(faults: pa.Table) -> WrongTimers:
-    """The faults that change timers, not wall clocks alone. A clock that was set back stands still until it has caught
-    up, also after the fault."""
+def wrong_timers(faults: pa.Table) -> FaultTimes:
+    """When timers may have run wrong: by the faults that change these, not wall clocks alone. A clock that was set back
+    stands still until it has caught up, also after the fault."""
     struck: dict[str, list[dict[str, Any]]] = {}
     for row in faults.filter(pc.equal(faults["family"], "clock")).to_pylist():
         for node in row["nodes"] if _changes_timers(row) else ():
@@ -468,18 +473,17 @@ def wrong_timers(faults: pa.Table) -> WrongTimers:
     for node, rows in struck.items():
         back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in rows)
         times[node] = [(began_ns, ended_ns + back_ns) for began_ns, ended_ns in map(_widened, rows)]
-    return WrongTimers(times)
+    return FaultTimes(times)
 
 
-def stalls(faults: pa.Table) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """By node, from when to when (ns) each fault may have kept its process from running; those of links and of wall
-    clocks alone do not."""
+def stalls(faults: pa.Table) -> FaultTimes:
+    """When processes may not have run: by every fault but those of links and of wall clocks alone."""
     times: dict[str, list[tuple[int, int]]] = {}
     for row in faults.select(["family", "nodes", "started_ns", "ended_ns", "detail"]).to_pylist():
         if row["family"] not in _OF_LINKS and (row["family"] != "clock" or _changes_timers(row)):
             for node in row["nodes"]:
                 times.setdefault(node, []).append(_widened(row))
-    return times
+    return FaultTimes(times)
 
 
 def _widened(fault: Mapping[str, Any]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.fault_model import WrongTimers
+from checkers.fault_model import FaultTimes
 from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
@@ -380,7 +380,7 @@ class ClusterState:
     """Nodes whose disk lied about fsync at some time."""
     wiped: frozenset[str] = frozenset()
     """Nodes that may have lost more at some time than what they had not synced."""
-    wrong_timers: WrongTimers = field(default_factory=WrongTimers)
+    wrong_timers: FaultTimes = field(default_factory=FaultTimes)
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
     standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)

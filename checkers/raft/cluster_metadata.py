@@ -12,9 +12,8 @@ when it is committed. So a session is held to the time since the controller took
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from checkers.decided_metadata import (
     changes_of,
     differences,
 )
-from checkers.fault_model import WrongTimers
+from checkers.fault_model import FaultTimes
 from checkers.raft.told_metadata import TOLD, told_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
@@ -62,8 +61,8 @@ def cluster_metadata_findings(
     trace: pa.Table,
     *,
     whole: bool = True,
-    wrong_timers: WrongTimers = WrongTimers(),
-    stalls: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({}),
+    wrong_timers: FaultTimes = FaultTimes(),
+    stalls: FaultTimes = FaultTimes(),
 ) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Sessions are as long
     on `wrong_timers` as the clocks say that faults have changed there; `stalls` as `checkers.fault_model` has them."""
@@ -188,9 +187,7 @@ def _decided_early(events: list[TraceRow]) -> Iterator[Finding]:
             yield Finding("decision-uncommitted", lines, time_ns=event.time_ns)
 
 
-def _sessions(
-    events: list[TraceRow], wrong_timers: WrongTimers, stalls: Mapping[str, Sequence[tuple[int, int]]]
-) -> Iterator[Finding]:
+def _sessions(events: list[TraceRow], wrong_timers: FaultTimes, stalls: FaultTimes) -> Iterator[Finding]:
     epochs: dict[int, _Registered] = {}
     """By broker, the last one."""
     took_charge: dict[str, int] = {}
@@ -212,8 +209,7 @@ def _sessions(
                 charged_ns = None if ran_wrong else took_charge.get(event.node)
                 lines = _wrong(event, detail, epochs.get(event.broker), charged_ns, applied)
                 if not lines and event.broker in unfenced and not _is_by_wrong_timers(event, detail, wrong_timers):
-                    stalled = stalls.get(event.node, ())
-                    lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, stalled)
+                    lines = _late(event, detail, work.get(event.node, _Work()), took_charge_ns, stalls)
                 if lines:
                     kind, *told = lines
                     yield Finding(kind, tuple(told), time_ns=event.time_ns)
@@ -225,7 +221,7 @@ def _sessions(
                 epochs[event.broker] = _Registered(event.offset, event.broker_epoch, event.details().get("incarnation"))
 
 
-def _is_by_wrong_timers(event: TraceRow, detail: Mapping[str, Any], wrong_timers: WrongTimers) -> bool:
+def _is_by_wrong_timers(event: TraceRow, detail: Mapping[str, Any], wrong_timers: FaultTimes) -> bool:
     """Whether the controller may have measured the broker's silence by timers that ran wrong since it heard of it."""
     measured_ms = detail.get("silent_ms", 0) + detail.get("session_timeout_ms", 0)
     return wrong_timers.between(event.node, event.time_ns - measured_ms * 1_000_000, event.time_ns)
@@ -336,7 +332,7 @@ def _late(
     detail: Mapping[str, Any],
     work: _Work,
     took_charge_ns: int,
-    stalled: Sequence[tuple[int, int]],
+    stalls: FaultTimes,
 ) -> tuple[str, ...]:
     """The kind and the lines where a controller has made many changes since a session was over, or was idle, and did
     not make this one."""
@@ -346,7 +342,7 @@ def _late(
     over_ns = event.time_ns - (silent_ms - timeout_ms - _PATIENCE_MS) * 1_000_000
     over_ns = max(over_ns, took_charge_ns + (timeout_ms + _PATIENCE_MS) * 1_000_000)
     # A controller that comes out of a pause makes all changes first that have waited for it.
-    ends_ns = [ended_ns for began_ns, ended_ns in stalled if began_ns <= event.time_ns and over_ns <= ended_ns]
+    ends_ns = stalls.ends_between(event.node, over_ns, event.time_ns)
     over_ns = max([over_ns, *(ended_ns + _PATIENCE_MS * 1_000_000 for ended_ns in ends_ns)])
     made = len(work.commits) - bisect_left(work.commits, over_ns)
     idle_ms = work.idle_ns(over_ns, event.time_ns) // 1_000_000

@@ -11,13 +11,13 @@ its clock, or a busy machine may have kept from finding out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.fault_model import WrongTimers
+from checkers.fault_model import FaultTimes
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
 
@@ -30,11 +30,9 @@ _FIRST_TIMEOUTS: Final = 2.0
 _TIMEOUTS_OF_A_LATE_FETCH: Final = 1.5
 
 
-def leadership_findings(
-    trace: pa.Table, wrong_timers: WrongTimers, stalls: Mapping[str, Sequence[tuple[int, int]]]
-) -> Iterator[Finding]:
+def leadership_findings(trace: pa.Table, wrong_timers: FaultTimes, stalls: FaultTimes) -> Iterator[Finding]:
     """Every leadership in the trace (schema TRACE) that went on too long after the next one began, by timers that ran
-    right. `stalls` has, by node, from when to when (ns) its process may not have run."""
+    right, in a process that ran."""
     controllers: set[str] = set()
     leading: dict[str, TraceRow] = {}
     deposed: dict[str, TraceRow] = {}
@@ -46,10 +44,8 @@ def leadership_findings(
             others = len(controllers) - 1
             timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)
-            runs = "check_overdue_ms" not in event.details() and not any(
-                began_ns <= event.time_ns and end.time_ns <= ended_ns
-                for began_ns, ended_ns in stalls.get(event.node, ())
-            )
+            stood = stalls.between(event.node, end.time_ns, event.time_ns)
+            runs = "check_overdue_ms" not in event.details() and not stood
             if runs and event.time_ns - end.time_ns > limit_ns:
                 yield Finding(
                     "led-without-quorum",

@@ -281,7 +281,7 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
         small_evidence.fault("pause", ["b5"], 1, 2, {}),
         small_evidence.fault("partition", ["b6"], 1, 2, {}),
     )
-    assert stalls(faults).keys() == {"b2", "b3", "b4", "b5"}
+    assert stalls(faults).times.keys() == {"b2", "b3", "b4", "b5"}
     wrong = wrong_timers(faults)
     assert wrong.times.keys() == {"b2", "b3", "b4"}
     assert wrong.between("b3", 3 * S, 9 * S)

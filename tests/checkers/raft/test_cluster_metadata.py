@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkers.fault_model import WrongTimers
+from checkers.fault_model import FaultTimes
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
@@ -125,7 +125,7 @@ def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charg
     timed = {"reason": "session_timeout", "silent_ms": silent_ms, "session_timeout_ms": 9000}
     fenced = broker(4, "fenced", 1, 1, 10, **timed)
     assert kinds(charge, *BORN[:2], fenced) == ([] if right else ["fenced-in-session"])
-    trace, by_its_clock = small_evidence.trace(charge, *BORN[:2], fenced), WrongTimers({"c1": [(9 * S, 9 * S)]})
+    trace, by_its_clock = small_evidence.trace(charge, *BORN[:2], fenced), FaultTimes({"c1": [(9 * S, 9 * S)]})
     assert bool(list(cluster_metadata_findings(trace, wrong_timers=by_its_clock))) is (silent_ms < 9000)
 
 
@@ -204,7 +204,7 @@ def test_a_session_that_is_over_does_not_wait_for_many_changes(changes: int, kin
     earlier = [committed(29 + number / 20, 30 + number) for number in range(9)]
     events = *BORN[:2], *earlier, *meanwhile, broker(4, "fenced", 1, 1, 40, **timed)
     assert kinds(*events) == ([kind] if kind else [])
-    paused = {"c1": [(22 * S, 31 * S)]}
+    paused = FaultTimes({"c1": [(22 * S, 31 * S)]})
     assert not list(cluster_metadata_findings(small_evidence.trace(*events), stalls=paused)), "it catches up"
 
 
@@ -242,7 +242,8 @@ def grown(time_s: float, end: int) -> Event:
 def test_a_session_that_is_over_does_not_wait_for_nothing(work: list[Event], stalled: bool, right: bool) -> None:
     timed = {"reason": "session_timeout", "silent_ms": 20_000, "session_timeout_ms": 9000}
     trace = small_evidence.trace(*BORN[:2], *work, broker(4, "fenced", 1, 1, 40, **timed))
-    found = cluster_metadata_findings(trace, stalls={"c1": [(38 * S, 39 * S)] if stalled else [(20 * S, 29 * S)]})
+    times = FaultTimes({"c1": [(38 * S, 39 * S)] if stalled else [(20 * S, 29 * S)]})
+    found = cluster_metadata_findings(trace, stalls=times)
     assert [finding.kind for finding in found] == ([] if right else ["fenced-late"])
 
 

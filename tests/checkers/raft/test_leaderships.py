@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkers.fault_model import WrongTimers
+from checkers.fault_model import FaultTimes
 from checkers.raft.leaderships import leadership_findings
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
@@ -28,8 +28,8 @@ DEPOSED = [*ELECTED, role(10, "c2", "leader", 2)]
 
 
 def kinds(*events: Event, **struck: Any) -> list[str]:
-    wrong_timers = WrongTimers(struck.get("wrong_timers", {}))
-    found = leadership_findings(small_evidence.trace(*events), wrong_timers, struck.get("stalls", {}))
+    wrong_timers, stalls = (FaultTimes(struck.get(kind, {})) for kind in ("wrong_timers", "stalls"))
+    found = leadership_findings(small_evidence.trace(*events), wrong_timers, stalls)
     return [finding.kind for finding in found]
 
 
