@@ -348,6 +348,12 @@ def draw_one(random: Random, cluster: ClusterShape, families: Sequence[str], vic
     return draw_fault(random.choice(possible), _Streams(random.getrandbits(64)), 0, cluster, profile)
 
 
+def draw_victims(random: Random, cluster: ClusterShape) -> tuple[str, ...]:
+    """The targets of a run that may lose data."""
+    victims = tuple(random.sample(cluster.brokers, cluster.loss_budget))
+    return rotating_victims(cluster) if random.random() < _ROTATING_SHARE else victims
+
+
 def rotating_victims(cluster: ClusterShape) -> tuple[str, ...]:
     """The targets of a run in which the brokers that may lose data rotate."""
     return tuple(f"victim/{number}" for number in range(cluster.loss_budget))

@@ -2,9 +2,9 @@
 
 Each candidate has a stream of its own, named for the hunt's random seed, the round and its place in it. So a round
 depends on the corpus and on nothing else, however its runs are spread over processes. Rounds begin small, since nothing
-is learned within one. At half of all places a fresh spec is drawn as if nothing had been learned: what shows many
-situations is not what shows a flaw. At a tenth of the places of other fresh specs a random run is made, so that what
-seems to promise little is still tried.
+is learned within one. At half of all places a spec is drawn as if nothing had been learned, since what shows many
+situations is not what shows a flaw: a dense one, or one that holds messages back. At a tenth of the places of other
+fresh specs a random run is made, so that what seems to promise little is still tried.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from harness.search.hunt.corpus import FRESH, Candidate, Corpus
-from harness.search.hunt.fresh_specs import promising
+from harness.search.hunt.corpus import FRESH, HOLDING, Candidate, Corpus
+from harness.search.hunt.fresh_specs import holding, promising
+from harness.search.hunt.held_messages import holds_messages
 from harness.search.hunt.operators import OPERATORS, Parents, fresh, mutate
 from harness.search.hunt.traits import TraitYield
 from harness.spec import SEEDS, Spec
 
 UNSTEERED_SHARE: Final = 0.5
-"""Of all places: those at which a dense run of a random world is made."""
+"""Of all places: those at which a run of a random world is made."""
+HOLDING_SHARE: Final = 0.5
+"""Of these: those at which its faults hold messages back; at the others it is dense."""
 RANDOM_SHARE: Final = 0.1
 """Of the places of other fresh specs: those at which a run is made as a suite draws it."""
 FIRST_ROUND: Final = 8
@@ -42,7 +45,7 @@ def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candid
         (origin,) = random.choices(list(shares), list(shares.values()))
         spec, parent = None, ""
         if random.random() < UNSTEERED_SHARE:
-            origin, spec = FRESH, promising(base, random, {})
+            origin, spec = _unsteered(base, random)
         elif origin != FRESH:
             parent, mate = random.choices(list(weights), list(weights.values()), k=2)
             parents = Parents(corpus.entries[parent].candidate.spec, corpus.entries[mate].candidate.spec, base)
@@ -53,6 +56,14 @@ def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candid
         return Candidate(name, origin, replace(spec, name=name).to_yaml(), parent)
 
     return [candidate(place) for place in range(count)]
+
+
+def _unsteered(base: Spec, random: Random) -> tuple[str, Spec]:
+    if holds_messages(base.families) and random.random() < HOLDING_SHARE:
+        spec = holding(base, random)
+        if spec is not None:
+            return HOLDING, spec
+    return FRESH, promising(base, random, {})
 
 
 def _fresh(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> Spec:

@@ -45,7 +45,9 @@ from harness.spec import Spec, loads
 
 FRESH: Final = "fresh"
 """The way to make a run without a parent."""
-ORIGINS: Final = (FRESH, *OPERATORS)
+HOLDING: Final = "holding"
+"""A run without a parent whose faults hold messages back; it has a share of its own."""
+ORIGINS: Final = (FRESH, HOLDING, *OPERATORS)
 """The ways to make a run."""
 RULE_WORTH: Final = 10.0
 """Of a rule that a run reads, in situations."""
@@ -175,10 +177,10 @@ class Corpus:
         return {run: self._rarity(entry.features, worth) / entry.spent for run, entry in self.entries.items()}
 
     def shares(self) -> dict[str, float]:
-        """Way to make a run → its share of the draws."""
+        """Way to make a run, but for HOLDING → its share of the draws."""
         if not self.entries:
             return {FRESH: 1.0}
-        rates = {origin: each.rate(self.every) ** 2 for origin, each in self.yields.items()}
+        rates = {origin: each.rate(self.every) ** 2 for origin, each in self.yields.items() if origin != HOLDING}
         rates[FRESH] *= len(OPERATORS)
         total = sum(rates.values())
         if not total:

@@ -6,9 +6,12 @@ A fresh spec is drawn in three steps, each from the chances of a random run time
 1. *Its world*: each dimension one after the other, each value by its chance in a random world × its factor. Of a few
    such worlds the one with the greatest promise is taken.
 2. *Its schedules*: as a random run of that world draws them, several at the same time. Faults of several schedules meet
-   each other, and a run has the same fixed cost and nearly the same steps with many faults as with few.
+   each other, and a run has the same fixed cost and nearly the same steps with many faults as with few. Most faults
+   wait for conditions (TRIGGERS).
 3. *How many schedules* at once, of LAYERS: so many as promise the most; at a fifth of the specs, and where nothing is
    known yet, any of them.
+
+Others hold messages back (`harness.search.hunt.held_messages`), in random worlds.
 """
 
 from __future__ import annotations
@@ -18,14 +21,19 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from harness.drawn_spec import drawn_dimensions, given_world, with_world
+from harness.drawn_spec import drawn_dimensions, given_world, with_drawn_world, with_world
+from harness.search.hunt.held_messages import held_messages
 from harness.search.hunt.operators import is_legal, scripted
 from harness.search.hunt.traits import TraitYield, promise, trait_of, traits_of
 from harness.spec import SEEDS, Spec
 from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
+from nemesis.schedule import Schedule
+from nemesis.swarm import draw_victims
 
 LAYERS: Final = (4, 8, 16)
 """Random schedules at once, as far as they are legal together."""
+TRIGGERS: Final = 0.6
+"""Of the faults of these schedules, at least."""
 _WORLDS: Final = 8
 """Worlds from which the most promising is taken."""
 _ANY_LAYERS_SHARE: Final = 0.2
@@ -42,6 +50,15 @@ def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> S
     if not factors or random.random() < _ANY_LAYERS_SHARE:
         return random.choice(specs)
     return max(specs, key=lambda spec: promise(traits_of(spec), factors))
+
+
+def holding(base: Spec, random: Random) -> Spec | None:
+    """A spec whose faults hold messages back, in a random world; None where they would not be legal."""
+    world = with_drawn_world(replace(base, seed=random.randrange(SEEDS)))
+    cluster = world.cluster_shape(world.broker_names, world.controller_names)
+    faults = held_messages(random, cluster, world.time_limit_s, base.families, draw_victims(random, cluster))
+    spec = world.with_script(Schedule(tuple(sorted(faults, key=lambda each: each.at_s))))
+    return spec if is_legal(spec, base) else None
 
 
 def _world(names: list[str], given: World, factors: Mapping[str, float], random: Random) -> dict[str, WorldValue]:
@@ -61,5 +78,6 @@ def _trait(name: str, value: WorldValue) -> str:
 
 def _dense(world: Spec, base: Spec) -> list[Spec]:
     """The spec with each number of LAYERS of random schedules at once, as far as they are legal."""
-    specs = (scripted(replace(world, schedules=layers)) for layers in LAYERS)
+    triggers = max(TRIGGERS, world.triggers)
+    specs = (scripted(replace(world, schedules=layers, triggers=triggers)) for layers in LAYERS)
     return [spec for spec in specs if is_legal(spec, base)] or [scripted(world)]
