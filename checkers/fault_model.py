@@ -457,7 +457,7 @@ class FaultTimes(NamedTuple):
         return bool(self.ends_between(node, since_ns, until_ns))
 
     def ends_between(self, node: str, since_ns: int, until_ns: int) -> list[int]:
-        """Until when each of these may have held."""
+        """When the faults ended that may have held on the node between these times."""
         times = self.times.get(node, ())
         return [ended_ns for began_ns, ended_ns in times if began_ns <= until_ns and since_ns <= ended_ns]
 

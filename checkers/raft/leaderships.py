@@ -44,8 +44,8 @@ def leadership_findings(trace: pa.Table, wrong_timers: FaultTimes, stalls: Fault
             others = len(controllers) - 1
             timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)
-            stood = stalls.between(event.node, end.time_ns, event.time_ns)
-            runs = "check_overdue_ms" not in event.details() and not stood
+            stalled = stalls.between(event.node, end.time_ns, event.time_ns)
+            runs = "check_overdue_ms" not in event.details() and not stalled
             if runs and event.time_ns - end.time_ns > limit_ns:
                 yield Finding(
                     "led-without-quorum",

@@ -1,8 +1,9 @@
 """How a leader validates a fetch of the metadata log: records, a diverging epoch, or a snapshot to load.
 
 As for any partition (`log/divergence.py`), except that the log may begin at the end of a snapshot. Below its start logs
-cannot be compared, so a follower that may diverge there loads the latest snapshot. One whose log ends with a snapshot
-that is kept has what it stands for, also where the log begins there and has no record of that epoch.
+cannot be compared, so a follower that may diverge there loads the latest snapshot. A follower whose log ends at the end
+and in the epoch of a snapshot that is kept is valid, even if the leader's log begins there and has no record of that
+epoch.
 """
 
 from __future__ import annotations
