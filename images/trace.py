@@ -180,7 +180,9 @@ coordinators_told         broker      FindCoordinator is answered for groups: lo
                                       [broker, or -1, error]}
 producer_id_assigned      broker      broker_epoch; detail: producer_id that a producer gets
 quorum_recovered          controller  leader_epoch it is in, offset=log start, log_end; detail: voted, epochs of its
-                                      log; left_over, start_checkpoint, bytes_behind, as of log_recovered
+                                      log; snapshots=[end, …] of those that it has; left_over, start_checkpoint,
+                                      bytes_behind, as of log_recovered; snapshots_damaged=[name, …] of those that it
+                                      could not read and has deleted, if any
 quorum_voted              controller  leader_epoch, broker=candidate; itself included; detail, of another one: candidate
                                       and own=[last epoch, log end]
 quorum_vote_refused       controller  leader_epoch, leader it knows then, broker=candidate, refused though not for its

@@ -11,6 +11,9 @@ damaged replays the log from the older one. The first snapshot deletes nothing.
 A snapshot takes effect in three steps, the first two durable before the next one: it is written; the log start advances
 to the end of the one before; the snapshots below the log start are deleted. So a log that begins above 0 begins where a
 snapshot ends, and a crash leaves snapshots too many at most. Opening the log finishes what a crash has cut short.
+
+Opening reads the latest snapshot alone, and an older one only where that is damaged: whether the older one of two is
+whole is not known before it is needed.
 """
 
 from __future__ import annotations
@@ -65,6 +68,8 @@ class KafkaMetadataLog:
             self._log.flush()
         self._image = ClusterImage()
         self._snapshots = MetadataSnapshots(node_ports.files, DIRECTORY)
+        self._damaged: list[SnapshotId] = []
+        """Those that were passed over when the log was opened."""
         self._load_latest_snapshot()
         self._trim()
         self._bytes_since_snapshot = self._bytes_from(self.snapshot_end)
@@ -101,10 +106,15 @@ class KafkaMetadataLog:
 
     @property
     def opening_detail(self) -> dict[str, object]:
-        """What was deleted when the log was opened, and what its file has behind it, for the trace."""
+        """The snapshots, what was deleted when the log was opened, and what its file has behind it, for the trace."""
         left_over = self._log.left_over.detail() if self._log.left_over is not None else {}
-        behind = self._log.bytes_behind
-        return {**left_over, **({"bytes_behind": behind} if behind else {})}
+        behind, damaged = self._log.bytes_behind, [each.name for each in self._damaged]
+        return {
+            "snapshots": [each.end for each in self.snapshots],
+            **left_over,
+            **({"bytes_behind": behind} if behind else {}),
+            **({"snapshots_damaged": damaged} if damaged else {}),
+        }
 
     @property
     def view(self) -> LogView:
@@ -204,32 +214,31 @@ class KafkaMetadataLog:
     def _load_latest_snapshot(self) -> None:
         """Begin with the latest snapshot. One that is damaged is passed over, and deleted, if the log has the records
         that it stands for."""
-        damaged: list[SnapshotId] = []
         for snapshot in reversed(self.snapshots):
             try:
                 image = decode_snapshot(self._snapshots.read(snapshot) or b"", snapshot)
             except (batches.CorruptBatch, MetadataError) as error:
-                if not self._leads_to(snapshot):
+                if not self._has_last_record_of(snapshot):
                     raise
                 self._node_ports.log(f"the metadata log is read in place of the snapshot {snapshot.name}: {error}")
-                damaged.append(snapshot)
+                self._damaged.append(snapshot)
                 continue
             self._begin_with(snapshot, image)
             break
-        self._snapshots.delete(damaged)
+        self._snapshots.delete(self._damaged)
         if self.snapshot_end < self._log.start:
             raise MetadataError(f"the metadata log begins at offset {self._log.start}, which no snapshot reaches")
 
     def _begin_with(self, snapshot: SnapshotId, image: ClusterImage) -> None:
-        """Begin with a snapshot. A log that does not lead there is deleted: a crash came before that when the snapshot
-        was the leader's."""
+        """Begin with a snapshot. If the log lacks the last record of the snapshot, it is emptied and starts at its end;
+        this finishes an install that a crash cut short."""
         log, self._image = self._log, image
-        if log.start < snapshot.end and not self._leads_to(snapshot):
+        if log.start < snapshot.end and not self._has_last_record_of(snapshot):
             log.truncate_fully_and_start_at(snapshot.end)
         if not log.epochs.entries:
             log.assign_epoch(snapshot.epoch, snapshot.end)
 
-    def _leads_to(self, snapshot: SnapshotId) -> bool:
+    def _has_last_record_of(self, snapshot: SnapshotId) -> bool:
         """Whether the log has the last record that a snapshot stands for."""
         log = self._log
         return log.start < snapshot.end <= log.end and log.epochs.epoch_at(snapshot.end - 1) == snapshot.epoch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -23,6 +24,7 @@ SEGMENT_BYTES = 300
 """Three changes, so that a trim deletes segments."""
 EFFECTS_MAX = 100
 OWN_END, LEADERS_END, LEADERS_EPOCH = 16, 30, 5
+DIVERGING_END = 40
 LEADERS_IMAGE = ClusterImage(offset=LEADERS_END, next_producer_id=777)
 LEADERS = SnapshotId(LEADERS_END, LEADERS_EPOCH)
 
@@ -55,15 +57,23 @@ def with_two_snapshots(disk: SimDisk) -> KafkaMetadataLog:
     return log
 
 
-def cut_short(step: Callable[[KafkaMetadataLog], object], effects: int, keep: KeepUnsynced) -> SimDisk | None:
-    """The disk after a power loss before the effect number `effects` of `step`; None if it has fewer."""
+def with_diverging_records(disk: SimDisk) -> KafkaMetadataLog:
+    """The log goes on beyond the end of the leader's snapshot, with records of an earlier epoch."""
+    log = with_two_snapshots(disk)
+    while log.end < DIVERGING_END:
+        append(log)
+    return log
+
+
+def cut_short(situation: Situation, effects: int, keep: KeepUnsynced) -> SimDisk | None:
+    """The disk after a power loss before the effect number `effects` of the step; None if it has fewer."""
     disk = SimDisk()
-    with_two_snapshots(disk)
+    situation.begin(disk)
     crash_point = CrashPoint()
     log = opened(disk, crash_point)
     crash_point.arm(effects, cut_power)
     try:
-        step(log)
+        situation.step(log)
     except PowerCut:
         disk.lose_power(keep, Random(effects))
         return disk
@@ -85,17 +95,39 @@ def assert_consistent(disk: SimDisk, log: KafkaMetadataLog) -> None:
     assert log.start == log.snapshots[0].end, "the log goes on from the oldest one"
     assert log.start <= log.snapshot_end <= log.end
     image = log.image(log.end)
-    assert (image.offset, image.next_producer_id) in ((OWN_END, OWN_END), (LEADERS_END, 777))
+    wholes = ((OWN_END, OWN_END), (DIVERGING_END, DIVERGING_END), (LEADERS_END, 777))
+    assert (image.offset, image.next_producer_id) in wholes
+
+
+class Situation(NamedTuple):
+    """A log, the step that is cut short, and where the latest snapshot ends after it."""
+
+    begin: Callable[[SimDisk], KafkaMetadataLog]
+    step: Callable[[KafkaMetadataLog], object]
+    snapshot_end: int
+    begun_with: set[tuple[int, ...]]
+    """The ends of the snapshots with which a log is opened that was cut short."""
+
+
+SITUATIONS = {
+    "a trim": Situation(with_two_snapshots, trim, OWN_END, {(5, 10), (10, OWN_END)}),
+    "a snapshot of the leader beyond the log": Situation(
+        with_two_snapshots, install, LEADERS_END, {(5, 10), (LEADERS_END,)}
+    ),
+    "a snapshot of the leader in place of other records": Situation(
+        with_diverging_records, install, LEADERS_END, {(5, 10), (LEADERS_END,)}
+    ),
+}
 
 
 @pytest.mark.parametrize("keep", KeepUnsynced)
-@pytest.mark.parametrize("step", [trim, install])
+@pytest.mark.parametrize("situation", SITUATIONS.values(), ids=SITUATIONS)
 def test_a_snapshot_that_a_crash_cuts_short_loses_nothing_and_is_finished(
-    step: Callable[[KafkaMetadataLog], object], keep: KeepUnsynced
+    situation: Situation, keep: KeepUnsynced
 ) -> None:
     begun_with: set[tuple[int, ...]] = set()
     effects = 0
-    while (disk := cut_short(step, effects := effects + 1, keep)) is not None:
+    while (disk := cut_short(situation, effects := effects + 1, keep)) is not None:
         log = opened(disk)
         assert_consistent(disk, log)
         begun_with.add(tuple(snapshot.end for snapshot in log.snapshots))
@@ -103,14 +135,14 @@ def test_a_snapshot_that_a_crash_cuts_short_loses_nothing_and_is_finished(
         again = opened(disk)
         assert_consistent(disk, again)
         assert (again.start, again.end, again.snapshots) == (log.start, log.end, log.snapshots), "as it was recovered"
-        step(again)
-        assert again.snapshot_end == (OWN_END if step is trim else LEADERS_END)
+        situation.step(again)
+        assert again.snapshot_end == situation.snapshot_end
         append(again)
         again.snapshot_and_trim(again.end)
         assert len(again.snapshots) == 2
         assert again.start == again.snapshots[0].end
     assert effects > 10, "it was cut short before each of its writes"
-    assert begun_with == ({(5, 10), (10, OWN_END)} if step is trim else {(5, 10), (LEADERS_END,)})
+    assert begun_with == situation.begun_with
 
 
 LEFT_BEHIND: dict[str, tuple[SnapshotId, bytes, list[int]]] = {
@@ -126,6 +158,16 @@ LEFT_BEHIND: dict[str, tuple[SnapshotId, bytes, list[int]]] = {
     ),
     "a damaged snapshot": (SnapshotId(OWN_END, 3), b"", [5, 10]),
 }
+
+
+def test_a_log_tells_which_snapshots_it_has_and_which_it_could_not_read() -> None:
+    disk = SimDisk()
+    with_two_snapshots(disk)
+    assert opened(disk).opening_detail == {"snapshots": [5, 10]}
+    damaged = SnapshotId(OWN_END, 3)
+    write_durably(SimFiles(disk), f"{DIRECTORY}/{damaged.name}", b"")
+    assert opened(disk).opening_detail == {"snapshots": [5, 10], "snapshots_damaged": [damaged.name]}
+    assert opened(disk).opening_detail == {"snapshots": [5, 10]}
 
 
 @pytest.mark.parametrize("keep", KeepUnsynced)
