@@ -49,7 +49,9 @@ metadata-applied-otherwise  what a broker applies has as many partitions, the su
 metadata-misstated          what a broker tells clients of topics, leaders, ISR, brokers and coordinators is what it has
                             applied (`checkers.raft.told_metadata`)
 metadata-told-early         … and once it was started it tells nothing before it has applied any
-trimmed-before-snapshot     a snapshot is on the disk before the log is trimmed to its end
+trimmed-before-snapshot     a log begins where a snapshot ends that is on the disk, and is trimmed only to one that a
+                            later one follows
+metadata-snapshot-damaged   … and a controller can read the latest snapshot when it opens its log
 decision-uncommitted        what a controller decides is committed before it has an effect
 registration-misjudged      a broker registers as the successor of its last registration, as cleanly shut down if it
                             presents the broker epoch of that
@@ -104,6 +106,7 @@ from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.leaderships import leadership_findings
 from checkers.raft.lives import broker_epoch_findings, life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ, left_behind
+from checkers.raft.metadata_snapshots import snapshot_findings
 from checkers.raft.producer_ids import ProducerIds
 from checkers.raft.votes import vote_findings
 from checkers.tables import TraceRow, trace_rows
@@ -386,17 +389,6 @@ class _RaftState:
                     f"{node} had not followed it in that epoch yet",
                 )
 
-    def heartbeat(self, event: TraceRow) -> None:
-        given = event.details().get("heartbeat_epoch", event.broker_epoch)
-        if given != event.broker_epoch:
-            self.report(
-                event,
-                "heartbeat-of-an-earlier-life",
-                f"{event.node} took a heartbeat of broker {event.broker} in broker epoch {given} {event.at} "
-                f"({event.kind})",
-                f"the broker was registered in broker epoch {event.broker_epoch}",
-            )
-
     def registered(self, event: TraceRow) -> None:
         detail = event.details()
         silent_ms, timeout_ms = detail.get("silent_ms"), detail.get("session_timeout_ms")
@@ -443,9 +435,6 @@ _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
     "metadata_loaded": _RaftState.takes_for_committed,
     "metadata_trimmed": _RaftState.trimmed,
     "broker_registered": _RaftState.registered,
-    "broker_unfenced": _RaftState.heartbeat,
-    "broker_stays_fenced": _RaftState.heartbeat,
-    "broker_shutting_down": _RaftState.heartbeat,
 }
 
 
@@ -466,6 +455,7 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.findings += cluster_metadata_findings(
             evidence.trace, whole=not evidence.settings.script_topics, wrong_timers=wrong, stalls=stalled
         )
+        raft.findings += snapshot_findings(evidence.trace, evidence.faults)
         raft.findings += leadership_findings(evidence.trace, wrong, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))

@@ -93,10 +93,6 @@ def _loaded_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
         below = max((int(block["first"]) + int(block["count"]) for block in blocks), default=0)
         if loaded.get("next_producer_id", below) < below:
             lines.append(f"the next producer id is {loaded['next_producer_id']}, and ids below {below} were given")
-        if event.kind == "metadata_snapshot" and loaded.get("log_start", 0) >= event.log_end:
-            line = f"its log began there already: nothing had the {event.log_end} records before"
-            did = f"{event.node} wrote the snapshot of the metadata up to {event.log_end} {event.at}"
-            yield Finding("trimmed-before-snapshot", (did, line), time_ns=event.time_ns)
         if lines:
             what = "that it loaded" if event.kind == "metadata_loaded" else "in a snapshot that it wrote"
             did = f"{event.node} has metadata up to {event.log_end} {what} {event.at}"

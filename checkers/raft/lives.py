@@ -5,7 +5,7 @@ deletes the mark durably before anything else, so that no life after it counts a
 whatever it has lost. A life that stops cleanly before it hears that it is registered has written nothing: the one after
 it may claim the same shutdown, and is the successor of a clean one to the controllers, too, though they have registered
 the one before. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
-registration lets it come back. What it is told of that is committed.
+registration lets it come back. What it is told of that is committed. A heartbeat counts for the life that sent it.
 
 Blind spots: a broker whose disk lied about fsync; a registration before that only a later controller has traced; runs
 of versions that did not trace `clean_shutdown`.
@@ -25,6 +25,7 @@ from checkers.verdict import Finding
 
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
+_OF_HEARTBEATS: Final = ("broker_unfenced", "broker_stays_fenced", "broker_shutting_down")
 _OF_CLEAN_ENDS: Final = (*_OF_REGISTRATIONS, "clean_claim_refused")
 
 
@@ -32,6 +33,7 @@ def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE). The disks of `liars` have kept less than they said."""
     yield from _claims(trace, liars)
     yield from _forgotten(trace, liars)
+    yield from _heartbeats(trace)
     yield from _comebacks(trace)
     yield from _undecided(trace)
 
@@ -99,6 +101,18 @@ def _forgotten(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
                 "nothing, and the clean shutdown still counted",
             )
             yield Finding("clean-shutdown-forgotten", lines, time_ns=event.time_ns)
+
+
+def _heartbeats(trace: pa.Table) -> Iterator[Finding]:
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_HEARTBEATS)))):
+        given = event.details().get("heartbeat_epoch", event.broker_epoch)
+        if given != event.broker_epoch:
+            lines = (
+                f"{event.node} took a heartbeat of broker {event.broker} in broker epoch {given} {event.at} "
+                f"({event.kind})",
+                f"the broker was registered in broker epoch {event.broker_epoch}",
+            )
+            yield Finding("heartbeat-of-an-earlier-life", lines, time_ns=event.time_ns)
 
 
 def _comebacks(trace: pa.Table) -> Iterator[Finding]:

@@ -89,13 +89,9 @@ def test_a_topic_that_is_made_anew_is_loaded_under_its_own_name() -> None:
     assert kinds(*BORN[:3], deleted, decided(7, "t#2"), loaded(7)) == []
 
 
-def test_a_snapshot_is_on_the_disk_before_the_log_is_trimmed() -> None:
-    written = loaded(6, "metadata_snapshot", "c1", log_start=0)
-    assert kinds(*BORN, written) == []
-    assert kinds(*BORN, loaded(6, "metadata_snapshot", "c1", log_start=6)) == ["trimmed-before-snapshot"]
-    assert kinds(*BORN, loaded(6, "metadata_snapshot", "c1", log_start=0, partitions={})) == [
-        "metadata-loaded-otherwise"
-    ]
+def test_a_snapshot_that_is_written_has_the_whole_metadata() -> None:
+    assert kinds(*BORN, loaded(6, "metadata_snapshot", "c1")) == []
+    assert kinds(*BORN, loaded(6, "metadata_snapshot", "c1", partitions={})) == ["metadata-loaded-otherwise"]
 
 
 def test_a_decision_has_no_effect_before_it_is_committed() -> None:

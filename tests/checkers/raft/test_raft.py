@@ -231,6 +231,18 @@ BROKEN = {
         *BORN,
         small_evidence.event(2, "c2", "quorum_recovered", {"voted": -1, "bytes_behind": 7}, leader_epoch=0, log_end=0),
     ],
+    "metadata-snapshot-damaged": [
+        *BORN,
+        small_evidence.event(
+            2, "c2", "quorum_recovered", {"voted": -1, "snapshots_damaged": ["a"]}, leader_epoch=0, log_end=0
+        ),
+    ],
+    "trimmed-before-snapshot": [
+        *COMMITTED,
+        small_evidence.event(
+            2, "c2", "quorum_recovered", {"voted": 101, "snapshots": []}, leader_epoch=1, offset=1, log_end=1
+        ),
+    ],
     "metadata-lost": [*COMMITTED, started(2, "c2", epoch=1, voted=101, end=0)],
     "uncommitted-metadata-applied": [*UNCOMMITTED, applied(3, "b1", 3, 1)],
     "uncommitted-metadata-loaded": [*UNCOMMITTED, taken_for_committed(3, "c1", "metadata_snapshot", 3)],

@@ -23,10 +23,13 @@ from images.broker.controller.metadata_change import MetadataChange
 from images.broker.controller.requests import Heartbeat
 from images.broker.controller_node import _ActiveController
 from images.broker.metadata.image import BrokerImage, ProducerIdsBlock, Record
-from images.broker.raft import log
+from images.broker.ports import Files
+from images.broker.raft import log, snapshots
+from images.broker.raft.log import KafkaMetadataLog
 from images.broker.raft.node import RaftNode
 from images.broker.raft.state import QuorumState
 from images.broker.raft.values import NO_NODE, EpochAndOffset, Moment, RaftRole, SnapshotId, VoteRequest
+from images.broker.runtime.files import TEMPORARY_SUFFIX
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 # ---- votes -----------------------------------------------------------------------------------------------------------
@@ -133,6 +136,30 @@ def _snapshot_of_epoch_before(patch: Patch) -> None:
     patch.setattr(log, "SnapshotId", lambda end, epoch: SnapshotId(end, max(1, epoch - 1)))
 
 
+def _snapshot_unsynced(patch: Patch) -> None:
+    """A snapshot gets its name before its content is on the disk."""
+
+    def write(files: Files, path: str, data: bytes) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        files.delete(temporary)
+        file = files.open(temporary)
+        file.append(data)
+        file.close()
+        files.rename(temporary, path)
+        files.sync_directory(path.rpartition("/")[0])
+
+    patch.setattr(snapshots, "write_durably", write)
+
+
+def _trim_to_latest(patch: Patch) -> None:
+    """The log is trimmed to the latest snapshot, not to the one before it."""
+
+    def trim(self: KafkaMetadataLog) -> None:
+        self._log.advance_start(self.snapshot_end)
+
+    patch.setattr(KafkaMetadataLog, "_trim", trim)
+
+
 # ---- producer ids ----------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +216,7 @@ ONE_WAY: Fault = {"at": "3s", "for": "6s", "fault": "partition", "shape": "one-w
 """c1 is the active controller of these runs."""
 LEADER_FALLS_SILENT: Fault = {"at": "3s", "for": "3s", "fault": "power-loss", "nodes": ["c1"]}
 """No connection to a machine without power breaks by itself."""
+POWER_LOSS: Fault = LEADER_FALLS_SILENT | {"keep": "torn"}
 DEPOSED: Fault = ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}
 LAGS: Fault = {"at": "2.4s", "for": "6s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
 """b3 leads in this run, and takes b1 out of the ISR while c1 has no majority any more."""
@@ -196,6 +224,8 @@ IMPATIENT = {"settings": {"replica.lag.time.max.ms": "1000"}, "time_limit": "6s"
 """The run is over before the next controller decides anything in the partition epoch that c1 has granted."""
 LEAVES: Fault = {"at": "2s", "for": "1.2s", "fault": "controlled-restart", "nodes": ["b3"]}
 SNAPSHOTS = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "1"}}
+ONE_SNAPSHOT = {"settings": {"metadata.log.max.record.bytes.between.snapshots": "1200"}}
+"""Until the fault: the log begins at 0 then, and a controller that cannot read the snapshot goes on without it."""
 LATE_HEARTBEAT: Fault = {
     "at": "2s",
     "for": "5s",
@@ -239,6 +269,8 @@ MISTAKES = (
     PlayedMistake("isr-answer-undecided", _answered_before_commit, [LAGS, DEPOSED], IMPATIENT),
     PlayedMistake("registered-undecided", _answered_before_commit, [LEAVES, DEPOSED]),
     PlayedMistake("snapshot-of-another-epoch", _snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
+    PlayedMistake("metadata-snapshot-damaged", _snapshot_unsynced, [POWER_LOSS], ONE_SNAPSHOT),
+    PlayedMistake("trimmed-before-snapshot", _trim_to_latest, world=SNAPSHOTS),
     PlayedMistake("producer-ids-allocated-twice", _block_kept),
     PlayedMistake("producer-id-assigned-twice", _block_kept),
     PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
