@@ -19,7 +19,7 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       one in the log-start checkpoint or -1] of the first segment, if not at 0;
                                       holes=[[end of a segment, base offset of the next one], …] where these differ;
                                       base, producers_before, as of log_start_written; unsynced=the records at its end
-                                      that it does not know to be on disk, if flush.messages is set; snapshots_behind=
+                                      that it does not know to be on disk, if flush.messages is set; snapshots_above=
                                       [offset, …] above its end of which it has producer snapshots, if any
 registered                broker      broker_epoch granted; detail: clean
 clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
@@ -46,7 +46,7 @@ appended                  broker      leader_epoch of the batch, partition_epoch
                                       size of the segment before it, where it is the first one of a segment;
                                       cut_unsynced, where a cut of that segment is not known to be on disk then
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
-                                      producers, batches, bytes_behind, synced_below, snapshots_behind, as they are
+                                      producers, batches, bytes_behind, synced_below, snapshots_above, as they are
                                       then; log_start, if that changed; answer, the [epoch, end offset] of the
                                       leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason

@@ -185,7 +185,7 @@ class GroupsWorkload(AppendWorkload):
         await consumer.run()
 
     async def _wait_for_groups(self) -> None:
-        """Wait until the groups of the run begin; without a step of the loop where that is from the start on."""
+        """Wait until the groups of the run begin; without a step of the event loop if they do from the start on."""
         if self._settings.groups_begin:
             await sleep_until(self._groups_begin_s)
 

@@ -78,9 +78,9 @@ class HeldGroup:
             return None
         return next((one for one, member in self.members.items() if member.identity.instance == instance), None)
 
-    def follow(self, before: HeldGroup) -> None:
-        """Take the leader of the group `before` over within a generation: itself, or who has the place of its instance
-        now."""
+    def take_over_leader(self, before: HeldGroup) -> None:
+        """Within a generation, keep the leader that the group had `before`: the member itself, or the one that has its
+        instance id now."""
         if self.generation != before.generation:
             return
         self.leader = before.leader

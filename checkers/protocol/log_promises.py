@@ -145,15 +145,13 @@ def forget_undone(cluster: ClusterState, partition: PartitionState, event: Trace
         batches.resize(end)
 
 
-def check_snapshots(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+def check_no_snapshot_above(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log that was opened or cut has no producer snapshot of an offset above its end: it was of records that are
     gone."""
-    behind = event.details().get("snapshots_behind") or ()
-    if behind and event.node not in cluster.lied_to:
-        did, offsets, end = _did(event), ", ".join(map(str, behind)), event.end_after
-        left = (
-            f"{event.node} {did} its log {event.at}, which ends at {end}, and left the producer snapshots of {offsets}"
-        )
+    above = event.details().get("snapshots_above") or ()
+    if above and event.node not in cluster.lied_to:
+        did, offsets, end = _did(event), ", ".join(map(str, above)), event.end_after
+        left = f"{event.node} {did} its log {event.at}, which ends at {end}, and kept producer snapshots of {offsets}"
         later = "when the log is longer again, they count as the producers of its records, which may be other ones"
         partition.report(event, "producer-snapshot-left", end, left, later)
 

@@ -248,7 +248,7 @@ _OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
     coordinator_promises.CLUSTER_HANDLERS,
     group_log_promises.CLUSTER_HANDLERS,
     {"log_recovered": log_promises.check_recovered, "stray_found": log_promises.check_stray},
-    dict.fromkeys(("log_recovered", "truncated"), log_promises.check_snapshots),
+    dict.fromkeys(("log_recovered", "truncated"), log_promises.check_no_snapshot_above),
     dict.fromkeys(("log_recovered", "became_leader", "follower_high_watermark"), watermark_promises.check_founded),
     log_knowledge_promises.CLUSTER_HANDLERS,
     dict.fromkeys(("log_start_written", "log_recovered"), log_knowledge_promises.check_snapshot),

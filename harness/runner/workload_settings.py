@@ -14,11 +14,11 @@ from workloads.workload import WorkloadSettings
 
 _COMMIT_TEXT_BYTES: Final = "offset.metadata.max.bytes"
 _COMMIT_TEXT_BYTES_MAX: Final = 4_096
-"""Its default."""
+"""Kafka's default of that setting."""
 
 
 def workload_settings(spec: Spec, deployment: Deployment) -> WorkloadSettings:
-    """Those of the native clients, whichever library producers and consumers are of."""
+    """The settings of the native clients. Producers and consumers of another library are made from them, too."""
     return WorkloadSettings(
         bootstrap=tuple(deployment.bootstrap()),
         topic=TOPIC,

@@ -143,10 +143,10 @@ def test_a_static_member_that_takes_the_place_of_the_leader_leads(monkeypatch: p
     spec = parse({**values, **few, "clients": clients, "faults": "none"})
     assert run_in_simulation(spec).validity is Validity.VALID
 
-    def follow_by_name(group: HeldGroup, before: HeldGroup) -> None:
+    def taken_by_name(group: HeldGroup, before: HeldGroup) -> None:
         group.leader = before.leader if group.generation == before.generation else ""
 
-    monkeypatch.setattr(HeldGroup, "follow", follow_by_name)
+    monkeypatch.setattr(HeldGroup, "take_over_leader", taken_by_name)
     accused = run_in_simulation(spec)
     assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"request-misjudged"}
 

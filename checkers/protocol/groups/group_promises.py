@@ -254,8 +254,8 @@ def _answers_to_join(group: HeldGroup, event: TraceRow, detail: Mapping[str, Any
     # The leader of a stable group may have seen other partitions: it is to assign them in another generation.
     rebalances = group.state == PREPARING or (group.state == STABLE and member == group.leader)
     said, wants = group.members[member].identity.wants, _wants(event, detail)
-    is_known = wants and said[:2] == wants[:2] and (group.leader or group.state != STABLE)
-    if not rebalances and not is_known:
+    leader_is_known = group.leader or group.state != STABLE
+    if not rebalances and not (leader_is_known and wants and said[:2] == wants[:2]):
         return _ANYTHING | _OF_CONTENT
     return frozenset({*_OF_CONTENT, _WAITS if rebalances or said != wants else _NONE})
 
@@ -355,7 +355,7 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
         identity = partition.groups.identities.get(member_id, Identity(None, 0, 0))
         contact_ms = at_ms if known is None or known.wait != wait else known.contact_ms
         after.members[member_id] = HeldMember(identity, wait, contact_ms)
-    after.follow(before)
+    after.take_over_leader(before)
     same_wait = (before.state, before.generation) == (after.state, after.generation)
     if same_wait and not (before.storing and not after.storing):
         after.since_ms, after.longest_ms, after.overdue_ms = before.since_ms, before.longest_ms, before.overdue_ms

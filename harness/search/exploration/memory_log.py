@@ -51,7 +51,7 @@ class MemoryLog(Log):
         return 0
 
     @property
-    def snapshots_behind(self) -> list[int]:
+    def producer_snapshots_above(self) -> list[int]:
         """None: there are no files."""
         return []
 

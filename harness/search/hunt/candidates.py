@@ -22,9 +22,9 @@ from harness.search.hunt.traits import TraitYield
 from harness.spec import SEEDS, Spec
 
 UNSTEERED_SHARE: Final = 0.5
-"""Of all places: those at which a run of a random world is made."""
+"""The share of all places at which a run of a random world is made."""
 HOLDING_SHARE: Final = 0.5
-"""Of these: those at which its faults hold messages back; at the others it is dense."""
+"""The share of these at which its faults hold messages back; at the others it is dense."""
 RANDOM_SHARE: Final = 0.1
 """Of the places of other fresh specs: those at which a run is made as a suite draws it."""
 FIRST_ROUND: Final = 8

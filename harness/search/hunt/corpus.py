@@ -44,7 +44,7 @@ from harness.search.hunt.traits import TraitYield, Trial, fitted, traits_of
 from harness.spec import Spec, loads
 
 FRESH: Final = "fresh"
-"""The way to make a run without a parent."""
+"""A run without a parent in a drawn world: a dense one, or one that a suite might draw."""
 HOLDING: Final = "holding"
 """A run without a parent whose faults hold messages back; it has a share of its own."""
 ORIGINS: Final = (FRESH, HOLDING, *OPERATORS)

@@ -32,8 +32,8 @@ from nemesis.swarm import draw_victims
 
 LAYERS: Final = (4, 8, 16)
 """Random schedules at once, as far as they are legal together."""
-TRIGGERS: Final = 0.6
-"""Of the faults of these schedules, at least."""
+TRIGGERS: Final = 0.5
+"""How many of the faults of these schedules wait for conditions, where runs draw that: the most that a suite draws."""
 _WORLDS: Final = 8
 """Worlds from which the most promising is taken."""
 _ANY_LAYERS_SHARE: Final = 0.2
@@ -45,6 +45,8 @@ def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> S
     names, given = drawn_dimensions(base), given_world(base)
     drawn_worlds = [_world(names, given, factors, random) for _ in range(_WORLDS if factors else 1)]
     world = max(drawn_worlds, key=lambda each: promise([_trait(*item) for item in each.items()], factors))
+    if "triggers" in world:
+        world["triggers"] = TRIGGERS
     drawn = replace(base, seed=random.randrange(SEEDS))
     specs = _dense(with_world(drawn, world) if names else drawn, base)
     if not factors or random.random() < _ANY_LAYERS_SHARE:
@@ -78,6 +80,5 @@ def _trait(name: str, value: WorldValue) -> str:
 
 def _dense(world: Spec, base: Spec) -> list[Spec]:
     """The spec with each number of LAYERS of random schedules at once, as far as they are legal."""
-    triggers = max(TRIGGERS, world.triggers)
-    specs = (scripted(replace(world, schedules=layers, triggers=triggers)) for layers in LAYERS)
+    specs = (scripted(replace(world, schedules=layers)) for layers in LAYERS)
     return [spec for spec in specs if is_legal(spec, base)] or [scripted(world)]

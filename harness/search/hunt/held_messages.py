@@ -5,9 +5,10 @@ lets go of them at some moment; here it does so when something has happened to t
 meanwhile: it is registered anew, elected, fenced, back in the ISR.
 
     holds     the struck node → a peer, or back, or the peer is paused  ├────────────────────┤ until it is registered, …
-    strikes   kill, power loss, move of replicas, …                        ├───────┤
+    strikes   kill, power loss, pause, move of replicas, …                 ├───────┤
 
-Pairs follow each other, so that most of them meet a cluster that is well.
+Pairs follow each other. They overlap less than the faults of several random schedules do, so that more of them meet a
+cluster that is well.
 """
 
 from __future__ import annotations
@@ -26,28 +27,30 @@ from nemesis.schedule import ScheduledFault
 from nemesis.swarm import draw_one
 from nemesis.triggers import OCCURRENCES
 
-HOLDING: Final = (NetworkPartition.family.name, Pause.family.name)
+HOLDING_FAMILIES: Final = (NetworkPartition.family.name, Pause.family.name)
 """The families by which messages are held."""
 _GAP: Final = (0.8, 2.5)
-"""Between two pairs, as all times here in multiples of the cluster's patience."""
+"""From the start of one pair to that of the next. Like all times here in multiples of the cluster's patience."""
 _HELD: Final = (0.3, 3.0)
 """How long messages are held at most."""
 _STRUCK_WITHIN: Final = 0.3
+"""How long after that the other fault strikes at most."""
 _STRUCK: Final = (0.02, 1.0)
 """How long the other fault lasts."""
 _VICTIM_SHARE: Final = 0.5
-"""Of the nodes that are struck, those that may lose data."""
+"""How many of the nodes that are struck may lose data."""
 _CONTROLLER_SHARE: Final = 0.1
-"""Of the peers."""
+"""How many of the peers are controllers."""
 _UNTIL_SHARE: Final = 0.8
-"""Of the faults that hold messages, those that end with an occurrence; and of these, those with one at the node that is
-struck."""
+"""How many of the faults that hold messages end with an occurrence, if that comes before their time is over."""
+_AT_STRUCK_SHARE: Final = 0.8
+"""How many of these occurrences are at the node that is struck; the others may be at any."""
 _ATTEMPTS: Final = 8
 
 
 def holds_messages(families: tuple[str, ...]) -> bool:
     """Whether faults of these families can hold messages."""
-    return not {*families}.isdisjoint(HOLDING)
+    return not {*families}.isdisjoint(HOLDING_FAMILIES)
 
 
 def held_messages(
@@ -57,7 +60,8 @@ def held_messages(
     patience_s = cluster.patience_s
     at_s = random.uniform(*_GAP) * patience_s
     while at_s + _STRUCK_WITHIN * patience_s < time_limit_s:
-        yield from _pair(random, cluster, at_s, families, victims)
+        for each in _pair(random, cluster, at_s, families, victims):
+            yield replace(each, for_s=round(min(each.for_s, time_limit_s - each.at_s), 3))
         at_s += random.uniform(*_GAP) * patience_s
 
 
@@ -72,7 +76,7 @@ def _pair(
     until = None
     if random.random() < _UNTIL_SHARE:
         kind = random.choice([*OCCURRENCES])
-        is_named = kind is not ControllerElected and struck in cluster.brokers and random.random() < _UNTIL_SHARE
+        is_named = kind is not ControllerElected and struck in cluster.brokers and random.random() < _AT_STRUCK_SHARE
         until = kind(struck if is_named else ANY_NODE)
     hold = _hold(random, cluster, struck, families)
     patience_s = cluster.patience_s
@@ -95,11 +99,13 @@ def _hold(random: Random, cluster: ClusterShape, struck: str, families: tuple[st
 def _strike(
     random: Random, cluster: ClusterShape, struck: str, families: tuple[str, ...], victims: tuple[str, ...]
 ) -> Fault | None:
-    """A fault of the node, which loses data only as a victim."""
+    """A fault of the node, which loses data only as a victim, or one that names no node, as changes of topics do."""
     for _ in range(_ATTEMPTS):
         alone = replace(cluster, brokers=(struck,)) if struck in cluster.brokers else cluster
         fault = draw_one(random, alone, families, victims)
-        if fault is not None and (struck in victims or not fault.at_risk(cluster)):
+        if fault is None or (struck not in victims and fault.at_risk(cluster)):
+            continue
+        if not fault.nodes_named() or struck in fault.nodes_named():
             return fault
     return None
 

@@ -245,8 +245,8 @@ class Log:
         return self._segments.size
 
     @property
-    def snapshots_behind(self) -> list[int]:
-        """Offsets of the producer snapshots behind the end of the log: none. Raises OSError."""
+    def producer_snapshots_above(self) -> list[int]:
+        """Offsets above the end of the log of which it has producer snapshots: none. Raises OSError."""
         return [offset for offset in self._snapshots.offsets() if offset > self.end]
 
     @property

@@ -352,9 +352,9 @@ def log_detail(log: Log) -> dict[str, object]:
 
 
 def snapshots_detail(log: Log) -> dict[str, object]:
-    """The offsets behind the end of a log of which it has producer snapshots, if it has any. Raises OSError."""
-    behind = log.snapshots_behind
-    return {"snapshots_behind": behind} if behind else {}
+    """The offsets above the end of a log of which it has producer snapshots, if it has any. Raises OSError."""
+    above = log.producer_snapshots_above
+    return {"snapshots_above": above} if above else {}
 
 
 def unsynced_detail(log: Log) -> dict[str, object]:

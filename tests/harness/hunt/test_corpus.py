@@ -210,7 +210,9 @@ def test_half_of_a_round_is_drawn_as_if_nothing_had_been_learned() -> None:
 
 
 def test_the_first_round_of_a_hunt_is_random() -> None:
-    assert {each.origin for each in candidates(Corpus(), BASE, 1, 8)} == {FRESH, HOLDING}
+    origins = [each.origin for each in candidates(Corpus(), BASE, 1, 60)]
+    assert origins.count(FRESH) + origins.count(HOLDING) == len(origins)
+    assert 0.1 < origins.count(HOLDING) / len(origins) < 0.4
 
 
 @pytest.mark.parametrize(("families", "held"), [(("kill", "admin"), False), (("kill", "pause"), True)])
