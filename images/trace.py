@@ -81,8 +81,9 @@ isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of
                                       the fetch, broker_epoch of its sender, last_epoch=of the record before; written
-                                      for the first fetch of a follower in a leader epoch, and for each one that gives
-                                      another leader epoch or another broker epoch
+                                      for the first fetch of a follower in a leader epoch, for each one that gives
+                                      another leader epoch or another broker epoch, and for the first one since the
+                                      leader knows the follower in another broker epoch
 diverging                 leader      leader_epoch, offset=end offset answered; detail: replica, epoch; fetched, the
                                       [last epoch, offset] of the fetch
 fetch_answered            leader      an answer is sent to a follower, the first one on this connection since the last

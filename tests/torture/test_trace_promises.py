@@ -45,6 +45,18 @@ LATE_JOIN = {
     "settings": {"broker.session.timeout.ms": "1000", "replica.lag.time.max.ms": "1000"},
     "partitions": 1,
 }
+HELD_FETCH = {
+    "families": (),
+    "script": parse_faults(
+        [
+            {"at": 2, "for": 6, "fault": "partition", "shape": "one-way", "nodes": ["b2"], "against": ["leader/0"]},
+            {"at": 2.2, "for": 0.2, "fault": "kill", "nodes": ["b2"]},
+        ]
+    )[1],
+    "settings": {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"},
+    "partitions": 1,
+}
+"""The leader knows of the next life of its follower, which it has not heard of itself, when the last fetch comes."""
 SLOW_CATCH_UP = {
     "families": (),
     "script": parse_faults([{"at": 1, "for": 9, "fault": "slow-catch-up"}])[1],
@@ -73,6 +85,7 @@ PROMISES = (
     _Promise("metadata_fetch_fenced", "position-of-another-epoch", LEADS_AGAIN),
     _Promise("metadata_fetch_fenced", "position-of-another-epoch", LATE_QUORUM_FETCH),
     _Promise("broker_epoch_checked_in_alter_partition", "isr-change-of-an-earlier-life", LATE_JOIN),
+    _Promise("fence_fetch_broker_epoch", "fetch-of-an-earlier-life", HELD_FETCH),
     _Promise("applied_high_watermark", "latest-below-start", SLOW_CATCH_UP),
     _Promise("removal_bumps_leader_epoch", "leader-epoch-stood", {"families": ("admin",)}),
     _Promise("reassignment_keeps_isr", "reassignment-joins-isr", {"families": ("admin",)}),
@@ -88,3 +101,11 @@ def test_a_broken_promise_is_found_where_the_full_protocol_keeps_it(promise: _Pr
             assert promise.run(seed).validity is Validity.VALID
             return
     pytest.fail(f"{promise.finding} is in none of {len(SEEDS)} runs without {promise.rule}")
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_a_fetch_of_an_earlier_life_is_told_from_the_one_before_it(seed: int) -> None:
+    """Both are of the same life and leader epoch; in between the leader read of a new registration."""
+    outcome = run_in_simulation(Spec(seed=seed, time_limit_s=10.0, without=("fence_fetch_broker_epoch",), **HELD_FETCH))
+    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
+    assert "fetch-of-an-earlier-life" in kinds

@@ -207,7 +207,7 @@ class Replica:
         answer = leader.on_replica_fetch(self.state, fetch, active, self._now_ms(), self.limits)
         self._trace.reads_confirmed(self.state, answer.step.partition, fetch.replica, connection)
         if answer.error is NO_ERROR and answer.diverging is None:
-            self._trace.fetch_accepted(self.state, fetch)
+            self._trace.fetch_accepted(self.state, fetch, active.get(fetch.replica, NO_EPOCH))
         self._apply(answer.step, fetch.replica)
         if self._latest_reads or self._deletions:
             self.changed.notify_all()

@@ -39,7 +39,7 @@ class ReplicaTrace:
         self._topic_id = str(topic_id)
         self._index = index
         self._trace = trace
-        self._fetched_in: dict[int, tuple[int, int, int]] = {}
+        self._fetched_in: dict[int, tuple[int, int, int, int]] = {}
         """Follower → leader epoch in which its last fetch was accepted, and the epochs that it gave."""
         self._answered: dict[int, tuple[int, int, int]] = {}
         """Follower → leader epoch, connection, and number of reads begun, of the last answer to it that was traced."""
@@ -127,10 +127,10 @@ class ReplicaTrace:
             detail=detail,
         )
 
-    def fetch_accepted(self, state: Partition, fetch: ReplicaFetch) -> None:
-        """A fetch is accepted as a position: traced if it is a follower's first one in a leadership, or is of another
-        leader epoch or life than the one before."""
-        fetched_in = state.leader_epoch, fetch.leader_epoch, fetch.broker_epoch
+    def fetch_accepted(self, state: Partition, fetch: ReplicaFetch, known_epoch: int) -> None:
+        """A fetch is accepted as a position: traced if it is a follower's first one in a leadership, or since the
+        leader knows the follower in another broker epoch, or is of another leader epoch or life than the one before."""
+        fetched_in = state.leader_epoch, fetch.leader_epoch, fetch.broker_epoch, known_epoch
         if self._fetched_in.get(fetch.replica) == fetched_in:
             return
         self._fetched_in[fetch.replica] = fetched_in
