@@ -6,8 +6,8 @@ A fresh spec is drawn in three steps, each from the chances of a random run time
 1. *Its world*: each dimension one after the other, each value by its chance in a random world × its factor. Of a few
    such worlds the one with the greatest promise is taken.
 2. *Its schedules*: as a random run of that world draws them, several at the same time. Faults of several schedules meet
-   each other, and a run has the same fixed cost and nearly the same steps with many faults as with few. Most faults
-   wait for conditions (TRIGGERS).
+   each other, and a run has the same fixed cost and nearly the same steps with many faults as with few. Half of
+   the faults wait for conditions (TRIGGERS).
 3. *How many schedules* at once, of LAYERS: so many as promise the most; at a fifth of the specs, and where nothing is
    known yet, any of them.
 

@@ -1,6 +1,6 @@
 """Schedules whose faults hold messages back until what these speak of has changed.
 
-Most of the rules of a replicated log are about messages that were right when they were sent. A fault of random length
+Many of the rules of a replicated log are about messages that were right when they were sent. A fault of random length
 lets go of them at some moment; here it does so when something has happened to the node that another fault strikes
 meanwhile: it is registered anew, elected, fenced, back in the ISR.
 
@@ -46,6 +46,7 @@ _UNTIL_SHARE: Final = 0.8
 _AT_STRUCK_SHARE: Final = 0.8
 """How many of these occurrences are at the node that is struck; the others may be at any."""
 _ATTEMPTS: Final = 8
+"""How often the other fault is drawn until it concerns the node."""
 
 
 def holds_messages(families: tuple[str, ...]) -> bool:
@@ -68,6 +69,7 @@ def held_messages(
 def _pair(
     random: Random, cluster: ClusterShape, at_s: float, families: tuple[str, ...], victims: tuple[str, ...]
 ) -> Iterator[ScheduledFault]:
+    """What holds messages, and the other fault; none where no such fault is found."""
     of_victims = victims and random.random() < _VICTIM_SHARE
     struck = random.choice(victims if of_victims else cluster.brokers)
     strike = _strike(random, cluster, struck, families, victims)
