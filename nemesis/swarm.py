@@ -236,8 +236,7 @@ class _Drawing:
 def _tempo_and_victims(run: Random, streams: _Streams, cluster: ClusterShape) -> tuple[Tempo, tuple[str, ...]]:
     """The rhythm of a schedule, and the targets that lose data in its run if it is the first."""
     tempo = run.choice(list(TEMPI.values()))
-    victims = tuple(run.sample(cluster.brokers, cluster.loss_budget))
-    return tempo, rotating_victims(cluster) if streams.of("rotates").random() < _ROTATING_SHARE else victims
+    return tempo, draw_victims(cluster, run, streams.of("rotates"))
 
 
 def _lasting_enough(
@@ -348,10 +347,10 @@ def draw_one(random: Random, cluster: ClusterShape, families: Sequence[str], vic
     return draw_fault(random.choice(possible), _Streams(random.getrandbits(64)), 0, cluster, profile)
 
 
-def draw_victims(random: Random, cluster: ClusterShape) -> tuple[str, ...]:
-    """The targets of a run that may lose data."""
+def draw_victims(cluster: ClusterShape, random: Random, rotates: Random) -> tuple[str, ...]:
+    """The targets of a run that may lose data: some of `random`, or, as `rotates` has it, such as rotate."""
     victims = tuple(random.sample(cluster.brokers, cluster.loss_budget))
-    return rotating_victims(cluster) if random.random() < _ROTATING_SHARE else victims
+    return rotating_victims(cluster) if rotates.random() < _ROTATING_SHARE else victims
 
 
 def rotating_victims(cluster: ClusterShape) -> tuple[str, ...]:

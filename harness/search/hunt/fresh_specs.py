@@ -23,7 +23,7 @@ from typing import Final
 
 from harness.drawn_spec import drawn_dimensions, given_world, with_drawn_world, with_world
 from harness.search.hunt.held_messages import held_messages
-from harness.search.hunt.operators import is_legal, scripted
+from harness.search.hunt.operators import cluster_of, is_legal, scripted, with_faults
 from harness.search.hunt.traits import TraitYield, promise, trait_of, traits_of
 from harness.spec import SEEDS, Spec
 from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
@@ -57,10 +57,11 @@ def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> S
 def holding(base: Spec, random: Random) -> Spec | None:
     """A spec whose faults hold messages back, in a random world; None where they would not be legal."""
     world = with_drawn_world(replace(base, seed=random.randrange(SEEDS)))
-    cluster = world.cluster_shape(world.broker_names, world.controller_names)
-    faults = held_messages(random, cluster, world.time_limit_s, base.families, draw_victims(random, cluster))
-    spec = world.with_script(Schedule(tuple(sorted(faults, key=lambda each: each.at_s))))
-    return spec if is_legal(spec, base) else None
+    cluster = cluster_of(world)
+    victims = draw_victims(cluster, random, random)
+    faults = held_messages(random, cluster, world.time_limit_s, base.families, victims)
+    spec = with_faults(world.with_script(Schedule()), faults)
+    return spec if spec is not None and is_legal(spec, base) else None
 
 
 def _world(names: list[str], given: World, factors: Mapping[str, float], random: Random) -> dict[str, WorldValue]:

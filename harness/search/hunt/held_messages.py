@@ -61,8 +61,7 @@ def held_messages(
     patience_s = cluster.patience_s
     at_s = random.uniform(*_GAP) * patience_s
     while at_s + _STRUCK_WITHIN * patience_s < time_limit_s:
-        for each in _pair(random, cluster, at_s, families, victims):
-            yield replace(each, for_s=round(min(each.for_s, time_limit_s - each.at_s), 3))
+        yield from _pair(random, cluster, at_s, families, victims)
         at_s += random.uniform(*_GAP) * patience_s
 
 

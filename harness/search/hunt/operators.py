@@ -71,7 +71,7 @@ class Parents:
     @property
     def cluster(self) -> ClusterShape:
         """The cluster of `spec`."""
-        return _cluster(self.spec)
+        return cluster_of(self.spec)
 
     @property
     def victims(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ def is_legal(spec: Spec, base: Spec) -> bool:
         return False
     if not base.families:  # faults that a user wrote down may go beyond the loss budget
         return True
-    cluster = _cluster(spec)
+    cluster = cluster_of(spec)
     timed = any(each.when is None and each.fault.effective_alone(cluster) for each in spec.script)
     return timed and is_fair(spec.script, cluster)
 
@@ -163,7 +163,7 @@ def shift(parents: Parents, random: Random) -> Spec | None:
     for place in range(number, until):
         at_s = min(max(0.0, faults[place].at_s + by_s), limit_s - 0.001)
         faults[place] = replace(faults[place], at_s=round(at_s, 3))
-    return _with(parents.spec, faults)
+    return with_faults(parents.spec, faults)
 
 
 def stretch(parents: Parents, random: Random) -> Spec | None:
@@ -207,13 +207,13 @@ def add_fault(parents: Parents, random: Random) -> Spec | None:
     beside_s = random.choice([each.at_s for each in spec.script] or [random.uniform(0, spec.time_limit_s)])
     at_s = min(max(0.0, beside_s + random.gauss(0, _NEAR * patience_s)), spec.time_limit_s - 0.001)
     for_s = patience_s * 0.05 * 80 ** random.random()
-    return _with(spec, [*spec.script, ScheduledFault(round(at_s, 3), for_s=round(for_s, 3), fault=fault)])
+    return with_faults(spec, [*spec.script, ScheduledFault(round(at_s, 3), for_s=round(for_s, 3), fault=fault)])
 
 
 def drop_faults(parents: Parents, random: Random) -> Spec | None:
     """Some faults less."""
     share = random.choice((0.1, 0.3, 0.6))
-    return _with(parents.spec, [each for each in parents.spec.script if random.random() >= share])
+    return with_faults(parents.spec, [each for each in parents.spec.script if random.random() >= share])
 
 
 def add_trigger(parents: Parents, random: Random) -> Spec | None:
@@ -243,7 +243,7 @@ def splice(parents: Parents, random: Random) -> Spec | None:
     """The schedule until a moment, and that of the mate from there on."""
     cut_s = random.uniform(0.2, 0.8) * parents.spec.time_limit_s
     before = [each for each in parents.spec.script if each.at_s < cut_s]
-    return _with(parents.spec, [*before, *_adopted(parents, lambda each: each.at_s >= cut_s, lambda at_s: at_s)])
+    return with_faults(parents.spec, [*before, *_adopted(parents, lambda each: each.at_s >= cut_s, lambda at_s: at_s)])
 
 
 def transplant(parents: Parents, random: Random) -> Spec | None:
@@ -254,7 +254,7 @@ def transplant(parents: Parents, random: Random) -> Spec | None:
     stretch_of_mate = _adopted(
         parents, lambda each: from_s <= each.at_s < from_s + length_s, lambda at_s: at_s - from_s + to_s
     )
-    return _with(parents.spec, [*parents.spec.script, *stretch_of_mate])
+    return with_faults(parents.spec, [*parents.spec.script, *stretch_of_mate])
 
 
 def pack(parents: Parents, random: Random) -> Spec | None:
@@ -266,7 +266,7 @@ def pack(parents: Parents, random: Random) -> Spec | None:
     ]
     own = len(parents.spec.script)
     moved = [replace(each, at_s=round(each.at_s + half_s, 3)) for each in faults[own:]]
-    return _with(parents.spec, [*faults[:own], *moved])
+    return with_faults(parents.spec, [*faults[:own], *moved])
 
 
 def overlay(parents: Parents, random: Random) -> Spec | None:
@@ -275,7 +275,7 @@ def overlay(parents: Parents, random: Random) -> Spec | None:
     if not parents.base.families:
         return None
     over = replace(parents, mate=_rescheduled(parents, random))
-    return _with(parents.spec, [*parents.spec.script, *_adopted(over, lambda each: True, lambda at_s: at_s)])
+    return with_faults(parents.spec, [*parents.spec.script, *_adopted(over, lambda each: True, lambda at_s: at_s)])
 
 
 OPERATORS: Final[Mapping[str, Operator]] = {
@@ -298,11 +298,12 @@ def scripted(spec: Spec) -> Spec:
     return spec.with_script(schedule)
 
 
-def _cluster(spec: Spec) -> ClusterShape:
+def cluster_of(spec: Spec) -> ClusterShape:
+    """The cluster of a spec whose world is drawn."""
     return spec.cluster_shape(spec.broker_names, spec.controller_names)
 
 
-def _with(spec: Spec, faults: Iterable[ScheduledFault]) -> Spec | None:
+def with_faults(spec: Spec, faults: Iterable[ScheduledFault]) -> Spec | None:
     """The spec with these faults, in the order of their times; None when there is no such spec."""
     within = [_clipped(each, spec.time_limit_s) for each in faults if each.at_s < spec.time_limit_s]
     try:
@@ -334,7 +335,7 @@ def _changed(
         faults[number] = change(faults[number])
     except ValueError:  # a fault that makes no sense on these targets
         return None
-    return _with(parents.spec, faults)
+    return with_faults(parents.spec, faults)
 
 
 def _adopted(
@@ -348,8 +349,8 @@ def _adopted(
         if not eligible(scheduled):
             continue
         moved = replace(scheduled, at_s=round(max(0.0, at(scheduled.at_s)), 3), id="", binds="")
-        lost = _among_victims(moved, _victims_for(moved.fault, _cluster(parents.mate), victims))
-        if lost is not None and _with(replace(spec, script=Schedule()), [lost]) is not None:
+        lost = _among_victims(moved, _victims_for(moved.fault, cluster_of(parents.mate), victims))
+        if lost is not None and with_faults(replace(spec, script=Schedule()), [lost]) is not None:
             adopted.append(lost)
     return adopted
 
