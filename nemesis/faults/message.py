@@ -22,10 +22,16 @@ from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, Mes
 
 
 class NodeRequest(StrEnum):
-    """A request that nodes send each other, as Kafka calls it."""
+    """A request that nodes send each other, some of them because a client has asked for it, as Kafka calls it."""
 
     FETCH = "Fetch"
+    CREATE_TOPICS = "CreateTopics"
+    DELETE_TOPICS = "DeleteTopics"
     OFFSET_FOR_LEADER_EPOCH = "OffsetForLeaderEpoch"
+    CREATE_PARTITIONS = "CreatePartitions"
+    ELECT_LEADERS = "ElectLeaders"
+    INCREMENTAL_ALTER_CONFIGS = "IncrementalAlterConfigs"
+    ALTER_PARTITION_REASSIGNMENTS = "AlterPartitionReassignments"
     VOTE = "Vote"
     BEGIN_QUORUM_EPOCH = "BeginQuorumEpoch"
     END_QUORUM_EPOCH = "EndQuorumEpoch"
@@ -39,7 +45,13 @@ class NodeRequest(StrEnum):
 
 API_KEYS: Final = {
     NodeRequest.FETCH: 1,
+    NodeRequest.CREATE_TOPICS: 19,
+    NodeRequest.DELETE_TOPICS: 20,
     NodeRequest.OFFSET_FOR_LEADER_EPOCH: 23,
+    NodeRequest.CREATE_PARTITIONS: 37,
+    NodeRequest.ELECT_LEADERS: 43,
+    NodeRequest.INCREMENTAL_ALTER_CONFIGS: 44,
+    NodeRequest.ALTER_PARTITION_REASSIGNMENTS: 45,
     NodeRequest.VOTE: 52,
     NodeRequest.BEGIN_QUORUM_EPOCH: 53,
     NodeRequest.END_QUORUM_EPOCH: 54,
@@ -60,19 +72,40 @@ class Traffic(NamedTuple):
     against: str
     weight: int
     """How often it is drawn, relative to the others."""
-    weight_late: int
-    """The same of messages that are to arrive when they are no longer true: how much a protocol rests on one."""
+    weight_late: int = 0
+    """The same of messages that are to arrive when they are no longer true: how much a protocol rests on one, and none
+    of what nothing here brings about."""
+
+    def is_sent_in(self, cluster: ClusterShape) -> bool:
+        """Whether there are nodes that send it, and that receive it."""
+        if len(cluster.controllers) < self.by_controller + (self.against == "controllers"):
+            return False
+        if self.api is NodeRequest.OFFSET_FOR_LEADER_EPOCH:
+            return cluster.queries_epochs
+        return self.api is not NodeRequest.GET_REPLICA_LOG_INFO or cluster.recovery_compares_logs
 
 
 _TRAFFIC: Final = (
-    Traffic(NodeRequest.FETCH, by_controller=False, against="brokers", weight=5, weight_late=5),
-    Traffic(NodeRequest.ALTER_PARTITION, by_controller=False, against="controllers", weight=4, weight_late=8),
-    Traffic(NodeRequest.FETCH, by_controller=False, against="controllers", weight=2, weight_late=1),
-    Traffic(NodeRequest.BROKER_HEARTBEAT, by_controller=False, against="controllers", weight=1, weight_late=3),
-    Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=3, weight_late=1),
-    Traffic(NodeRequest.FETCH, by_controller=True, against="controllers", weight=2, weight_late=2),
-    Traffic(NodeRequest.VOTE, by_controller=True, against="controllers", weight=1, weight_late=1),
-    Traffic(NodeRequest.BEGIN_QUORUM_EPOCH, by_controller=True, against="controllers", weight=1, weight_late=1),
+    Traffic(NodeRequest.FETCH, by_controller=False, against="brokers", weight=10, weight_late=5),
+    Traffic(NodeRequest.ALTER_PARTITION, by_controller=False, against="controllers", weight=8, weight_late=8),
+    Traffic(NodeRequest.FETCH, by_controller=False, against="controllers", weight=4, weight_late=1),
+    Traffic(NodeRequest.BROKER_HEARTBEAT, by_controller=False, against="controllers", weight=2, weight_late=3),
+    Traffic(NodeRequest.BROKER_REGISTRATION, by_controller=False, against="controllers", weight=6, weight_late=1),
+    Traffic(NodeRequest.FETCH, by_controller=True, against="controllers", weight=4, weight_late=2),
+    Traffic(NodeRequest.VOTE, by_controller=True, against="controllers", weight=2, weight_late=1),
+    Traffic(NodeRequest.BEGIN_QUORUM_EPOCH, by_controller=True, against="controllers", weight=2, weight_late=1),
+    Traffic(NodeRequest.END_QUORUM_EPOCH, by_controller=True, against="controllers", weight=1),
+    Traffic(NodeRequest.FETCH_SNAPSHOT, by_controller=False, against="controllers", weight=1),
+    Traffic(NodeRequest.FETCH_SNAPSHOT, by_controller=True, against="controllers", weight=1),
+    Traffic(NodeRequest.GET_REPLICA_LOG_INFO, by_controller=True, against="brokers", weight=2),
+    Traffic(NodeRequest.OFFSET_FOR_LEADER_EPOCH, by_controller=False, against="brokers", weight=4),
+    Traffic(NodeRequest.ALLOCATE_PRODUCER_IDS, by_controller=False, against="controllers", weight=2),
+    Traffic(NodeRequest.ALTER_PARTITION_REASSIGNMENTS, by_controller=False, against="controllers", weight=2),
+    Traffic(NodeRequest.CREATE_TOPICS, by_controller=False, against="controllers", weight=1),
+    Traffic(NodeRequest.DELETE_TOPICS, by_controller=False, against="controllers", weight=1),
+    Traffic(NodeRequest.CREATE_PARTITIONS, by_controller=False, against="controllers", weight=1),
+    Traffic(NodeRequest.ELECT_LEADERS, by_controller=False, against="controllers", weight=1),
+    Traffic(NodeRequest.INCREMENTAL_ALTER_CONFIGS, by_controller=False, against="controllers", weight=1),
 )
 _WITHOUT_CAUSE: Final = (NodeRequest.FETCH, NodeRequest.BROKER_HEARTBEAT)
 """Sent all the time."""
@@ -80,10 +113,7 @@ _WITHOUT_CAUSE: Final = (NodeRequest.FETCH, NodeRequest.BROKER_HEARTBEAT)
 
 def draw_traffic(draws: Draws, weight: Callable[[Traffic], int]) -> Traffic:
     """Requests that the nodes of the cluster send each other."""
-    cluster = draws.cluster
-    usual = [each for each in _TRAFFIC if cluster.controllers or each.against == "brokers"]
-    if len(cluster.controllers) < 2:
-        usual = [each for each in usual if not each.by_controller]
+    usual = [each for each in _TRAFFIC if each.is_sent_in(draws.cluster)]
     (traffic,) = draws.random.choices(usual, list(map(weight, usual)))
     return traffic
 
@@ -126,7 +156,8 @@ class MessageFault(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """What brokers send each other most often, then what they ask controllers, and controllers each other."""
+        """What brokers send each other most often, then what they ask controllers, and controllers each other; at times
+        what is seldom sent, such as what clients have a broker ask the active controller."""
         random, traffic = draws.random, draw_traffic(draws, lambda each: each.weight)
         effect = random.choice(list(MessageEffect))
         return cls(

@@ -17,8 +17,9 @@ from harness.spec import parse
 from harness.yaml_document import SpecError
 from images.wire.messages import Api
 from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.late_message import LateMessage
-from nemesis.faults.message import API_KEYS, MessageFault
+from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
 from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.swarm import draw
@@ -171,6 +172,45 @@ def test_a_late_message_that_nobody_sends_is_waited_for_in_vain_and_not_for_ever
     assert "no such message was sent" in injection.note
     assert injection.ended_ns is not None
     assert injection.ended_ns - injection.started_ns < 3e9
+
+
+@pytest.mark.parametrize("effect", [MessageEffect.DROP, MessageEffect.HOLD])
+@pytest.mark.parametrize("part", MessagePart)
+@pytest.mark.parametrize(
+    ("api", "cause"),
+    [
+        ("AlterPartitionReassignments", {"fault": "reassign"}),
+        ("ElectLeaders", {"fault": "elect-preferred"}),
+        ("IncrementalAlterConfigs", {"fault": "raise-min-isr"}),
+        ("DeleteTopics", {"fault": "recreate-topic"}),
+        ("CreateTopics", {"fault": "recreate-topic"}),
+    ],
+)
+def test_what_a_broker_forwards_is_lost_or_late_and_nothing_is_lost(
+    api: str, cause: dict[str, Any], part: MessagePart, effect: MessageEffect
+) -> None:
+    fault = {"fault": "message", "api": api, "part": part, "effect": effect, "nodes": ["brokers"], "count": 1}
+    outcome = outcome_of({"at": 1, "for": 4, **fault, "against": ["controllers"]}, {"at": 2, "for": 3, **cause})
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (evidence,) = (each.evidence for each in outcome.injections if each.fault == "message")
+    assert evidence["intercepted"] == 1
+
+
+def requests_drawn(cluster: ClusterShape) -> dict[NodeRequest, set[tuple[str, ...]]]:
+    profile = RunProfile((), leader_bias=0.5, held_share=0.5, keeps=())
+    drawn = [MessageFault.draw(Draws(Random(seed), cluster, profile)) for seed in range(1000)]
+    return {each.api: {other.against for other in drawn if other and other.api is each.api} for each in drawn if each}
+
+
+def test_every_request_between_nodes_is_drawn_where_it_is_sent() -> None:
+    everywhere = requests_drawn(replace(CLUSTER, queries_epochs=True, recovery_compares_logs=True))
+    assert everywhere.keys() == set(NodeRequest)
+    usual = requests_drawn(CLUSTER)
+    assert everywhere.keys() - usual.keys() == {NodeRequest.OFFSET_FOR_LEADER_EPOCH, NodeRequest.GET_REPLICA_LOG_INFO}
+    alone = requests_drawn(replace(CLUSTER, controllers=("c1",)))
+    among_controllers = {NodeRequest.VOTE, NodeRequest.BEGIN_QUORUM_EPOCH, NodeRequest.END_QUORUM_EPOCH}
+    assert usual.keys() - alone.keys() == among_controllers
+    assert requests_drawn(replace(CLUSTER, controllers=())) == {NodeRequest.FETCH: {("brokers",)}}
 
 
 def test_where_messages_cannot_be_told_apart_none_is_drawn_and_a_script_is_refused() -> None:
