@@ -174,7 +174,7 @@ class _RaftState:
                 f"{event.details().get('voted')}",
                 f"it had voted for {voted_for} in controller epoch {voted_in}",
             )
-        if event.log_end < log.end:
+        if event.log_end < log.end and not log.gave_way(event):
             self.report(
                 event,
                 "metadata-lost",

@@ -45,6 +45,13 @@ class MetadataLog:
             return self.epoch_before
         return self.epochs[offset - self.start] if self.start <= offset < self.end else UNKNOWN
 
+    def gave_way(self, opened: TraceRow) -> bool:
+        """Whether a log that is opened has given way to a snapshot that parts from it, as it does where a crash cuts
+        short the installation of one: the log is empty behind a snapshot whose last record was of another epoch in it.
+        """
+        epochs = opened.details().get("epochs") or []
+        return opened.offset == opened.log_end and bool(epochs) and differ(self.at(opened.offset - 1), epochs[-1][0])
+
     def put(self, offset: int, end: int, epoch: int) -> None:
         """Records of one epoch from `offset` on, in place of all that was there."""
         del self.epochs[max(0, offset - self.start) :]

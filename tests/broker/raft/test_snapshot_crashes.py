@@ -130,6 +130,8 @@ def test_a_snapshot_that_a_crash_cuts_short_loses_nothing_and_is_finished(
     while (disk := cut_short(situation, effects := effects + 1, keep)) is not None:
         log = opened(disk)
         assert_consistent(disk, log)
+        if log.start == LEADERS_END:
+            assert log.view.epochs.entries[-1].epoch == LEADERS_EPOCH, "it tells what its own records gave way to"
         begun_with.add(tuple(snapshot.end for snapshot in log.snapshots))
         disk.lose_power(keep, Random(effects))
         again = opened(disk)

@@ -307,6 +307,20 @@ def test_a_record_of_an_older_epoch_is_not_committed_by_itself() -> None:
     assert kinds(*events, committed(5, "c3", 2, 1, 3)) == ["commit-without-majority"]
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "epoch", "found"),
+    [(2, 2, 3, []), (2, 2, 1, ["metadata-lost"]), (1, 2, 3, ["metadata-lost"]), (0, 0, 3, ["metadata-lost"])],
+    ids=["a snapshot that parts from it", "its own snapshot", "a snapshot and a record", "nothing"],
+)
+def test_a_log_gives_way_at_a_restart_to_a_snapshot_that_parts_from_it(
+    start: int, end: int, epoch: int, found: list[str]
+) -> None:
+    """Its records from there on were never committed."""
+    opened = started(3, "c3", epoch=3, end=end, epochs=[(epoch, start)]) | {"offset": start}
+    tail = [*BORN, appended(1, "c3", 0, 1, 1), appended(1, "c3", 1, 4, 1)]
+    assert kinds(*tail, opened) == found
+
+
 def test_records_below_those_committed_must_be_the_same_as_well() -> None:
     """A batch of the same offset and epoch after a record of another epoch: the logs part below it."""
     events = [*BORN, appended(1, "c1", 0, 1, 1), appended(2, "c1", 1, 2, 3), appended(2, "c2", 0, 1, 2)]
