@@ -193,15 +193,15 @@ quorum_prevote_granted    controller  the same of a pre-vote that is granted
 quorum_candidate          controller  leader_epoch it stands in
 quorum_leader             controller  leader_epoch it leads, offset=log end when it was elected; detail:
                                       fetch_timeout_ms
-quorum_follower           controller  leader_epoch, leader
+quorum_follower           controller  leader_epoch, leader; also at a start, of the leader that it had written down
 quorum_resigned           controller  leader_epoch it led
 quorum_unattached         controller  leader_epoch it is in, and knows no leader of; of what ends a leadership, detail:
                                       check_overdue_ms by which the leader had missed the time to look for its quorum,
                                       if by 200 ms or more
 metadata_appended         controller  leader_epoch of the batch, offset=base, log_end after; detail: crc; segment, where
                                       it is the first batch of a file of its own
-metadata_truncated        controller  offset=new end, log_end before, high_watermark it knew; detail: answer, the
-                                      [epoch, end offset] of its leader
+metadata_truncated        controller  the log is about to be cut: offset=new end, log_end before, high_watermark it
+                                      knew; detail: answer, the [epoch, end offset] of its leader
 metadata_snapshot         controller  a snapshot of all below log_end has been written, of leader_epoch; detail:
                                       log_start=where the log starts then; what stands in it, as of metadata_loaded
 metadata_trimmed          controller  offset=new start: the snapshot before the latest replaces the records below it

@@ -117,6 +117,7 @@ class RaftNode:
         }
         self._trace("quorum_recovered", offset=self.log.start, log_end=self.log.end, detail=detail)
         if self.state.role is RaftRole.FOLLOWER:
+            self._trace_role(self.state, self.state)
             self._follow()
         self._set_timer()
 
@@ -251,7 +252,7 @@ class RaftNode:
             state = self.state = state.on_append(self.log.end)
         if state.role is RaftRole.LEADER and state.high_watermark > before.high_watermark:
             self._commit(before.high_watermark)
-        leadership_changed = (state.role, state.epoch, state.leader) != (before.role, before.epoch, before.leader)
+        leadership_changed = state.leadership != before.leadership
         if leadership_changed and state.role is not RaftRole.LEADER:
             self._fail_pending_appends()
         if leadership_changed and state.role is RaftRole.FOLLOWER:
@@ -454,10 +455,10 @@ class RaftNode:
         return True
 
     def _truncate(self, to: int, answer: EpochEnd) -> None:
-        before, known = self.log.end, self.state.high_watermark
+        end, known, detail = self.log.end, self.state.high_watermark, {"answer": [answer.epoch, answer.end]}
+        # Before the cut: a process that ends in the middle of it has cut its log, and tells of nothing any more.
+        self._trace("metadata_truncated", offset=to, log_end=end, high_watermark=known, detail=detail)
         self.log.truncate(to)
-        detail = {"answer": [answer.epoch, answer.end]}
-        self._trace("metadata_truncated", offset=self.log.end, log_end=before, high_watermark=known, detail=detail)
 
     # ---- the trace ---------------------------------------------------------------------------------------------------
 
@@ -483,12 +484,14 @@ class RaftNode:
         if state.voted_for != NO_NODE and (state.voted_for, state.epoch) != (before.voted_for, before.epoch):
             ends = {} if vote is None else self._log_ends(vote)
             self._trace("quorum_voted", broker=state.voted_for, detail=ends)
-        was = (before.role, before.epoch, before.leader)
-        if state.role in _TRACED_ROLES and (state.role, state.epoch, state.leader) != was:
-            start, end, detail = state.epoch_start_offset, self.log.end, self._timing(before, state)
-            self._trace(f"quorum_{state.role}", leader=state.leader, offset=start, log_end=end, detail=detail)
-            if state.role not in (RaftRole.UNATTACHED, RaftRole.CANDIDATE):
-                self._node_ports.log(f"{state.role} in controller epoch {state.epoch}, led by {state.leader}")
+        if state.role in _TRACED_ROLES and state.leadership != before.leadership:
+            self._trace_role(before, state)
+
+    def _trace_role(self, before: QuorumState, state: QuorumState) -> None:
+        start, end, detail = state.epoch_start_offset, self.log.end, self._timing(before, state)
+        self._trace(f"quorum_{state.role}", leader=state.leader, offset=start, log_end=end, detail=detail)
+        if state.role not in (RaftRole.UNATTACHED, RaftRole.CANDIDATE):
+            self._node_ports.log(f"{state.role} in controller epoch {state.epoch}, led by {state.leader}")
 
     def _timing(self, before: QuorumState, state: QuorumState) -> dict[str, object]:
         if state.role is RaftRole.LEADER:

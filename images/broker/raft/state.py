@@ -88,6 +88,11 @@ class QuorumState:
         return ElectionState(self.epoch, self.leader, self.voted_for)
 
     @property
+    def leadership(self) -> tuple[RaftRole, int, int]:
+        """What it is in which epoch, and who leads then."""
+        return self.role, self.epoch, self.leader
+
+    @property
     def majority(self) -> int:
         """Size of a majority."""
         return len(self.voters) // 2 + 1
