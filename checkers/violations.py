@@ -139,6 +139,8 @@ INEXCUSABLE = frozenset(
         "latest-unconfirmed",
         "offsets-unconfirmed",
         "deletion-unconfirmed",
+        "deletion-below-minimum",
+        "deletion-undone",
         "divergence-untold",
         "high-watermark-behind",
         "coordinator-serves-uncommitted",

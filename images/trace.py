@@ -57,8 +57,8 @@ log_start_written         broker      … offset=log start, log_end, when it is 
                                       batches, bytes_behind, synced_below, as above; base=offset of the first segment,
                                       producers_before={id: last sequence} of the batches before it, which its snapshot
                                       replaces
-deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR starts
-                                      there or above
+deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR, which has
+                                      min.insync.replicas members, starts there or above
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
                                       positions {replica: LEO the leader held for it, -1 for none}

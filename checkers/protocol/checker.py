@@ -43,6 +43,8 @@ offsets-unconfirmed       a coordinator answers with committed offsets once thes
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
                           every replica on a broker that it knows as active; there is where it moved its own for that
+deletion-below-minimum    … and with min.insync.replicas in the ISR that it knows
+deletion-undone           … so that who leads later, unless by an unclean election, has none of these records
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start
 coordinator-not-loaded    … and has loaded it when it has been at work for 3 s since all of that is committed

@@ -103,7 +103,38 @@ def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) 
         _answered(partition, event, frozenset(integers(detail, "confirmed")))
 
 
+def _elected(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.details().get("unclean"):
+        partition.unclean_epoch = max(partition.unclean_epoch, event.leader_epoch)
+        kept = (each for each in partition.confirmed_deletions if each.leader_epoch >= partition.unclean_epoch)
+        partition.confirmed_deletions = list(kept)
+
+
+def check_deletions_kept(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A broker that comes to lead has none of the records of which an earlier leader has answered that they are
+    deleted, unless an unclean election has undone that, or its disk has."""
+    start = partition.log_starts.get(event.node, 0)
+    undone = [
+        confirmed
+        for confirmed in partition.confirmed_deletions
+        if confirmed.leader_epoch < event.leader_epoch and confirmed.offset > start
+    ]
+    if not undone or partition.created_again or event.node in cluster.lied_to or event.node in cluster.wiped:
+        return
+    answer = max(undone, key=lambda confirmed: confirmed.offset)
+    partition.report(
+        event,
+        "deletion-undone",
+        start,
+        f"{event.node} came to lead in leader epoch {event.leader_epoch} {event.at}, with a log that starts at {start}",
+        f"{answer.node} had answered in leader epoch {answer.leader_epoch} {answer.at} that the records below "
+        f"{answer.offset} are deleted",
+    )
+
+
 def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if event.leader_epoch >= partition.unclean_epoch:
+        partition.confirmed_deletions.append(event)
     deleted = (int(node[1:]) for node, start in partition.greatest_log_starts.items() if start >= event.offset)
     _answered(partition, event, frozenset(deleted))
     requests = partition.deletion_request
@@ -112,9 +143,8 @@ def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSett
         return
     moves = [each for each in partition.deletions if each.node == event.node and each.time_ns >= since_ns]
     if moves and event.offset < moves[0].offset:
-        answered = f"{event.node} answered {event.at} that the records below {event.offset} are deleted"
         asked = f"it had moved its log's start to {moves[0].offset} for that {moves[0].at}, which it was to wait for"
-        partition.report(event, "deletion-unconfirmed", event.offset, answered, asked)
+        partition.report(event, "deletion-unconfirmed", event.offset, _deleted(event), asked)
 
 
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
@@ -143,7 +173,8 @@ def check_reads(partition: PartitionState) -> None:
 
     Where no decision of that partition epoch is in the trace, nothing is said about that. A member that was in a later
     leader epoch when the read began has sent its last fetch to this leader before. And with fewer than
-    `min.insync.replicas` in the ISR nobody can confirm: a member of the ELR may lead, unknown to this leader.
+    `min.insync.replicas` in the ISR nobody can confirm: a member of the ELR may lead, unknown to this leader. The same
+    goes for DeleteRecords.
     """
     for read in partition.reads:
         event = read.event
@@ -166,15 +197,17 @@ def check_reads(partition: PartitionState) -> None:
 
 
 def _check_minimum(partition: PartitionState, event: TraceRow, known: Sequence[PartitionDecision]) -> None:
-    if event.kind != "deletion_confirmed" and all(len(decision.isr) < decision.min_isr for decision in known):
-        isr, minimum = known[0].isr, known[0].min_isr
-        partition.report(
-            event,
-            "read-below-minimum",
-            event.high_watermark,
-            f"{_told(event)} with the ISR {names(isr)}",
-            f"min.insync.replicas asks for {minimum}: a member of the ELR may lead, and have acknowledged more by then",
-        )
+    if any(len(decision.isr) >= decision.min_isr for decision in known):
+        return
+    deletes = event.kind == "deletion_confirmed"
+    may = "have the records again" if deletes else "have acknowledged more by then"
+    partition.report(
+        event,
+        "deletion-below-minimum" if deletes else "read-below-minimum",
+        event.offset if deletes else event.high_watermark,
+        f"{_deleted(event) if deletes else _told(event)} with the ISR {names(known[0].isr)}",
+        f"min.insync.replicas asks for {known[0].min_isr}: a member of the ELR may lead, and {may}",
+    )
 
 
 def _told(event: TraceRow) -> str:
@@ -186,12 +219,15 @@ def _told(event: TraceRow) -> str:
     )
 
 
+def _deleted(event: TraceRow) -> str:
+    return f"{event.node} answered {event.at} that the records below {event.offset} are deleted"
+
+
 def _unconfirmed(event: TraceRow, silent: str, isr: str) -> tuple[str, int, str, str]:
     """The kind of the finding, the offset that it is about, and its lines."""
     if event.kind == "deletion_confirmed":
-        answered = f"{event.node} answered {event.at} that the records below {event.offset} are deleted"
         log_starts = f"the logs of {silent}, {isr}, had never started there: a later leader may have the records again"
-        return "deletion-unconfirmed", event.offset, answered, log_starts
+        return "deletion-unconfirmed", event.offset, _deleted(event), log_starts
     return (
         "latest-unconfirmed" if event.kind == "latest_told" else "offsets-unconfirmed",
         event.high_watermark,
@@ -294,6 +330,7 @@ def _consumer_moved(partition: PartitionState, event: TraceRow, _: CheckSettings
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _became_leader,
+    "partition_changed": _elected,
     "isr_proposed": _isr_proposed,
     "isr_rejected": _isr_rejected,
     "latest_asked": _latest_asked,

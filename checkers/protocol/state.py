@@ -211,6 +211,10 @@ class PartitionState:
     """What leaders had to delete for a while, and had not."""
     deletions: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by DeleteRecords."""
+    confirmed_deletions: list[TraceRow] = field(default_factory=list)
+    """Every answer that the records below an offset are deleted, since the last unclean election."""
+    unclean_epoch: int = UNKNOWN
+    """The greatest leader epoch that began with an unclean election."""
     deletion_request: DeletionRequest | None = None
     """The deletion that administrators requested; None where none is permitted."""
     excluded: set[int] = field(default_factory=set)

@@ -254,6 +254,7 @@ _OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
     dict.fromkeys(("log_start_written", "log_recovered"), log_knowledge_promises.check_snapshot),
     {"partition_changed": controller_promises.check_fenced},
     {"partition_changed": metadata_promises.check_told, "deletion_confirmed": read_promises.check_deletion},
+    {"became_leader": read_promises.check_deletions_kept},
 )
 _OF_CLUSTER: Mapping[str, Sequence[ClusterRowHandler]] = {
     kind: [handlers[kind] for handlers in _OF_CLUSTER_IN_ORDER if kind in handlers]

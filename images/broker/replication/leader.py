@@ -48,7 +48,7 @@ def check_append(partition: Partition, acks: int, limits: Limits) -> ErrorCode:
     """The error for an append, before any record is written."""
     if partition.role is not ReplicaRole.LEADER:
         return ErrorCode.not_leader_or_follower
-    if acks == -1 and not _isr_suffices(partition, limits) and limits.rules.min_isr_gates_append:
+    if acks == -1 and not isr_suffices(partition, limits) and limits.rules.min_isr_gates_append:
         return ErrorCode.not_enough_replicas
     return NO_ERROR
 
@@ -276,7 +276,8 @@ def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
     return tuple(sorted({*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members}))
 
 
-def _isr_suffices(partition: Partition, limits: Limits) -> bool:
+def isr_suffices(partition: Partition, limits: Limits) -> bool:
+    """Whether the ISR has `min.insync.replicas` members, so that nobody outside of it may be elected cleanly."""
     minimum = min(limits.min_insync_replicas, len(partition.replicas))
     if len(partition.isr) >= minimum:
         return True
@@ -288,7 +289,7 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionSte
     within a leadership, and does not advance before every member has fetched."""
     if partition.high_watermark == partition.log_end:
         return PartitionStep(partition)  # no position is above the leader's LEO
-    if not _isr_suffices(partition, limits) and limits.rules.min_isr_gates_high_watermark:
+    if not isr_suffices(partition, limits) and limits.rules.min_isr_gates_high_watermark:
         return PartitionStep(partition)
     leadership = partition.leader_state
     quorum = maximal_isr(partition, limits.rules)
@@ -342,7 +343,7 @@ def confirms_latest(partition: Partition, read_index: int, limits: Limits) -> bo
         return False
     if not limits.rules.latest_confirmed_by_isr:
         return True
-    if not _isr_suffices(partition, limits):
+    if not isr_suffices(partition, limits):
         return False
     members = maximal_isr(partition, limits.rules)
     return all(follower.read_index >= read_index for follower in leadership.followers if follower.id in members)

@@ -4,7 +4,8 @@ The log start advances only, and at most to the high watermark: uncommitted reco
 could then be acknowledged that no replica has. A leader advances its log start upon DeleteRecords and by retention. A
 follower applies retention to its own log, and follows the log start in its leader's answers to fetches that do not
 diverge. DeleteRecords is complete once the low watermark, the lowest log start among the leader and all replicas that
-are in sync or on active brokers, has reached its offset.
+are in sync or on active brokers, has reached its offset, and the ISR has `min.insync.replicas` members. With fewer a
+member of the ELR, which may know nothing of the deletion, may be elected, or lead already: Kafka answers all the same.
 
 A follower whose log ends below its leader's log start deletes all records and starts at the leader's log start. An
 empty replica begins in the same way. So does a follower that comes to a leader with a log that ends right there, in an
@@ -23,7 +24,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.retention import LogStartReason
-from images.broker.replication.leader import check_leader, maximal_isr
+from images.broker.replication.leader import check_leader, isr_suffices, maximal_isr
 from images.broker.replication.partition import (
     NO_EPOCH,
     Limits,
@@ -95,8 +96,9 @@ def truncate_fully_and_start_at(partition: Partition, at: int) -> PartitionStep:
 
 
 def low_watermark(partition: Partition, active: Mapping[int, int], limits: Limits) -> int:
-    """The lowest log start of the in-sync replicas and those on `active` brokers; -1 while one is unknown."""
-    if partition.role is not ReplicaRole.LEADER:
+    """The lowest log start of the in-sync replicas and those on `active` brokers; -1 while one is unknown, or while the
+    ISR is too small to say who may lead."""
+    if partition.role is not ReplicaRole.LEADER or not isr_suffices(partition, limits):
         return UNKNOWN_START
     members = maximal_isr(partition, limits.rules)
     followers = partition.leader_state.followers

@@ -140,6 +140,11 @@ def _deleted_at_once(patch: Patch) -> None:
     patch.setattr(log_start, "delete_records", delete_records)
 
 
+def _deleted_with_any_isr(patch: Patch) -> None:
+    """A deletion is answered also while the ISR is below its minimum, as by Kafka."""
+    patch.setattr(log_start, "isr_suffices", lambda partition, limits: True)
+
+
 def _start_of_leader_missed(patch: Patch) -> None:
     """A follower goes on with the start of its own log."""
     patch.setattr(log_start, "on_leader_log_start", lambda partition, *_: PartitionStep(partition))
@@ -189,6 +194,13 @@ MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
 TORN = POWER_LOSS | {"keep": "torn"}
 DELETION: Fault = {"at": "3s", "for": "2s", "fault": "delete-records", "stalled": True}
+DELETED_ALONE: Sequence[Fault] = [
+    {"at": 1, "for": 8, "fault": "kill", "nodes": ["b3"]},
+    {"at": 3.5, "for": 3.5, "fault": "partition", "shape": "isolate", "nodes": ["b2"]},
+    {"at": 6.2, "for": 1, "fault": "delete-records", "stalled": True, "patience_ms": 200},
+    {"at": 6.9, "for": 4, "fault": "pause", "nodes": ["b1"]},
+]
+"""b1 is alone in the ISR when it answers; b2 is in the ELR, has not heard of it, and leads once b1 stalls."""
 CUT_OFF: Fault = {"at": "3s", "for": "4s", "fault": "partition", "shape": "isolate", "nodes": ["b1"]}
 
 UNASKED: Fault = {
@@ -249,6 +261,8 @@ MISTAKES = (
     PlayedMistake("cut-left-unsynced", _rolled_over_a_cut, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
+    PlayedMistake("deletion-below-minimum", _deleted_with_any_isr, DELETED_ALONE, {"time_limit": "12s"}),
+    PlayedMistake("deletion-undone", _deleted_with_any_isr, DELETED_ALONE, {"time_limit": "12s"}),
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
