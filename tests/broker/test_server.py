@@ -219,21 +219,48 @@ async def test_requests_that_came_whole_are_handled_although_the_client_has_gone
     handled: list[int] = []
     done = asyncio.Event()
 
-    async def slowly(request: Request) -> Any:
+    async def slowly(request: Request) -> None:
         await asyncio.sleep(0.005)
-        handled.append(request.body.producer_id)
+        handled.append(request.body.timeout.seconds)
         if len(handled) == 3:
             done.set()
-        return await echo(request)
 
-    async with serving(init_producer_id=slowly) as running:
+    async with serving(produce=slowly) as running:
         _, writer = await running.streams()
-        writer.write(b"".join(encode_request(asking(number), number, "x") for number in range(3)))
+        for number in range(3):
+            request = ProduceRequest(acks=0, timeout=timedelta(seconds=number), topic_data=())
+            writer.write(encode_request(request, number, "x"))
         writer.close()
         await done.wait()
         assert handled == [0, 1, 2]
         await until(lambda: not running.server.connections)
         assert running.lines == []
+
+
+@asynchronous
+async def test_nothing_is_done_behind_an_answer_that_cannot_be_given() -> None:
+    """The client has connected again, and may have had the same done by another request."""
+    handled: list[tuple[int, int]] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def first_waits(request: Request) -> Any:
+        handled.append((request.connection, request.body.producer_id))
+        if len(handled) == 1:
+            begun.set()
+            await go.wait()
+        return await echo(request)
+
+    async with serving(init_producer_id=first_waits) as running:
+        _, writer = await running.streams()
+        writer.write(b"".join(encode_request(asking(number), number, "x") for number in range(3)))
+        await begun.wait()
+        writer.close()
+        again = await running.connect()
+        assert (await again.call(asking(1), 5)).producer_id == 1
+        go.set()
+        await until(lambda: running.server.connections == 1)
+        assert handled == [(1, 0), (2, 1)]
+        again.close()
 
 
 @asynchronous

@@ -6,7 +6,8 @@ answers ApiVersions itself.
 
 - One request of a connection is handled at a time, in order; a connection with too many queued requests is not read
   until they are handled. Connections do not wait for each other.
-- Requests received completely before the client closed are still handled; their responses are dropped.
+- Requests received completely before the client closed are still handled, up to the first whose response cannot be
+  given, as in Kafka: who connects again does not expect what was queued behind that to be done seconds later.
 - The connection of a client that sends garbage, too large a frame, or an API or version that is not served is closed,
   with one line in the log, after its earlier requests are answered. (ApiVersions in an unknown version is answered in
   version 0 with UNSUPPORTED_VERSION, 35, as in KIP-511.)
@@ -201,7 +202,7 @@ class _ClientConnection(asyncio.Protocol):
         self._queue: deque[bytes] = deque()
         self._wakeup: Future[None] | None = None
         self._gone = False
-        """The connection has ended or is closing: nothing more is read, and responses are dropped."""
+        """The connection has ended or is closing: nothing more is read, and no response is given."""
         self._writable = True
         self._reading = True
 
@@ -220,7 +221,9 @@ class _ClientConnection(asyncio.Protocol):
                         self._reading = True
                         self._transport.resume_reading()
                     answer = await self._server.answer(frame, self._number, self._host, self._requests)
-                    if answer is not None and not self._gone:
+                    if answer is not None:
+                        if self._gone:
+                            return
                         self._transport.write(answer)
                 elif self._queue or not (self._gone or self._frames.broken):
                     self._wakeup = self._loop.create_future()
