@@ -257,7 +257,9 @@ MISTAKES = (
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
-    PlayedMistake("producer-snapshot-left", _snapshots_left, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
+    PlayedMistake(
+        "producer-snapshot-left", _snapshots_left, [CUT_OFF], {"settings": {"segment.bytes": "1024"}, "seed": 2}
+    ),
     PlayedMistake("cut-left-unsynced", _rolled_over_a_cut, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
