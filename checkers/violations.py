@@ -98,6 +98,7 @@ INEXCUSABLE = frozenset(
         "isr-change-of-an-earlier-life",
         "isr-change-refused-otherwise",
         "isr-change-given-up",
+        "isr-change-unsettled",
         "position-of-another-leadership",
         "leader-epoch-not-entered",
         "epoch-cache-wrong",

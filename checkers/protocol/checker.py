@@ -136,6 +136,8 @@ isr-change-refused-otherwise  a refused change gets the error of the first check
 isr-change-given-up       a leader gives a refused change up if newer metadata is to settle it, so never because the
                           controller does not know the partition, is not the active one, or knows another life of it
 isr-change-not-sent-again … and sends it again after such an answer, and where there is none
+isr-change-unsettled      a change that was refused, and may still be made by an earlier request, is settled by the
+                          next one, if only of the ISR to itself
 isr-change-kept           a change that a leader counts as in flight, or as one that may still be made, was proposed in
                           the partition epoch that it knows
 isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again

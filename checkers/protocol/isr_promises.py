@@ -208,6 +208,25 @@ def _check_sent_again(cluster: ClusterState, partition: PartitionState, event: T
     )
 
 
+def _check_settled(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
+    """A refused change that an earlier request may still make is settled by the next one, if only of the ISR to itself:
+    its members count until then, and nobody else may join."""
+    if wait.unsettled_at is None or not _is_judged(cluster, event, wait):
+        return
+    unsettled_ns = wait.worked_ns - wait.unsettled_at
+    if unsettled_ns <= _longest_ns(cluster):
+        return
+    partition.report(
+        event,
+        "isr-change-unsettled",
+        UNKNOWN,
+        f"{event.node} counts for {unsettled_ns / 1e9:.1f} s {event.at}, beside its ISR {names(wait.isr)}, members of a "
+        "change that was refused, and of which an earlier request may still arrive",
+        "it has proposed nothing since then: a change of the ISR to itself would end that",
+    )
+    wait.unsettled_at = None
+
+
 def _outcome(answer: TraceRow) -> str:
     error = answer.details()["error"]
     return "lost" if error == "lost" else f"answered with {error}"
@@ -235,6 +254,8 @@ def _counts(_: ClusterState, partition: PartitionState, event: TraceRow) -> None
         wait.isr, wait.in_flight = frozenset(event.members), "proposed" in event.details()
         wait.works(event.time_ns, _AT_WORK_NS)
         wait.waited_ns, wait.counted_at = 0, wait.worked_ns
+        unsettled = bool(event.details().get("unresolved")) and not wait.in_flight
+        wait.unsettled_at = wait.worked_ns if unsettled else None
 
 
 def _passes(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -257,6 +278,7 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
     gap_ns = wait.works(event.time_ns, _AT_WORK_NS)
     _check_ends(cluster, partition, event, wait)
     _check_sent_again(cluster, partition, event, wait)
+    _check_settled(cluster, partition, event, wait)
     if event.kind == "appended":
         wait.appended_ns = event.time_ns
         wait.ends.append((event.log_end, wait.worked_ns))

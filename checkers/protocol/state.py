@@ -137,6 +137,8 @@ class LeaderWait:
     """Follower → the last time at which it certainly had the whole log, or began to be followed."""
     in_flight: bool = False
     """Whether an ISR change is in flight, so that no other one is proposed."""
+    unsettled_at: int | None = None
+    """`worked_ns` since it counts members of a refused change that may still be made, and proposes none; None if not."""
     waited_ns: int = 0
     """Since the high watermark, or what it counts, has changed, as far as events show the leader at work."""
     worked_ns: int = 0

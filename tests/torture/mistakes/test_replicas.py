@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -140,6 +140,18 @@ def _deleted_at_once(patch: Patch) -> None:
     patch.setattr(log_start, "delete_records", delete_records)
 
 
+def _never_settled(patch: Patch) -> None:
+    """A refused change of which an earlier request may still arrive is left at that."""
+    right = leader.on_tick
+
+    def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> PartitionStep:
+        step = right(partition, active, now_ms, limits)
+        settles = any(isinstance(each, ProposeIsr) and each.reason == "settle" for each in step.decisions)
+        return PartitionStep(partition) if settles else step
+
+    patch.setattr(leader, "on_tick", on_tick)
+
+
 def _deleted_with_any_isr(patch: Patch) -> None:
     """A deletion is answered also while the ISR is below its minimum, as by Kafka."""
     patch.setattr(log_start, "isr_suffices", lambda partition, limits: True)
@@ -212,9 +224,17 @@ UNASKED: Fault = {
     "nodes": ["brokers"],
     "against": ["controllers"],
 }
+REFUSED_LATE: Sequence[Fault] = [
+    {"at": 1, "for": 3, "fault": "pause", "nodes": ["b3"]},
+    {"at": 3.5, "for": 12, "fault": "message", "api": "AlterPartition", "effect": "hold", "nodes": ["b1"]}
+    | {"against": ["controllers"]},
+    {"at": 5, "for": 10, "fault": "kill", "nodes": ["b3"]},
+]
+"""The request of b1 to let b3 in again is held. When b1 repeats it b3 is fenced, and may not join."""
 CUT: Fault = {"at": "2s", "for": "7s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
 """b1 leads in these runs."""
 SLOW: Fault = {"at": "2s", "for": "8s", "fault": "packets", "nodes": ["b3"], "against": ["b1"], "delay_ms": 150}
+UNANSWERED = {"settings": {"replica.socket.timeout.ms": "3000"}}
 IMPATIENT = {"replica.lag.time.max.ms": "1000"}
 LAGGING = {"settings": IMPATIENT | {"replica.fetch.max.bytes": "200"}, "rate": 40, "acks": 1}
 """One batch a fetch, and more of them than the slow follower fetches; the high watermark moves on with it."""
@@ -268,6 +288,7 @@ MISTAKES = (
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
+    PlayedMistake("isr-change-unsettled", _never_settled, REFUSED_LATE, UNANSWERED | {"time_limit": "16s"}),
     PlayedMistake("high-watermark-behind", _committed_by_fetches_alone, [CUT], {"settings": IMPATIENT}),
     PlayedMistake("divergence-untold", _range_first, BEHIND, UNCLEAN),
     PlayedMistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
