@@ -29,6 +29,7 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
   than any rebalance timeout;
 - when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
   and then dies;
+- in every other generation it commits an offset of a topic that there is not, in one request with its own;
 - it asks for its committed offsets without naming partitions, or for those of other groups in the same request;
 - it asks for a description of the group, and of others in the same request, and for a list of the groups in one state;
 - a static one that ends is removed by an administrator now and then, who names its instance, and in some generations
@@ -74,6 +75,7 @@ from workloads.standalone import StandaloneConsumer
 from workloads.workload import WorkloadSettings
 
 GROUP: Final = "faultline"
+_NO_TOPIC: Final = "topic-of-nobody"
 _NO_GROUP: Final = f"{GROUP}-of-nobody"
 _LIFE_S: Final = 15.0
 _STALL_SESSIONS: Final = (1.1, 2.0)
@@ -447,7 +449,8 @@ class GroupsWorkload(AppendWorkload):
     ) -> ChangeResult:
         commits = self._commits_of(life, generation)
         positions = {key: commits.position(position) for key, position in offsets.items()}
-        ask = partial(life.member.commit, positions, generation if late else None)
+        beside = (_NO_TOPIC,) if life.awkward is not None and generation % 2 else ()
+        ask = partial(life.member.commit, positions, generation if late else None, beside)
         return await commits.change("commit", positions, ask)
 
     def _commits_of(self, life: _MemberLifetime, generation: int) -> CommitRecorder:

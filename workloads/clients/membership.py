@@ -180,11 +180,15 @@ class GroupMember:
             await asyncio.sleep(self._backoff.next_s())
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, CommittedPosition], late_generation: int | None = None
+        self,
+        offsets: Mapping[TopicPartition, CommittedPosition],
+        late_generation: int | None = None,
+        beside: Collection[str] = (),
     ) -> ChangeResult:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
         member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one.
-        A commit of `late_generation` comes late: the member does not join again because it is refused."""
+        A commit of `late_generation` comes late: the member does not join again because it is refused. The request has a
+        partition of each topic `beside`, too; nothing is learnt of these."""
         if self.fenced:
             return ChangeResult("fail", error_name(ErrorCode.fenced_instance_id))
         if self._generation < 0 and self.rebalancing.is_set():
@@ -199,20 +203,21 @@ class GroupMember:
                     committed_metadata=position.metadata,
                 )
             )
+        own = tuple(OffsetCommitRequestTopic(name=name, partitions=tuple(parts)) for name, parts in by_topic.items())
+        first = OffsetCommitRequestPartition(partition_index=0, committed_offset=0, committed_metadata="")
+        others = tuple(OffsetCommitRequestTopic(name=name, partitions=(first,)) for name in beside)
         request = OffsetCommitRequest(
             group_id=self.group,
             generation_id_or_member_epoch=self._generation if late_generation is None else late_generation,
             member_id=self._id,
             group_instance_id=self.instance_id,
-            topics=tuple(
-                OffsetCommitRequestTopic(name=name, partitions=tuple(parts)) for name, parts in by_topic.items()
-            ),
+            topics=(*others, *own),
         )
         try:
             response = await self._call(_COORDINATOR, request, self.client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
             return self._unanswered(lost)
-        errors = [part.error_code for topic in response.topics for part in topic.partitions]
+        errors = [part.error_code for topic in response.topics if topic.name in by_topic for part in topic.partitions]
         return self._changed(errors, _NOT_COMMITTED, _OF_ITS_GENERATION if late_generation is not None else ())
 
     async def delete_group(self, beside: Sequence[str] = ()) -> ChangeResult:

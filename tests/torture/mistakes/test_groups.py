@@ -15,6 +15,7 @@ from kio.schema.describe_groups.v6.response import DescribedGroup
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
+from harness.environments.mistakes import Mistake
 from images.broker.apis import groups
 from images.broker.controller.channel import ControllerChannel
 from images.broker.groups import rebalance
@@ -48,6 +49,18 @@ def _states_ignored(patch: Patch) -> None:
         return await right(self, request._replace(body=replace(request.body, states_filter=states)))
 
     patch.setattr(groups.GroupCoordinator, "list_groups", list_groups)
+
+
+def _nothing_if_any_is_refused(patch: Patch) -> None:
+    """A commit of which one partition is refused stores nothing; the others are answered as committed."""
+    mistake = Mistake(
+        "nothing_if_any_is_refused",
+        "A commit stores nothing if one of its partitions is refused.",
+        "images.broker.apis.groups:GroupCoordinator.offset_commit",
+        replace="if offsets:",
+        by="if offsets and not refused:",
+    )
+    patch.setattr(mistake.function(), "__code__", mistake.code())
 
 
 def _member_left_out(patch: Patch) -> None:
@@ -188,6 +201,7 @@ JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], 
 MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
+    PlayedMistake("committed-offset-lost", _nothing_if_any_is_refused, world=AWKWARD),
     PlayedMistake("wrong-coordinator", _any_broker_takes_heartbeats, [PAUSED], {"workload": "groups"}),
     PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
     PlayedMistake("reads-not-finished", _lost_answer_awaited, UNASKED, LATE),
