@@ -220,8 +220,8 @@ def _check_settled(cluster: ClusterState, partition: PartitionState, event: Trac
         event,
         "isr-change-unsettled",
         UNKNOWN,
-        f"{event.node} counts for {unsettled_ns / 1e9:.1f} s {event.at}, beside its ISR {names(wait.isr)}, members of a "
-        "change that was refused, and of which an earlier request may still arrive",
+        f"{event.node} has counted for {unsettled_ns / 1e9:.1f} s {event.at}, beside its ISR {names(wait.isr)}, who "
+        "was to join it by a change that was refused, and of which an earlier request may still arrive",
         "it has proposed nothing since then: a change of the ISR to itself would end that",
     )
     wait.unsettled_at = None

@@ -138,7 +138,7 @@ class LeaderWait:
     in_flight: bool = False
     """Whether an ISR change is in flight, so that no other one is proposed."""
     unsettled_at: int | None = None
-    """`worked_ns` since it counts members of a refused change that may still be made, and proposes none; None if not."""
+    """`worked_ns` since when it counts members of a refused change that may still be made, and proposes none."""
     waited_ns: int = 0
     """Since the high watermark, or what it counts, has changed, as far as events show the leader at work."""
     worked_ns: int = 0

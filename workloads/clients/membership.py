@@ -187,8 +187,8 @@ class GroupMember:
     ) -> ChangeResult:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
         member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one.
-        A commit of `late_generation` comes late: the member does not join again because it is refused. The request has a
-        partition of each topic `beside`, too; nothing is learnt of these."""
+        A commit of `late_generation` comes late: the member does not join again because it is refused. The request
+        names a partition of each topic `beside`, too; nothing is learnt of these."""
         if self.fenced:
             return ChangeResult("fail", error_name(ErrorCode.fenced_instance_id))
         if self._generation < 0 and self.rebalancing.is_set():
