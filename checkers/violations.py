@@ -80,6 +80,7 @@ INEXCUSABLE = frozenset(
         "log-with-hole",
         "log-end-below-start",
         "read-below-minimum",
+        "read-answers-twice",
         "log-shortened",
         "synced-records-lost",
         "log-end-not-on-disk",

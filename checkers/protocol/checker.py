@@ -40,6 +40,7 @@ divergence-untold         a consumer beyond its log, which says of which leader 
                           both logs part
 none-told-early           … and so it tells that it has no record for a time
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
+read-answers-twice        … by a read that the request itself has begun
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
                           every replica on a broker that it knows as active; there is where it moved its own for that

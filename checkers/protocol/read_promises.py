@@ -28,6 +28,8 @@ _SPECIAL: Final[Mapping[int, str]] = {_EARLIEST: "its earliest offset", _MAX_TIM
 
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     partition.proposals.pop(event.node, None)
+    for kind in ("latest_told", "offsets_told"):
+        partition.told_reads.pop((event.node, kind), None)
 
 
 def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -93,11 +95,13 @@ def _read_of(event: TraceRow) -> tuple[str, int, object]:
 
 
 def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    _answers_once(partition, event)
     if event.members:  # the leader at least, but in runs of earlier versions
         _answered(partition, event, frozenset(event.members))
 
 
 def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    _answers_once(partition, event)
     detail = event.details()
     if "confirmed" in detail:  # not in runs of earlier versions
         _answered(partition, event, frozenset(integers(detail, "confirmed")))
@@ -130,6 +134,21 @@ def check_deletions_kept(cluster: ClusterState, partition: PartitionState, event
         f"{answer.node} had answered in leader epoch {answer.leader_epoch} {answer.at} that the records below "
         f"{answer.offset} are deleted",
     )
+
+
+def _answers_once(partition: PartitionState, event: TraceRow) -> None:
+    """A read answers the request that has begun it, and no later one, for which it has begun too early."""
+    told, read = partition.told_reads.setdefault((event.node, event.kind), {}), event.details().get("read")
+    before = told.setdefault(read, event)
+    if before is not event and isinstance(read, int) and read > 0:
+        partition.report(
+            event,
+            "read-answers-twice",
+            event.high_watermark,
+            _told(event),
+            f"it had answered another request {before.at} by the same read, {read}: that had begun before this one "
+            "came, and a later leader may have acknowledged more since then",
+        )
 
 
 def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

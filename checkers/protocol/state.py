@@ -294,6 +294,8 @@ class PartitionState:
     """Every answer by which a leader's ISR change is made, and its partition epoch."""
     lost_requests: dict[str, TraceRow] = field(default_factory=dict)
     """Leader → a request with its last proposal that may have arrived and has no answer."""
+    told_reads: dict[tuple[str, str], dict[object, TraceRow]] = field(default_factory=dict)
+    """(Leader, kind of answer) → number of a read in this leadership → the answer that it was for."""
     reads_begun: dict[str, object] = field(default_factory=dict)
     """Leader → the number of the read of the latest offset that began last."""
     answered_reads: dict[tuple[str, object, object], tuple[int, object]] = field(default_factory=dict)

@@ -4,7 +4,8 @@ answer, whether or not it did any harm."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -61,6 +62,24 @@ def _nothing_if_any_is_refused(patch: Patch) -> None:
         by="if offsets and not refused:",
     )
     patch.setattr(mistake.function(), "__code__", mistake.code())
+
+
+def _reads_shared(patch: Patch) -> None:
+    """A read of committed offsets that begins while another one is under way shares that."""
+    right, under_way = Shard.offsets_read, WeakKeyDictionary[Shard, Any]()
+
+    @contextmanager
+    def offsets_read(self: Shard) -> Iterator[Any]:
+        if (read := under_way.get(self)) is not None:
+            yield read
+            return
+        with right(self) as under_way[self]:
+            try:
+                yield under_way[self]
+            finally:
+                del under_way[self]
+
+    patch.setattr(Shard, "offsets_read", offsets_read)
 
 
 def _member_left_out(patch: Patch) -> None:
@@ -202,6 +221,7 @@ MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
     PlayedMistake("committed-offset-lost", _nothing_if_any_is_refused, world=AWKWARD),
+    PlayedMistake("read-answers-twice", _reads_shared, world=AWKWARD),
     PlayedMistake("wrong-coordinator", _any_broker_takes_heartbeats, [PAUSED], {"workload": "groups"}),
     PlayedMistake("coordinator-not-loaded", _leads_unheard, [KILLED], {"workload": "groups"}),
     PlayedMistake("reads-not-finished", _lost_answer_awaited, UNASKED, LATE),
