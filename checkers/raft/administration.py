@@ -22,7 +22,7 @@ although nobody else has created the topic.
 
 A change without such a request that a dry run had asked for is told as that (`checkers.raft.dry_runs`).
 
-Added partitions follow those that the topic has, and have as many replicas as its first. What becomes of a whole
+Added partitions follow those that the topic has, and have as many replicas as its first has then. What becomes of a whole
 configuration is for `checkers.raft.configurations`.
 
 Blind spot: changes that a successor has found committed, of which nothing says why they were made.
@@ -107,10 +107,15 @@ class _Creations:
     def __init__(self, events: Iterable[TraceRow], side_topics: Collection[str]) -> None:
         self.of: dict[str, dict[int, TraceRow]] = {}
         """Topic, by its name in the trace → partition → its creation, as it was traced first."""
+        self._first: dict[str, list[TraceRow]] = {}
+        """Topic → every decision on its partition 0."""
         for event in events:
-            reason = event.details().get("reason") if event.kind == "partition_changed" else None
-            if reason == "created" and event.topic_name in side_topics:
+            if event.kind != "partition_changed" or event.topic_name not in side_topics:
+                continue
+            if event.details().get("reason") == "created":
                 self.of.setdefault(event.topic, {}).setdefault(event.partition, event)
+            if event.partition == 0:
+                self._first.setdefault(event.topic, []).append(event)
 
     def changes(self) -> Iterator[_MadeChange]:
         """A topic begins with its partition 0; those that one change adds later are created up to one offset."""
@@ -124,8 +129,9 @@ class _Creations:
         """Partitions behind a gap in the numbers, or with another number of replicas. Without the creation of a
         partition 0, which no request adds, the trace has no creation of the topic, and there may be others of it."""
         for topic, partitions in self.of.items():
-            first = partitions.get(0)
             for number, event in sorted(partitions.items()):
+                before = (each for each in self._first.get(topic, ()) if each.offset <= event.offset)
+                first = max(before, key=lambda each: each.offset, default=None) if 0 in partitions else None
                 did = (
                     f"{event.node} decided {event.at} to create {topic}-{number}, up to {event.offset} of the metadata"
                 )
@@ -133,7 +139,7 @@ class _Creations:
                     line = f"of the topic there are {sorted(partitions)}"
                     yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
                 elif first is not None and _replicas(event) != _replicas(first):
-                    line = f"it has {_replicas(event)} replicas, and the topic's first has {_replicas(first)}"
+                    line = f"it has {_replicas(event)} replicas, and the topic's first had {_replicas(first)}"
                     yield Finding("partitions-added-otherwise", (did, line), time_ns=event.time_ns)
 
 
@@ -252,7 +258,7 @@ def _concerns(request: _AskedChange, event: TraceRow) -> bool:
     change, topic, partition = request.place
     if change == "configure":
         return event.kind == "topic_configured" and event.details()["name"] == topic
-    return event.kind == "partition_changed" and (event.topic, event.partition) == (topic, partition)
+    return event.kind == "partition_changed" and (event.topic_name, event.partition) == (topic, partition)
 
 
 def _holds(

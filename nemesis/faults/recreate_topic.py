@@ -9,8 +9,8 @@ of its records is checked against the protocol trace alone, topic by topic (`Che
 A broker passes what an administrator asks for on to the controller. Where the answer is lost, the broker does not know
 whether it was done, and may say nothing else (`answers`).
 
-With `changes` each topic gets more partitions and other configurations while it is written, and every other is deleted
-by its id. Lists that are changed item by item are those of throttled replicas, which have no effect; a minimum of
+With `changes` each topic gets more partitions, other replicas, maybe fewer, and other configurations while it is
+written, and every other is deleted by its id. Lists that are changed item by item are those of throttled replicas, which have no effect; a minimum of
 in-sync replicas is above that of the run, and a strategy of unclean recovery one that accepts no loss: where the
 default accepts any, so does the run. A victim ends while that minimum needs it in the ISR, and the strategy changes
 when it is back.
@@ -77,7 +77,9 @@ _CHANGE_SHARE = 0.5
 """Of the batches that a change goes before."""
 _BY_ID_SHARE = 0.5
 _GROWS_SHARE = 0.4
-"""Of the changes; the others are of the configuration."""
+"""Of the changes."""
+_MOVES_SHARE = 0.3
+"""Of the others; what is left changes the configuration."""
 _ADDED_MAX = 3
 """Partitions at once."""
 _MINIMUM: Final = "min.insync.replicas"
@@ -145,7 +147,8 @@ class RecreateTopic(Fault):
     commits: bool = False
     """Whether a group commits offsets of the topic before it is deleted."""
     changes: bool = False
-    """Whether partitions are added to each topic and its configuration is changed, and it may be deleted by its id."""
+    """Whether partitions are added to each topic and moved, its configuration is changed, and it may be deleted by its
+    id."""
     dry_runs: bool = False
     """Whether a dry run goes before most changes, and before some that are to be refused."""
     patience_ms: float = 2_000.0
@@ -278,7 +281,7 @@ class RecreateTopic(Fault):
             await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * self.patience_ms / 1000)
 
     async def _change(self, handle: FaultHandle, partitions: int) -> int:
-        """Add partitions, or change the configuration; how many were added."""
+        """Add partitions, move one, or change the configuration; how many were added."""
         admin, random = handle.cluster.admin, handle.random
         await self._refused(handle, partitions)
         if random.random() < _GROWS_SHARE:
@@ -289,8 +292,19 @@ class RecreateTopic(Fault):
                 return 0
             handle.count_evidence("grown")
             return added
-        await self._configure(handle)
+        if random.random() < _MOVES_SHARE:
+            await self._move(handle, random.randrange(partitions))
+        else:
+            await self._configure(handle)
         return 0
+
+    async def _move(self, handle: FaultHandle, partition: int) -> None:
+        """Have a partition on other brokers, of which as many as may lose data lose nothing that is acknowledged."""
+        brokers = handle.cluster.brokers
+        replicas = handle.random.randint(min(handle.min_isr, len(brokers)), handle.replication_factor or len(brokers))
+        target = handle.random.sample(list(brokers), replicas)
+        if (await handle.cluster.admin.reassign(SIDE_TOPIC, partition, target)).outcome == DONE:
+            handle.count_evidence("moved")
 
     async def _configure(self, handle: FaultHandle, key: str = "") -> None:
         """Set this key, or change any, mostly that of a list, and mostly item by item."""

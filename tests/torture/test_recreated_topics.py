@@ -127,9 +127,9 @@ def test_a_broker_that_asks_once_more_after_a_lost_answer_is_found(
             await asyncio.sleep(0.01)
 
     faults = [RECREATED | {"answers": str(answers)}]
-    kept = outcome_of(1, faults)
+    kept = outcome_of(3, faults)
     monkeypatch.setattr(ControllerChannel, "forward", ask_again)
-    broken = outcome_of(1, faults)
+    broken = outcome_of(3, faults)
     assert kept.validity is Validity.VALID, kept.verdicts
     assert {request["change"] for request in kept.recovery["requests"]} == {"create", "delete"}
     assert "change-unasked" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
@@ -192,10 +192,10 @@ def test_a_controller_that_changes_a_topic_otherwise_is_found(
     mistake: Callable[[pytest.MonkeyPatch], None], finding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = [RECREATED | {"changes": True, "topics": 6}] * 2
-    kept = outcome_of(2, faults)
+    kept = outcome_of(3, faults)
     assert kept.validity is Validity.VALID, kept.verdicts
     mistake(monkeypatch)
-    broken = outcome_of(2, faults)
+    broken = outcome_of(3, faults)
     assert finding in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 
 
@@ -269,13 +269,13 @@ def test_a_controller_whose_dry_runs_are_not_dry_or_not_answered_as_the_request_
 ) -> None:
     faults = [RECREATED | {"topics": 4, "changes": True, "dry_runs": True}]
     mistake(monkeypatch)
-    broken = outcome_of(2, faults)
+    broken = outcome_of(3, faults)
     assert {each.kind for verdict in broken.verdicts for each in verdict.findings} == {"dry-run-otherwise"}
 
 
 def test_dry_runs_of_two_administrators_have_the_answers_of_their_requests() -> None:
     faults = [RECREATED | {"topics": 6, "changes": True, "dry_runs": True}] * 2
-    kept = outcome_of(2, faults)
+    kept = outcome_of(3, faults)
     assert kept.validity is Validity.VALID, kept.verdicts
     outcomes = {(each["change"], each["outcome"]) for each in kept.recovery["dry_runs"]}
     assert {("create", ""), ("grow", ""), ("configure", "")} < outcomes
