@@ -22,8 +22,8 @@ although nobody else has created the topic.
 
 A change without such a request that a dry run had asked for is told as that (`checkers.raft.dry_runs`).
 
-Added partitions follow those that the topic has, and have as many replicas as its first has then. What becomes of a whole
-configuration is for `checkers.raft.configurations`.
+Added partitions follow those that the topic has, and have as many replicas as its first has then. What becomes of a
+whole configuration is for `checkers.raft.configurations`.
 
 Blind spot: changes that a successor has found committed, of which nothing says why they were made.
 """

@@ -10,10 +10,10 @@ A broker passes what an administrator asks for on to the controller. Where the a
 whether it was done, and may say nothing else (`answers`).
 
 With `changes` each topic gets more partitions, other replicas, maybe fewer, and other configurations while it is
-written, and every other is deleted by its id. Lists that are changed item by item are those of throttled replicas, which have no effect; a minimum of
-in-sync replicas is above that of the run, and a strategy of unclean recovery one that accepts no loss: where the
-default accepts any, so does the run. A victim ends while that minimum needs it in the ISR, and the strategy changes
-when it is back.
+written, and every other is deleted by its id. Lists that are changed item by item are those of throttled replicas,
+which have no effect; a minimum of in-sync replicas is above that of the run, and a strategy of unclean recovery one
+that accepts no loss: where the default accepts any, so does the run. A victim ends while that minimum needs it in the
+ISR, and the strategy changes when it is back.
 
 With `dry_runs` most changes of a topic are tried before: a request that is only validated has the answer that the
 change then has, and no effect. So are changes that are to be refused, at any time of the topic.
