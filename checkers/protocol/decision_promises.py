@@ -23,7 +23,7 @@ partition is led by, or has in its ISR, one that may not lead, and none is witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -203,20 +203,27 @@ def _wrong_replicas(situation: _Situation) -> str:
     if situation.reason == "reassignment_cancelled":
         return "" if has == (tuple(originals), *ended) else f"cancelled is a reassignment of {_listed(originals)}"
     if situation.reason == "reassignment":
-        return _wrong_start(after, frozenset(originals))
+        return _wrong_start(situation, frozenset(originals))
     if moving and has == (target, *ended):
         return ""
     if has != whole:
         return f"nothing but {_listed(before.replicas)} follows, or {_listed(target)} in the end"
-    in_sync = [replica for replica in target if replica in isr]
-    joined = before.adding <= isr and len(in_sync) >= min(after.min_isr, len(target))
     asked = situation.reason == "alter_partition" or isr <= before.isr  # a member of the ELR is elected after that
-    if moving and asked and joined and any(map(situation.eligible, in_sync)):
+    if moving and asked and _completes(situation, target, before.adding):
         return f"the reassignment to {_listed(target)} is complete: all that it adds are in the ISR"
     return ""
 
 
-def _wrong_start(after: DecidedPartition, originals: frozenset[int]) -> str:
+def _completes(situation: _Situation, target: Sequence[int], adding: frozenset[int]) -> bool:
+    """Whether a reassignment to `target` is complete with the ISR after the change."""
+    after = situation.after
+    in_sync = [replica for replica in target if replica in after.isr]
+    enough = len(in_sync) >= min(after.min_isr, len(target))
+    return adding <= after.isr and enough and any(map(situation.eligible, in_sync))
+
+
+def _wrong_start(situation: _Situation, originals: frozenset[int]) -> str:
+    after = situation.after
     if len(set(after.replicas)) < len(after.replicas):
         return "a replica stands twice"
     if not after.adding | after.removing:
@@ -226,6 +233,9 @@ def _wrong_start(after: DecidedPartition, originals: frozenset[int]) -> str:
         return (
             f"a reassignment of {names(originals)} begins: added {names(after.adding)}, to go {names(after.removing)}"
         )
+    target = tuple(replica for replica in after.replicas if replica not in after.removing)
+    if _completes(situation, target, after.adding):
+        return f"the reassignment to {_listed(target)} is complete at once: it adds nobody who is not in the ISR"
     return ""
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from harness.environments.mistakes import Mistake
 from harness.simulation.event_loop.loop import NodeLoop
 from images.broker import controller_node
 from images.broker.apis import producer_ids
@@ -31,6 +32,21 @@ from images.broker.raft.state import QuorumState
 from images.broker.raft.values import NO_NODE, EpochAndOffset, Moment, RaftRole, SnapshotId, VoteRequest
 from images.broker.runtime.files import TEMPORARY_SUFFIX
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
+
+# ---- replicas --------------------------------------------------------------------------------------------------------
+
+
+def _minimum_of_all_replicas(patch: Patch) -> None:
+    """A move to fewer replicas than the minimum waits for as many in the ISR as all of them would need."""
+    mistake = Mistake(
+        "minimum_of_all_replicas",
+        "A move completes with as many in the ISR as the old and the new replicas would need.",
+        "images.broker.controller.reassignment:complete_reassignment",
+        replace="topic.min_isr_of(len(target))",
+        by="topic.min_isr(partition)",
+    )
+    patch.setattr(mistake.function(), "__code__", mistake.code())
+
 
 # ---- votes -----------------------------------------------------------------------------------------------------------
 
@@ -255,7 +271,10 @@ ANY_LEADS = {
     "settings": {"unclean.leader.election.enable": "true", "unclean.recovery.strategy": "last-known-leader"},
 }
 
+MOVED_TO_FEWER: Sequence[Fault] = [{"at": 1, "for": 6, "fault": "recreate-topic", "changes": True, "topics": 2}] * 2
+
 MISTAKES = (
+    PlayedMistake("replicas-otherwise", _minimum_of_all_replicas, MOVED_TO_FEWER, {"seed": 4}, said="complete at once"),
     PlayedMistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
     PlayedMistake("vote-unasked", _vote_for_leader, [LEADER_DIES], said="nobody had asked it"),
     PlayedMistake("leader-of-another-epoch", _leader_kept, [LEADER_DIES]),
