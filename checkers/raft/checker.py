@@ -58,6 +58,7 @@ registration-misjudged      a broker registers as the successor of its last regi
 registered-twice            a process that asks again to be registered, or the next one in its name, gets its broker
                             epoch again, and is not refused
 registered-undecided        … and is told so once that is committed
+superseded-went-on          a broker that reads of a later registration of its own begins anew
 clean-claim-repeated        a clean shutdown is claimed by the next life of the broker alone
 clean-shutdown-forgotten    … and by a later one, where that one was registered and never heard of it: to the
                             controllers, too, this one then follows a clean shutdown

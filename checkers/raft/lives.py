@@ -5,7 +5,9 @@ deletes the mark durably before anything else, so that no life after it counts a
 whatever it has lost. A life that stops cleanly before it hears that it is registered has written nothing: the one after
 it may claim the same shutdown, and is the successor of a clean one to the controllers, too, though they have registered
 the one before. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
-registration lets it come back. What it is told of that is committed. A heartbeat counts for the life that sent it.
+registration lets it come back. What it is told of that is committed. A heartbeat counts for the life that sent it. Once
+a broker reads that it is registered anew, by whichever process, it begins a life of its own: the controllers take no
+heartbeat of the present one any more.
 
 Blind spots: a broker whose disk lied about fsync; a registration before that only a later controller has traced; runs
 of versions that did not trace `clean_shutdown`.
@@ -26,6 +28,7 @@ from checkers.verdict import Finding
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
 _OF_HEARTBEATS: Final = ("broker_unfenced", "broker_stays_fenced", "broker_shutting_down")
+_OF_SUCCESSORS: Final = ("broker_registered", "registered", "node_started", "metadata_applied")
 _OF_CLEAN_ENDS: Final = (*_OF_REGISTRATIONS, "clean_claim_refused")
 
 
@@ -36,6 +39,7 @@ def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
     yield from _heartbeats(trace)
     yield from _comebacks(trace)
     yield from _undecided(trace)
+    yield from _superseded(trace)
 
 
 def broker_epoch_findings(trace: pa.Table) -> Iterator[Finding]:
@@ -147,3 +151,27 @@ def _undecided(trace: pa.Table) -> Iterator[Finding]:
                 "no controller has decided that: the answer was given before the commit",
             )
             yield Finding("registered-undecided", lines, time_ns=event.time_ns)
+
+
+def _superseded(trace: pa.Table) -> Iterator[Finding]:
+    """A life does not take part with metadata in which the next one is registered."""
+    registrations: dict[str, list[TraceRow]] = {}
+    lives: dict[str, int] = {}
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_SUCCESSORS)))):
+        if event.kind == "broker_registered":
+            registrations.setdefault(f"b{event.broker}", []).append(event)
+        elif event.kind == "registered":
+            lives[event.node] = event.broker_epoch
+        elif event.kind == "node_started":
+            lives.pop(event.node, None)
+        elif event.node in lives:
+            known = (each for each in registrations.get(event.node, ()) if 0 <= each.offset <= event.log_end)
+            later = max(known, key=lambda each: each.broker_epoch, default=None)
+            if later is not None and later.broker_epoch > lives[event.node]:
+                lines = (
+                    f"{event.node} took part {event.at} in broker epoch {lives.pop(event.node)}, with the metadata up "
+                    f"to offset {event.log_end}",
+                    f"it was registered in broker epoch {later.broker_epoch}, up to offset {later.offset}: nobody "
+                    "takes heartbeats of the epoch before any more",
+                )
+                yield Finding("superseded-went-on", lines, time_ns=event.time_ns)

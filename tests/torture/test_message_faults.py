@@ -15,6 +15,7 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run, run_in_simulation
 from harness.spec import parse
 from harness.yaml_document import SpecError
+from images.broker.broker_node import BrokerNode
 from images.wire.messages import Api
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
@@ -259,9 +260,11 @@ def test_random_message_faults_with_kills_and_pauses_are_withstood(seed: int) ->
     assert outcome.validity is Validity.VALID, outcome.verdicts
 
 
-def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(tmp_path: Path) -> None:
+def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker is fenced meanwhile, so nothing refuses the late request. A broker that ended then would be missing
-    for good, since nobody starts it again."""
+    for good, since nobody starts it again; and so would one that went on, whose heartbeats are refused."""
     faults = [
         {"at": "3s", "for": "2s", "fault": "kill", "nodes": ["b1"]},
         held_registration(at="3500ms", until="16s"),
@@ -276,12 +279,17 @@ def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(tmp_p
             "channel": "heartbeat",
         },
     ]
-    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "30s", "partitions": 1, "faults": faults}), tmp_path)
+    spec = parse({"seed": 1, "time_limit": "30s", "partitions": 1, "faults": faults})
+    outcome = run_in_simulation(spec, tmp_path)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert outcome.directory is not None
     trace = RunDirectory.open(outcome.directory).load().trace.to_pylist()
     lives = [event["time_ns"] for event in trace if (event["node"], event["kind"]) == ("b1", "node_started")]
     assert len(lives) == 4, "the last one begins without a start of the process"
+
+    monkeypatch.setattr(BrokerNode, "_check_registration", lambda self: None)
+    kinds = {finding.kind for verdict in run_in_simulation(spec).verdicts for finding in verdict.findings}
+    assert "superseded-went-on" in kinds
 
 
 @pytest.mark.parametrize("later_life", [True, False])
