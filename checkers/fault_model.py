@@ -173,9 +173,9 @@ def rewound(faults: pa.Table) -> frozenset[str]:
 
 
 def _had_stopped(numbers: Mapping[str, float]) -> bool:
-    """Whether a fault took only the power of a node that had stopped cleanly, and not run again since."""
-    ran_on = any(numbers.get(name) for name in ("killed", "unknown_killed", "started_again"))
-    return bool(numbers.get("stopped")) and not ran_on
+    """Whether a fault took only the power of a node that had stopped cleanly, as a whole, and not run again since."""
+    otherwise = any(numbers.get(name) for name in ("killed", "unknown_killed", "started_again", "stopped_in_part"))
+    return bool(numbers.get("stopped")) and not otherwise
 
 
 def vanished_nodes(recovery: Mapping[str, Any]) -> list[NodeFailure]:

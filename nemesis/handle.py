@@ -121,6 +121,8 @@ class FaultHandle:
         self._undo: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._started_again: list[str] = []
         """Nodes that this fault has ended, and that have started since."""
+        self._stopped_in_part: list[str] = []
+        """Nodes that this fault has stopped though they were not whole."""
 
     def _victim(self, number: int) -> str:
         """The broker that may lose data: as long as the last one is not whole again no other, then the one of which the
@@ -207,6 +209,8 @@ class FaultHandle:
         disk such an end may have come unseen."""
         whole = self.situation.wholeness.is_whole(node) and node not in self._effects.full
         start = await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
+        if not whole:
+            self._stopped_in_part.append(node)
         if keep is not None and whole and self.evidence_of_node[node].get("stopped"):
             await uninterrupted(self._apply(self.cluster.power_off(node, keep), _LOST[1:], node, is_down=True))
         elif keep is not None:
@@ -215,8 +219,11 @@ class FaultHandle:
 
     async def power_off(self, node: str, keep: KeepUnsynced, stopping_s: float | None = None) -> Heal:
         """As `kill`, and the node loses writes that were not synced; with `stopping_s` in the midst of a clean stop."""
-        if node in self._started_again:  # then a clean stop before says nothing of what it loses
+        # Then a clean stop before says nothing of what it loses.
+        if node in self._started_again:
             self._add_evidence({"started_again": 1.0}, node)
+        if node in self._stopped_in_part:
+            self._add_evidence({"stopped_in_part": 1.0}, node)
         start = await self._end(node, lambda: self.cluster.power_off(node, keep, stopping_s), _LOST)
         if stopping_s is not None:  # its logs may have grown since it was told to stop
             self.situation.wholeness.went_down(node)
