@@ -73,8 +73,8 @@ class Traffic(NamedTuple):
     weight: int
     """How often it is drawn, relative to the others."""
     weight_late: int = 0
-    """The same of messages that are to arrive when they are no longer true: how much a protocol rests on one, and none
-    of what nothing here brings about."""
+    """The same of messages that are to arrive when they are no longer true: how much a protocol rests on one. 0 of
+    those that `LateMessage` cannot bring about."""
 
     def is_sent_in(self, cluster: ClusterShape) -> bool:
         """Whether there are nodes that send it, and that receive it."""

@@ -3,8 +3,7 @@
 The leader advances the start of its log at once. It answers with the low watermark as soon as every in-sync replica,
 and every other replica on an active broker, has done the same, with `min.insync.replicas` of them in sync, or with
 REQUEST_TIMED_OUT if that takes too long; the records are then deleted all the same, on the leader now and on each
-follower with its next fetch. Records of
-`__consumer_offsets` cannot be deleted (INVALID_TOPIC_EXCEPTION).
+follower with its next fetch. Records of `__consumer_offsets` cannot be deleted (INVALID_TOPIC_EXCEPTION).
 """
 
 from __future__ import annotations
