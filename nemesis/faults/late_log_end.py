@@ -11,7 +11,7 @@ is slow gives another replica the time to tell of its log, to end and to come ba
    response to it. The other replicas have answered.
 3. The process of `victim` stops and starts again at once: after a clean stop it is registered without delay, before the
    controllers give the round up. With `keep` syncs of that stop fail, and it loses its power.
-4. Once the controllers let it take part, what was held arrives.
+4. Once the controllers let it take part, what was held arrives; where the victim stays `away`, before it starts again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _LIMIT: Final = 3.0
 """Longest wait for anything, in multiples of the cluster's patience."""
 _MOMENT: Final = 0.03
 """Longest pause within the time that the controllers wait for an answer, in the same unit."""
+_AWAY_SHARE: Final = 1 / 3
 _FAILING_SYNCS: Final = 2
 """Of the stop after which the victim loses its power."""
 
@@ -56,6 +57,8 @@ class LateLogEnd(Fault):
     """The unsynced writes that it keeps when it loses its power; without it, it loses none."""
     part: MessagePart = MessagePart.RESPONSE
     patience_ms: float = 2_000.0
+    away: bool = False
+    """Whether the victim starts again only after what was held has arrived."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -64,9 +67,9 @@ class LateLogEnd(Fault):
         if not cluster.recovery_compares_logs or not cluster.controllers or len(cluster.brokers) < 2:
             return None
         part, loses_power = random.choice(list(MessagePart)), random.random() < 0.5
-        if loses_power and draws.profile.victims:
-            return cls(draws.victim(), draws.keep(), part, draws.patience_ms)
-        return cls(random.choice(cluster.brokers), None, part, draws.patience_ms)
+        loses_power = loses_power and bool(draws.profile.victims)
+        victim, keep = (draws.victim(), draws.keep()) if loses_power else (random.choice(cluster.brokers), None)
+        return cls(victim, keep, part, draws.patience_ms, away=random.random() < _AWAY_SHARE)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held or down at the end comes back then."""
@@ -98,6 +101,9 @@ class LateLogEnd(Fault):
         else:
             restart = await handle.stop_unsynced(victim, _FAILING_SYNCS, self.keep)
             handle.situation.wholeness.went_down(victim)  # its logs may have grown since it was told to stop
+        if self.away:
+            await let_pass()
+            await drawn_pause(handle, self.patience_ms, 0.02, 0.3)
         await restart()
         await self._until(handle, Occurrence.UNFENCED, (victim,), ended)
         await drawn_pause(handle, self.patience_ms, 0.0, _MOMENT)
@@ -132,4 +138,5 @@ class LateLogEnd(Fault):
     def describe(self) -> str:
         """What ends, and what is late."""
         loses_power = "" if self.keep is None else f" and loses its power (keeps {self.keep})"
-        return f"kill every broker; late log ends ({self.part}); {self.victim} stops{loses_power}"
+        away = ", and stays away" if self.away else ""
+        return f"kill every broker; late log ends ({self.part}); {self.victim} stops{loses_power}{away}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from checkers.verdict import Validity
+from harness.environments.mistakes import Mistake
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape
@@ -30,6 +31,27 @@ def test_a_log_end_of_an_earlier_life_is_counted_exactly_without_the_rule(keep: 
     kinds = {finding.kind for verdict in broken.verdicts for finding in verdict.findings}
     assert "recovery-outdated" in kinds
     assert ("lost-append" in kinds) is lost
+
+
+FENCED_COUNT: Final = Mistake(
+    "fenced_count",
+    "An unclean recovery counts, and elects, a broker that has gone since it told its log end.",
+    "images.broker.controller.metadata_change:MetadataChange.recover",
+    replace="if self.image.is_active(replica) else None",
+    by="if replica in self.image.brokers else None",
+)
+
+
+def test_who_has_gone_since_it_told_its_log_end_is_not_elected(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = {"at": "2s", "for": "20s", "fault": "late-log-end", "victim": "b1", "away": True}
+    document = {"seed": 1, "time_limit": "12s", "settings": {"unclean.recovery.strategy": "balanced"}}
+    spec = parse({**document, "faults": [fault]})
+    kept = run_in_simulation(spec)
+    assert kept.validity is Validity.VALID, kept.verdicts
+
+    monkeypatch.setattr(FENCED_COUNT.function(), "__code__", FENCED_COUNT.code())
+    kinds = {finding.kind for verdict in run_in_simulation(spec).verdicts for finding in verdict.findings}
+    assert "fenced-broker-elected" in kinds
 
 
 def test_every_broker_is_killed_only_where_a_recovery_compares_logs_and_victims_alone_lose_power() -> None:
