@@ -118,12 +118,13 @@ BELOW_START = Mistake(
 
 
 def test_a_high_watermark_never_falls_below_the_log_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shrunk from a random run that was not whole again at its end: a leader with such a high watermark holds its
-    followers' log starts down to it, and lets none join the ISR; with too small an ISR its high watermark stays."""
+    """Shrunk from a random run that was not whole again at its end, with a seed that shows it by now: a leader with
+    such a high watermark holds its followers' log starts down to it, and lets none join the ISR; with too small an ISR
+    its high watermark stays."""
     late = {"api": "AlterPartition", "part": "request", "nodes": ["b2"], "against": ["controllers"]}
     spec = parse(
         {
-            "seed": 12000291,
+            "seed": 4,
             "time_limit": "9s",
             "controllers": 1,
             "partitions": 5,

@@ -62,6 +62,7 @@ def test_a_process_is_started_once_and_its_output_is_its_log(agent: Agent) -> No
     again = agent.start("sleep", "60")
     assert first["started"]
     assert (again["started"], again["pid"], again["incarnation"]) == (False, first["pid"], 1)
+    until_logged(agent, "quince")
     agent("kill")
     assert (agent.directory / "log").read_text() == "quince\n"
 

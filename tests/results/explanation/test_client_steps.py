@@ -131,7 +131,7 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], dict[str, Any], str
     ),
     "batch-sent-under-other-number": (
         renumbers_what_may_be_appended,
-        _SLOW_FOLLOWER,
+        _SLOW_FOLLOWER | {"seed": 6},
         "as sequence 0 of producer id 0 in producer epoch 1",
     ),
     "sequence-number-reused": (reuses_a_number, _CALM, "under a number that it had used, sequence 6 of producer id 0"),
