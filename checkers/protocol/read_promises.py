@@ -110,8 +110,6 @@ def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) 
 def _elected(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     if event.details().get("unclean"):
         partition.unclean_epoch = max(partition.unclean_epoch, event.leader_epoch)
-        kept = (each for each in partition.confirmed_deletions if each.leader_epoch >= partition.unclean_epoch)
-        partition.confirmed_deletions = list(kept)
 
 
 def check_deletions_kept(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -121,7 +119,7 @@ def check_deletions_kept(cluster: ClusterState, partition: PartitionState, event
     undone = [
         confirmed
         for confirmed in partition.confirmed_deletions
-        if confirmed.leader_epoch < event.leader_epoch and confirmed.offset > start
+        if partition.unclean_epoch <= confirmed.leader_epoch < event.leader_epoch and confirmed.offset > start
     ]
     if not undone or partition.created_again or event.node in cluster.lied_to or event.node in cluster.wiped:
         return
@@ -152,8 +150,7 @@ def _answers_once(partition: PartitionState, event: TraceRow) -> None:
 
 
 def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    if event.leader_epoch >= partition.unclean_epoch:
-        partition.confirmed_deletions.append(event)
+    partition.confirmed_deletions.append(event)
     deleted = (int(node[1:]) for node, start in partition.greatest_log_starts.items() if start >= event.offset)
     _answered(partition, event, frozenset(deleted))
     requests = partition.deletion_request

@@ -214,7 +214,7 @@ class PartitionState:
     deletions: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by DeleteRecords."""
     confirmed_deletions: list[TraceRow] = field(default_factory=list)
-    """Every answer that the records below an offset are deleted, since the last unclean election."""
+    """Every answer that the records below an offset are deleted."""
     unclean_epoch: int = UNKNOWN
     """The greatest leader epoch that began with an unclean election."""
     deletion_request: DeletionRequest | None = None
