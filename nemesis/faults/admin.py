@@ -405,17 +405,22 @@ async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) 
 async def until_done(
     handle: FaultHandle, request: Callable[[], Awaitable[AdminResult]], what: str, undone: Sequence[AdminResult]
 ) -> None:
-    """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed."""
+    """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed; so,
+    too, where other faults have kept it from being done for long."""
 
-    async def ask() -> None:
+    async def ask() -> str:
         answer = ""
         for _ in range(_RETRIES):
             answer = (await request()).outcome
             if answer == DONE:
-                return
+                break
             await handle.sleep(_RETRY_S)
-        handle.fail_healing(f"{what} was not done: {answer}")
+        return answer
 
-    await ask()
-    if any(answer.in_doubt for answer in undone):
-        handle.confirm_at_end(what, ask)
+    async def ask_at_end() -> None:
+        answer = await ask()
+        if answer != DONE:
+            handle.fail_healing(f"{what} was not done: {answer}")
+
+    if await ask() != DONE or any(answer.in_doubt for answer in undone):
+        handle.confirm_at_end(what, ask_at_end)

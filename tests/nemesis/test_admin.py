@@ -28,7 +28,7 @@ from nemesis.faults.fault import Fault
 from nemesis.faults.process import Pause
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
-from nemesis.ports import EnvironmentCapability, Link, both_ways
+from nemesis.ports import DONE, EnvironmentCapability, Link, both_ways
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Occurrence
 from nemesis.swarm import draw
@@ -428,6 +428,24 @@ def test_what_is_certain_is_undone_once() -> None:
     cluster = FakeCluster()
     run_schedule(cluster, ScheduledFault(1, 2, Reassign(0)))
     assert cluster.calls[1:] == [BACK]
+
+
+@pytest.mark.parametrize(("refused", "unhealed"), [(130, False), (300, True)])
+def test_what_other_faults_kept_from_being_undone_is_asked_for_again_when_everything_is_healed(
+    refused: int, unhealed: bool
+) -> None:
+    """Sixty seconds of refusals, in a run of a hundred; a cluster that refuses once it is healed is told of."""
+    cluster = FakeCluster()
+    cluster.answers = [DONE, *["UNANSWERED"] * refused]
+    schedule = Schedule((ScheduledFault(1, 2, RaiseMinIsr()),))
+    storm = nemesis(cluster, schedule)
+
+    async def scenario() -> None:
+        await storm.run(asyncio.get_running_loop().time() + 100)
+
+    run(scenario())
+    told = "lowering min.insync.replicas was not done: UNANSWERED"
+    assert storm.unhealed == ((told,) if unhealed else ())
 
 
 def test_of_several_faults_in_doubt_the_first_knew_how_it_was() -> None:
