@@ -46,8 +46,9 @@ def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
         cluster.clean_registrations[node, event.broker_epoch] = event.time_ns
     if started_ns is not None and clean is True:
         cluster.clean_lives[node] = event.time_ns
-    elif started_ns is not None and clean is False:
-        cluster.unclean_lives[node] = started_ns
+    elif clean is False and (started_ns is not None or cluster.clean_lives.pop(node, None) is not None):
+        # What was accepted before may have been a late request of the life before this one.
+        cluster.unclean_lives[node] = cluster.life_starts[node]
     for partition in cluster.partitions.values():
         partition.candidates_to_check = True
         if clean is False:

@@ -370,6 +370,8 @@ class ClusterState:
     """The state of the cluster: every partition, and what concerns all of them."""
 
     partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
+    life_starts: dict[str, int] = field(default_factory=dict)
+    """Node → start in ns of its latest life."""
     awaiting_registration: dict[str, int] = field(default_factory=dict)
     """Node → start in ns of its life, while that has not registered."""
     unclean_lives: dict[str, int] = field(default_factory=dict)

@@ -253,3 +253,33 @@ def test_a_controller_that_ends_in_the_middle_of_a_callback_tells_what_it_has_do
     monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
     accused = run_in_simulation(spec)
     assert accusation in {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
+
+
+NOTHING_TAKEN_BACK: Final = Mistake(
+    "nothing_taken_back",
+    "What a broker says of itself later takes nothing back of what the controllers had accepted.",
+    "checkers.protocol.controller_promises:broker_registered",
+    replace="cluster.clean_lives.pop(node, None) is not None",
+    by="False",
+)
+
+
+def test_a_late_registration_of_the_life_before_covers_no_disk_that_was_emptied_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker stops cleanly, and asks to be registered as the successor of that stop. Before this arrives it is ended
+    and its disk emptied. The next life registers as what it is, once the session of the one before is over: nothing is
+    promised of its logs. The varied seed 52001239 of `groups`, told with three of its 29 faults."""
+    hold = {"nodes": ["b2"], "against": ["controllers"], "api": "BrokerRegistration", "part": "request"}
+    script = [
+        {"at": 3, "for": 0.5, "fault": "controlled-restart", "nodes": ["b2"]},
+        {"at": 3.2, "until": {"healed": "wipe"}, "fault": "message", **hold, "effect": "hold", "count": 1},
+        {"id": "wipe", "at": 3.6, "for": 0.5, "fault": "wipe-disk", "nodes": ["b2"]},
+    ]
+    spec = parse({"seed": 1, "time_limit": 8, "partitions": 1, "faults": script})
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+
+    monkeypatch.setattr(NOTHING_TAKEN_BACK.function(), "__code__", NOTHING_TAKEN_BACK.code())
+    accused = run_in_simulation(spec)
+    assert "clean-shutdown-lost-records" in {found.kind for verdict in accused.verdicts for found in verdict.findings}

@@ -312,6 +312,19 @@ def test_a_clean_shutdown_covers_no_log_that_an_unclean_start_gave_up() -> None:
     assert kinds(reopened, faults=lossy) == ["clean-shutdown-lost-records"]
 
 
+def test_a_late_request_of_the_life_before_makes_no_clean_shutdown_of_an_unclean_start() -> None:
+    """The disk is wiped while that request is under way: what it says of the disk is no longer so."""
+    wiped = small_evidence.faults(fault("wipe-disk", ["b2"], 4.2, 4.5, {"lost_bytes": 10}))
+    late = [*COPIED, started(4, "b2", 1), started(4.5, "b2"), registered(5, 2, True)]
+    assert kinds([*late, opened(6, "b2", 0)], faults=wiped) == ["clean-shutdown-lost-records"]
+    given_up = [*late, decided(5.2, 1, 1, 1, (1, 3), reason="registered"), registered(5.5, 2, False)]
+    assert kinds([*given_up, opened(6, "b2", 0)], faults=wiped) == []
+    stopped = [started(7, "b2", 2), registered(8, 2, True)]
+    assert kinds([*given_up, *stopped, opened(9, "b2", 0)], faults=wiped) == []
+    reopened = [*given_up, opened(6, "b2", 4), *stopped, opened(9, "b2", 0)]
+    assert kinds(reopened, faults=wiped) == ["clean-shutdown-lost-records"]
+
+
 def test_a_clean_shutdown_that_was_accepted_covers_the_life_that_hears_of_it() -> None:
     """A life before had asked, and stopped before it heard of its registration."""
     lossy = small_evidence.faults(fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10}))
