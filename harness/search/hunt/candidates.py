@@ -2,9 +2,9 @@
 
 Each candidate has a stream of its own, named for the hunt's random seed, the round and its place in it. So a round
 depends on the corpus and on nothing else, however its runs are spread over processes. Rounds begin small, since nothing
-is learned within one. At half of all places a spec is drawn as if nothing had been learned, since what shows many
-situations is not what shows a flaw: a dense one, or one that holds messages back. At a tenth of the places of other
-fresh specs a random run is made, so that what seems to promise little is still tried.
+is learned within one. At three fifths of all places a spec is drawn as if nothing had been learned, since what shows many
+situations is not what shows a flaw: a dense one, one that holds messages back, or one that strikes what has changed.
+At a tenth of the places of other fresh specs a random run is made, so that what seems to promise little is still tried.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from harness.search.hunt.corpus import FRESH, HOLDING, Candidate, Corpus
-from harness.search.hunt.fresh_specs import holding, promising
+from harness.search.hunt.corpus import FRESH, HOLDING, PAIRED, STRIKING, Candidate, Corpus
+from harness.search.hunt.fresh_specs import holding, promising, striking
 from harness.search.hunt.held_messages import holds_messages
 from harness.search.hunt.operators import OPERATORS, Parents, fresh, mutate
 from harness.search.hunt.traits import TraitYield
 from harness.spec import SEEDS, Spec
 
-UNSTEERED_SHARE: Final = 0.5
+UNSTEERED_SHARE: Final = 0.6
 """The share of all places at which a run of a random world is made."""
-HOLDING_SHARE: Final = 0.5
-"""The share of these at which its faults hold messages back; at the others it is dense."""
 RANDOM_SHARE: Final = 0.1
 """Of the places of other fresh specs: those at which a run is made as a suite draws it."""
+_PAIRED_SPECS: Final = {HOLDING: holding, STRIKING: striking}
 FIRST_ROUND: Final = 8
 """Runs of the first rounds."""
 
@@ -59,11 +58,11 @@ def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candid
 
 
 def _unsteered(base: Spec, random: Random) -> tuple[str, Spec]:
-    if holds_messages(base.families) and random.random() < HOLDING_SHARE:
-        spec = holding(base, random)
-        if spec is not None:
-            return HOLDING, spec
-    return FRESH, promising(base, random, {})
+    """A spec of one of the ways, each as often as the others, with the name of its way."""
+    possible = {HOLDING: holds_messages(base.families), STRIKING: bool(base.families)}
+    origin = random.choice([FRESH, *(paired for paired in PAIRED if possible[paired])])
+    spec = _PAIRED_SPECS[origin](base, random) if origin in PAIRED else None
+    return (FRESH, promising(base, random, {})) if spec is None else (origin, spec)
 
 
 def _fresh(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> Spec:

@@ -46,8 +46,12 @@ from harness.spec import Spec, loads
 FRESH: Final = "fresh"
 """A run without a parent in a drawn world: a dense one, or one that a suite might draw."""
 HOLDING: Final = "holding"
-"""A run without a parent whose faults hold messages back; it has a share of its own."""
-ORIGINS: Final = (FRESH, HOLDING, *OPERATORS)
+"""A run without a parent whose faults hold messages back."""
+STRIKING: Final = "striking"
+"""A run without a parent whose faults strike a node as soon as something has happened to it."""
+PAIRED: Final = (HOLDING, STRIKING)
+"""The ways to make a run whose faults come in pairs; they have a share of their own, whatever they show."""
+ORIGINS: Final = (FRESH, *PAIRED, *OPERATORS)
 """The ways to make a run."""
 RULE_WORTH: Final = 10.0
 """Of a rule that a run reads, in situations."""
@@ -177,10 +181,10 @@ class Corpus:
         return {run: self._rarity(entry.features, worth) / entry.spent for run, entry in self.entries.items()}
 
     def shares(self) -> dict[str, float]:
-        """Way to make a run, but for HOLDING → its share of the draws."""
+        """Way to make a run, but for PAIRED → its share of the draws."""
         if not self.entries:
             return {FRESH: 1.0}
-        rates = {origin: each.rate(self.every) ** 2 for origin, each in self.yields.items() if origin != HOLDING}
+        rates = {origin: each.rate(self.every) ** 2 for origin, each in self.yields.items() if origin not in PAIRED}
         rates[FRESH] *= len(OPERATORS)
         total = sum(rates.values())
         if not total:

@@ -11,12 +11,13 @@ A fresh spec is drawn in three steps, each from the chances of a random run time
 3. *How many schedules* at once, of LAYERS: so many as promise the most; at a fifth of the specs, and where nothing is
    known yet, any of them.
 
-Others hold messages back (`harness.search.hunt.held_messages`), in random worlds.
+The faults of others come in pairs, in random worlds: they hold messages back (`harness.search.hunt.held_messages`), or
+strike a node when something has happened to it (`harness.search.hunt.struck_changes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final
@@ -24,10 +25,12 @@ from typing import Final
 from harness.drawn_spec import drawn_dimensions, given_world, with_drawn_world, with_world
 from harness.search.hunt.held_messages import held_messages
 from harness.search.hunt.operators import cluster_of, is_legal, scripted, with_faults
+from harness.search.hunt.struck_changes import struck_changes
 from harness.search.hunt.traits import TraitYield, promise, trait_of, traits_of
 from harness.spec import SEEDS, Spec
 from harness.worlds import Dimension, World, WorldValue, draw_each, recorded
-from nemesis.schedule import Schedule
+from nemesis.cluster_shape import ClusterShape
+from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.swarm import draw_victims
 
 LAYERS: Final = (4, 8, 16)
@@ -56,10 +59,23 @@ def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> S
 
 def holding(base: Spec, random: Random) -> Spec | None:
     """A spec whose faults hold messages back, in a random world; None where they would not be legal."""
+    return _paired(base, random, held_messages)
+
+
+def striking(base: Spec, random: Random) -> Spec | None:
+    """A spec whose faults strike a node when something has happened to it, in a random world; None where they would
+    not be legal."""
+    return _paired(base, random, struck_changes)
+
+
+_DrawPairs = Callable[[Random, ClusterShape, float, tuple[str, ...], tuple[str, ...]], Iterator[ScheduledFault]]
+
+
+def _paired(base: Spec, random: Random, draw_pairs: _DrawPairs) -> Spec | None:
     world = with_drawn_world(replace(base, seed=random.randrange(SEEDS)))
     cluster = cluster_of(world)
     victims = draw_victims(cluster, random, random)
-    faults = held_messages(random, cluster, world.time_limit_s, base.families, victims)
+    faults = draw_pairs(random, cluster, world.time_limit_s, base.families, victims)
     spec = with_faults(world.with_script(Schedule()), faults)
     return spec if spec is not None and is_legal(spec, base) else None
 

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from harness.search.hunt.candidates import candidates, round_size
-from harness.search.hunt.corpus import FRESH, HOLDING, ORIGINS, Candidate, Corpus
+from harness.search.hunt.corpus import FRESH, ORIGINS, PAIRED, STRIKING, Candidate, Corpus
 from harness.search.hunt.features import RunFeatures
 from harness.search.hunt.folder import CorpusFolder, HuntPlan
 from harness.search.hunt.hunt import begin, check_base
@@ -89,7 +89,7 @@ def test_an_operator_that_shows_more_is_drawn_more_and_none_is_given_up() -> Non
     runs += [(candidate(f"bad{number}", "shift"), features("a"), True) for number in range(40)]
     shares = corpus_of(first, runs).shares()
     assert sum(shares.values()) == pytest.approx(1)
-    assert set(shares) == {*ORIGINS} - {HOLDING}
+    assert set(shares) == {*ORIGINS} - {*PAIRED}
     assert shares["splice"] > 2 * shares["shift"]
     assert min(shares.values()) >= 0.02
     assert shares[FRESH] >= 0.1
@@ -162,7 +162,7 @@ def test_a_round_depends_on_the_corpus_and_the_seed_alone() -> None:
     assert len({each.run for each in made}) == 6
     for each in made:
         assert loads(each.text).name == each.run
-        assert (each.parent in corpus.entries) is (each.origin not in (FRESH, HOLDING))
+        assert (each.parent in corpus.entries) is (each.origin not in (FRESH, *PAIRED))
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
@@ -199,26 +199,26 @@ def test_half_of_a_round_is_drawn_as_if_nothing_had_been_learned() -> None:
     children = [
         (candidate(f"child {number}", origin, "a"), features([f"{origin} {number}"]), True)
         for origin in ORIGINS
-        if origin not in (FRESH, HOLDING)
+        if origin not in (FRESH, *PAIRED)
         for number in range(9)
     ]
     corpus = corpus_of([(candidate("a"), features("a"), True)], [(candidate("b"), features("a"), True)] * 20, children)
     assert corpus.shares()[FRESH] < 0.3
     origins = [each.origin for each in candidates(corpus, BASE, 1, 60)]
-    assert 0.5 < (origins.count(FRESH) + origins.count(HOLDING)) / len(origins) < 0.8
-    assert 0.1 < origins.count(HOLDING) / len(origins) < 0.4
+    assert 0.5 < sum(origins.count(origin) for origin in (FRESH, *PAIRED)) / len(origins) < 0.8
+    assert all(0.05 < origins.count(origin) / len(origins) < 0.3 for origin in PAIRED)
 
 
 def test_the_first_round_of_a_hunt_is_random() -> None:
     origins = [each.origin for each in candidates(Corpus(), BASE, 1, 60)]
-    assert origins.count(FRESH) + origins.count(HOLDING) == len(origins)
-    assert 0.1 < origins.count(HOLDING) / len(origins) < 0.4
+    assert sum(origins.count(origin) for origin in (FRESH, *PAIRED)) == len(origins)
+    assert all(0.05 < origins.count(origin) / len(origins) < 0.3 for origin in PAIRED)
 
 
 @pytest.mark.parametrize(("families", "held"), [(("kill", "admin"), False), (("kill", "pause"), True)])
 def test_messages_are_held_where_the_families_can(families: tuple[str, ...], held: bool) -> None:
-    origins = {each.origin for each in candidates(Corpus(), replace(BASE, families=families), 1, 8)}
-    assert origins == ({FRESH, HOLDING} if held else {FRESH})
+    origins = {each.origin for each in candidates(Corpus(), replace(BASE, families=families), 1, 16)}
+    assert origins == ({FRESH, *PAIRED} if held else {FRESH, STRIKING})
 
 
 def saved(path: Path) -> tuple[CorpusFolder, HuntPlan, Corpus]:
