@@ -2,9 +2,10 @@
 
 Each candidate has a stream of its own, named for the hunt's random seed, the round and its place in it. So a round
 depends on the corpus and on nothing else, however its runs are spread over processes. Rounds begin small, since nothing
-is learned within one. At three fifths of all places a spec is drawn as if nothing had been learned, since what shows many
-situations is not what shows a flaw: a dense one, one that holds messages back, or one that strikes what has changed.
-At a tenth of the places of other fresh specs a random run is made, so that what seems to promise little is still tried.
+is learned within one. At three fifths of all places a spec is drawn as if nothing had been learned, since what shows
+many situations is not what shows a flaw: a dense one, one that holds messages back, or one that strikes what has
+changed. At a tenth of the places of other fresh specs a random run is made, so that what seems to promise little is
+still tried.
 """
 
 from __future__ import annotations
