@@ -36,6 +36,11 @@ def some(random: Random, items: Sequence[T]) -> list[T]:
     return [items[index] for index in sorted(random.sample(range(len(items)), count))]
 
 
+def draw_scale(random: Random, least: float, most: float) -> float:
+    """A number between two; every order of magnitude of it is equally likely."""
+    return least * (most / least) ** random.random()
+
+
 _TO_CONTROLLERS: Final = (
     ChannelName.METADATA,
     ChannelName.HEARTBEAT,

@@ -56,7 +56,7 @@ from random import Random
 from typing import Any, Final
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.drawing import Draws, RunProfile, some
+from nemesis.drawing import Draws, RunProfile, draw_scale, some
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
@@ -304,7 +304,7 @@ def _slots(random: Random, tempo: Tempo, patience_s: float, time_limit_s: float)
         for _ in range(random.randint(1, tempo.burst)):
             if at_s >= time_limit_s:
                 return
-            yield at_s, tempo.shortest * (tempo.longest / tempo.shortest) ** random.random() * patience_s
+            yield at_s, draw_scale(random, tempo.shortest, tempo.longest) * patience_s
             slots += 1
             at_s += random.expovariate(20 / patience_s) if tempo.burst > 1 else 0.0
         at_s += random.expovariate(1 / (tempo.gap * patience_s))

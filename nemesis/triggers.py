@@ -106,7 +106,7 @@ def with_trigger(
         condition = _occurrence(kind, node, random, cluster)
     then_after_s = 0.0
     if random.random() < 0.5:
-        then_after_s = _later_s(random, cluster)
+        then_after_s = draw_later_s(random, cluster)
     if deletions and random.random() < _DELETION_SHARE:
         condition = _deletion(fault, cluster)
     if random.random() < _TRACED_SHARE:
@@ -131,7 +131,8 @@ def with_log_start(scheduled: ScheduledFault, random: Random, cluster: ClusterSh
     a moment later. As it is where the environment would not see that."""
     at_risk = {*scheduled.fault.at_risk(cluster)} - {"controller", *cluster.controllers}
     moved = LogStartMoved(_node_of(scheduled.fault, cluster))
-    is_drawn, at_once, later_s = random.random() < _LOST_START_SHARE, random.random() < 0.5, _later_s(random, cluster)
+    is_drawn, at_once = random.random() < _LOST_START_SHARE, random.random() < 0.5
+    later_s = draw_later_s(random, cluster)
     if not at_risk or not is_drawn or not _is_seen(moved, cluster):
         return scheduled
     return replace(scheduled, when=moved, then_after_s=0.0 if at_once else later_s)
@@ -166,7 +167,8 @@ def _traced(fault: Fault, random: Random, cluster: ClusterShape) -> tuple[Fault,
     return fault, Traced(node, events)
 
 
-def _later_s(random: Random, cluster: ClusterShape) -> float:
+def draw_later_s(random: Random, cluster: ClusterShape) -> float:
+    """How long after its condition a fault strikes that does not strike at once."""
     return round(random.expovariate(_LATER_PER_PATIENCE / cluster.patience_s), 3)
 
 

@@ -41,12 +41,13 @@ def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     """A broker has registered; after an unclean shutdown it may be in no ISR or ELR until it has joined an ISR
     again."""
     node, clean = f"b{event.broker}", event.details().get("clean")
-    started_ns = cluster.awaiting_registration.pop(node, None)
+    is_first = node in cluster.awaiting_registration
+    cluster.awaiting_registration.discard(node)
     if clean is True:
         cluster.clean_registrations[node, event.broker_epoch] = event.time_ns
-    if started_ns is not None and clean is True:
+    if is_first and clean is True:
         cluster.clean_lives[node] = event.time_ns
-    elif clean is False and (started_ns is not None or cluster.clean_lives.pop(node, None) is not None):
+    elif clean is False and (is_first or cluster.clean_lives.pop(node, None) is not None):
         # What was accepted before may have been a late request of the life before this one.
         cluster.unclean_lives[node] = cluster.life_starts[node]
     for partition in cluster.partitions.values():
@@ -59,7 +60,8 @@ def broker_told(cluster: ClusterState, event: TraceRow) -> None:
     """A broker has heard that it is registered: by a request of its own, or of a life before, which had not heard of
     it."""
     accepted_ns = cluster.clean_registrations.get((event.node, event.broker_epoch))
-    if accepted_ns is not None and cluster.awaiting_registration.pop(event.node, None) is not None:
+    if accepted_ns is not None and event.node in cluster.awaiting_registration:
+        cluster.awaiting_registration.remove(event.node)
         cluster.clean_lives[event.node] = accepted_ns
 
 

@@ -372,8 +372,8 @@ class ClusterState:
     partitions: dict[tuple[str, int], PartitionState] = field(default_factory=dict)
     life_starts: dict[str, int] = field(default_factory=dict)
     """Node → start in ns of its latest life."""
-    awaiting_registration: dict[str, int] = field(default_factory=dict)
-    """Node → start in ns of its life, while that has not registered."""
+    awaiting_registration: set[str] = field(default_factory=set)
+    """Nodes whose latest life has not registered."""
     unclean_lives: dict[str, int] = field(default_factory=dict)
     """Node → start in ns of its latest life that registered after an unclean shutdown."""
     clean_registrations: dict[tuple[str, int], int] = field(default_factory=dict)

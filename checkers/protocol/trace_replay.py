@@ -49,7 +49,8 @@ def replay_trace(
             controller_promises.check_candidates(cluster, now_ns)
             now_ns = event.time_ns
         if event.kind == "node_started":
-            cluster.awaiting_registration[event.node] = cluster.life_starts[event.node] = event.time_ns
+            cluster.life_starts[event.node] = event.time_ns
+            cluster.awaiting_registration.add(event.node)
             cluster.clean_lives.pop(event.node, None)
             cluster.applied.pop(event.node, None)
             log_promises.check_claim(cluster, event)

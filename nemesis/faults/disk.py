@@ -14,7 +14,7 @@ from random import Random
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.drawing import Draws
+from nemesis.drawing import Draws, draw_scale
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, Evidence, KeepUnsynced
@@ -68,8 +68,7 @@ class PowerLoss(Fault):
         if names.issuperset(self.nodes):
             return replace(self, nodes=cluster.controllers)
         if self.at_risk(cluster):
-            shortest, longest = _STOPPING
-            stopping_ms = shortest * (longest / shortest) ** random.random() * cluster.patience_s * 1000
+            stopping_ms = draw_scale(random, *_STOPPING) * cluster.patience_s * 1000
             return replace(self, stopping_ms=float(round(stopping_ms)))
         return replace(self, nodes=random.choice((cluster.brokers, cluster.brokers + cluster.controllers)))
 
@@ -125,8 +124,7 @@ class ShortLife(Fault):
         cut = PowerLoss.draw(draws)
         if cut is None:
             return None
-        shortest, longest = _LIVES
-        life_ms = shortest * (longest / shortest) ** draws.random.random() * draws.patience_ms
+        life_ms = draw_scale(draws.random, *_LIVES) * draws.patience_ms
         return cls(nodes=cut.nodes, keep=cut.keep, life_ms=float(round(life_ms)))
 
     def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:

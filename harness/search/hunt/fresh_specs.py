@@ -40,6 +40,7 @@ TRIGGERS: Final = 0.5
 _WORLDS: Final = 8
 """Worlds from which the most promising is taken."""
 _ANY_LAYERS_SHARE: Final = 0.2
+_DrawPairs = Callable[[Random, ClusterShape, float, tuple[str, ...], tuple[str, ...]], Iterator[ScheduledFault]]
 
 
 def promising(base: Spec, random: Random, yields: Mapping[str, TraitYield]) -> Spec:
@@ -66,9 +67,6 @@ def striking(base: Spec, random: Random) -> Spec | None:
     """A spec whose faults strike a node when something has happened to it, in a random world; None where they would
     not be legal."""
     return _paired(base, random, struck_changes)
-
-
-_DrawPairs = Callable[[Random, ClusterShape, float, tuple[str, ...], tuple[str, ...]], Iterator[ScheduledFault]]
 
 
 def _paired(base: Spec, random: Random, draw_pairs: _DrawPairs) -> Spec | None:

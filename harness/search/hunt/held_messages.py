@@ -20,6 +20,7 @@ from typing import Final
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.conditions import ANY_NODE, ControllerElected
+from nemesis.drawing import draw_scale
 from nemesis.faults.fault import Fault
 from nemesis.faults.network_partition import NetworkPartition, PartitionShape
 from nemesis.faults.process import Pause
@@ -81,9 +82,11 @@ def _pair(
         until = kind(struck if is_named else ANY_NODE)
     hold = _hold(random, cluster, struck, families)
     patience_s = cluster.patience_s
-    yield ScheduledFault(round(at_s, 3), for_s=_lasting_s(random, _HELD, patience_s), fault=hold, until=until)
+    yield ScheduledFault(
+        round(at_s, 3), for_s=round(draw_scale(random, *_HELD) * patience_s, 3), fault=hold, until=until
+    )
     struck_s = at_s + random.uniform(0, _STRUCK_WITHIN) * patience_s
-    yield ScheduledFault(round(struck_s, 3), for_s=_lasting_s(random, _STRUCK, patience_s), fault=strike)
+    yield ScheduledFault(round(struck_s, 3), for_s=round(draw_scale(random, *_STRUCK) * patience_s, 3), fault=strike)
 
 
 def _hold(random: Random, cluster: ClusterShape, struck: str, families: tuple[str, ...]) -> Fault:
@@ -109,8 +112,3 @@ def _strike(
         if not fault.nodes_named() or struck in fault.nodes_named():
             return fault
     return None
-
-
-def _lasting_s(random: Random, bounds: tuple[float, float], patience_s: float) -> float:
-    shortest, longest = bounds
-    return round(shortest * (longest / shortest) ** random.random() * patience_s, 3)

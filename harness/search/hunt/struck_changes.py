@@ -26,11 +26,12 @@ from nemesis.conditions import (
     ReplicaDeleted,
     ReplicaResigned,
 )
+from nemesis.drawing import draw_scale
 from nemesis.faults.fault import Fault
 from nemesis.schedule import ScheduledFault
 from nemesis.swarm import draw_one
 from nemesis.targets import TRIGGER
-from nemesis.triggers import OCCURRENCES
+from nemesis.triggers import OCCURRENCES, draw_later_s
 
 _GAP: Final = (0.3, 1.2)
 """From the start of one pair to that of the next. Like all times here in multiples of the cluster's patience."""
@@ -38,9 +39,8 @@ _CHANGED: Final = (0.3, 3.0)
 """How long the first fault lasts."""
 _STRUCK: Final = (0.02, 1.0)
 """How long the second one lasts."""
-_LATER: Final = 0.1
-"""How long it strikes after what has happened, in the mean of those that do not strike at once."""
 _AT_ONCE_SHARE: Final = 0.5
+"""How many strikes are not a moment later than what has happened."""
 _LOSING_SHARE: Final = 0.5
 """How many of the strikes are such that a node loses data, where any may and the families have such faults."""
 _ATTEMPTS: Final = 64
@@ -97,14 +97,14 @@ def _pair(
     if change is None or strike is None:
         return
     patience_s = cluster.patience_s
-    later_s = 0.0 if random.random() < _AT_ONCE_SHARE else random.expovariate(1 / (_LATER * patience_s))
-    yield ScheduledFault(at_s, for_s=_lasting_s(random, _CHANGED, patience_s), fault=change)
+    later_s = 0.0 if random.random() < _AT_ONCE_SHARE else draw_later_s(random, cluster)
+    yield ScheduledFault(at_s, for_s=round(draw_scale(random, *_CHANGED) * patience_s, 3), fault=change)
     yield ScheduledFault(
         at_s,
-        for_s=_lasting_s(random, _STRUCK, patience_s),
+        for_s=round(draw_scale(random, *_STRUCK) * patience_s, 3),
         fault=strike,
         when=kind(node),
-        then_after_s=round(later_s, 3),
+        then_after_s=later_s,
     )
 
 
@@ -128,8 +128,3 @@ def _drawn(
         if fault is not None and is_meant(fault):
             return fault
     return None
-
-
-def _lasting_s(random: Random, bounds: tuple[float, float], patience_s: float) -> float:
-    shortest, longest = bounds
-    return round(shortest * (longest / shortest) ** random.random() * patience_s, 3)

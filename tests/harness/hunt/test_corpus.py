@@ -194,7 +194,7 @@ def taught() -> Corpus:
     return corpus_of([shown(number) for number in range(8)], [shown(number) for number in range(8, 16)])
 
 
-def test_half_of_a_round_is_drawn_as_if_nothing_had_been_learned() -> None:
+def test_most_of_a_round_is_drawn_as_if_nothing_had_been_learned() -> None:
     """Also where children have shown all that is new."""
     children = [
         (candidate(f"child {number}", origin, "a"), features([f"{origin} {number}"]), True)
