@@ -91,6 +91,7 @@ INEXCUSABLE = frozenset(
         "high-watermark-unfounded",
         "isr-proposal-behind",
         "fetch-of-another-epoch",
+        "query-of-another-epoch",
         "fetch-of-an-earlier-life",
         "forgotten-partition-fetched",
         "isr-proposal-of-absent",

@@ -108,14 +108,16 @@ acknowledged              leader      offset=base, log_end=last offset + 1, high
 append_unacknowledged     leader      as acknowledged, of a batch in the log that is answered with an error; detail:
                                       error
 latest_asked              leader      a read of the latest offset begins, for a ListOffsets(latest) or for committed
-                                      offsets; detail: read=its number in this leader epoch
+                                      offsets; detail: read=its number in this leader epoch, requested=epoch in the
+                                      request, -1 for none
 latest_told               leader      high_watermark in the answer, members=the leader, and the followers that have
                                       fetched since the read began; detail: read
 offset_told               leader      ListOffsets for anything else than the latest offset is answered without an error:
                                       offset in the answer, log_end, high_watermark; detail: asked=time in ms, or -2 for
-                                      the earliest offset, -3 for the largest timestamp; timestamp, epoch in the answer
+                                      the earliest offset, -3 for the largest timestamp; requested; timestamp, epoch in
+                                      the answer
 epoch_end_told            leader      OffsetForLeaderEpoch is answered without an error: offset=end in the answer,
-                                      log_end; detail: asked=leader epoch, epoch in the answer
+                                      log_end; detail: asked=leader epoch, requested, epoch in the answer
 coordinator_loaded        leader      of __consumer_offsets, when it begins to serve its groups: offset=log start,
                                       log_end of what it loaded, high_watermark; detail:
                                       {group: {partition: committed offset}}

@@ -163,6 +163,8 @@ forgotten-partition-fetched  … and is none for a partition that the follower a
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
 fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log
+query-of-another-epoch    a client that asks for an offset, or where a leader epoch ends, and says which leader epoch it
+                          knows, is answered by the leader in that alone
 divergence-misstated      where the logs part, a leader answers with the greatest leader epoch that its own has up to
                           the follower's last one, and where that ends; of an epoch that it is asked for likewise
 deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied

@@ -1,4 +1,4 @@
-"""Promises about requests between nodes: none of an earlier epoch or of an earlier life of its sender takes effect. See
+"""Promises about requests: none of another epoch is answered, or of an earlier life of its sender takes effect. See
 `checkers.protocol.checker`.
 
 Such a request may do no harm in its run, which is luck. What a broker can know of another one is what the metadata says
@@ -66,6 +66,22 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
         )
     if life != _NO_EPOCH:
         partition.meetings.append(Meeting(event, replica, life, cluster.applied.get(event.node, UNKNOWN)))
+
+
+def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """The log of a leader that has been deposed may end otherwise by now, and one that does not lead yet may lack what
+    its predecessor has acknowledged: neither answers a client that asks the leader of another epoch."""
+    requested = event.details().get("requested", _NO_EPOCH)
+    if requested not in (_NO_EPOCH, event.leader_epoch):
+        what = {"epoch_end_told": "for the end of a leader epoch", "latest_asked": "for the latest offset"}
+        partition.report(
+            event,
+            "query-of-another-epoch",
+            UNKNOWN,
+            f"{event.node} answered a client that asked {what.get(event.kind, 'for an offset')} {event.at}, in leader "
+            f"epoch {event.leader_epoch}",
+            f"it had asked the leader of epoch {requested}",
+        )
 
 
 def check_session(cluster: ClusterState, event: TraceRow) -> None:
@@ -286,6 +302,9 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "alter_partition_sent": _alter_partition_sent,
     "alter_partition_refused": _refused,
     "isr_rejected": _given_up,
+    "latest_asked": _answered,
+    "offset_told": _answered,
+    "epoch_end_told": _answered,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,

@@ -125,7 +125,8 @@ class OffsetApis:
         if replica is not None and error is ErrorCode.none:
             if part.timestamp == LATEST:
                 if request.body.replica_id < 0:
-                    return _BegunRead(part.partition_index, replica, latest_reads.enter_context(replica.latest_read()))
+                    read = latest_reads.enter_context(replica.latest_read(part.current_leader_epoch))
+                    return _BegunRead(part.partition_index, replica, read)
                 offset, epoch = replica.log.end, replica.state.leader_epoch
             elif part.timestamp == EARLIEST:
                 offset = replica.log.start
@@ -136,7 +137,12 @@ class OffsetApis:
                 if offset >= 0:
                     epoch = replica.log.epochs.epoch_at(offset)
             if part.timestamp != LATEST and error is ErrorCode.none:
-                told = {"asked": part.timestamp, "timestamp": timestamp, "epoch": epoch}
+                told = {
+                    "asked": part.timestamp,
+                    "requested": part.current_leader_epoch,
+                    "timestamp": timestamp,
+                    "epoch": epoch,
+                }
                 replica.traced("offset_told", offset, replica.log.end, told)
         return ListOffsetsPartitionResponse(
             partition_index=part.partition_index,
@@ -168,7 +174,8 @@ class OffsetApis:
                     error = replica.check_leader("offset_for_leader_epoch", part.current_leader_epoch)
                     if error is ErrorCode.none:
                         epoch, end = replica.state.epochs.end_offset_for(part.leader_epoch, replica.state.log_end)
-                        told = {"asked": part.leader_epoch, "epoch": epoch}
+                        requested = part.current_leader_epoch
+                        told = {"asked": part.leader_epoch, "requested": requested, "epoch": epoch}
                         replica.traced("epoch_end_told", end, replica.log.end, told)
                 answers.append(
                     EpochEndOffset(error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end)

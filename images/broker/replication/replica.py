@@ -273,15 +273,15 @@ class Replica:
         return error
 
     @contextmanager
-    def latest_read(self) -> Iterator[LatestRead]:
-        """A read of the latest offset for a client. It begins at once, and ends with its block."""
+    def latest_read(self, requested: int = NO_EPOCH) -> Iterator[LatestRead]:
+        """A client's read of the latest offset, in the epoch `requested`. It begins at once and ends with its block."""
         if self.state.leadership is None:
             yield LatestRead(NO_EPOCH, 0)
             return
         self.state, read_index = leader.begin_latest_read(self.state)
         self._latest_reads += 1
         try:
-            self._trace.latest_asked(self.state, read_index)
+            self._trace.latest_asked(self.state, read_index, requested)
             self._notify_all()
             yield LatestRead(self.state.leader_epoch, read_index)
         finally:

@@ -208,9 +208,9 @@ class ReplicaTrace:
             detail=detail,
         )
 
-    def latest_asked(self, state: Partition, read: int) -> None:
+    def latest_asked(self, state: Partition, read: int, requested: int) -> None:
         """A read of the latest offset begins; fetches from now on may confirm it."""
-        self.event(state, "latest_asked", detail={"read": read})
+        self.event(state, "latest_asked", detail={"read": read, "requested": requested})
 
     def latest_told(self, state: Partition, read: int, confirmed: tuple[int, ...]) -> None:
         """It is answered."""

@@ -39,6 +39,14 @@ def epoch_end(asked: int, epoch: int, end: int) -> Event:
     return event(5, "b1", "epoch_end_told", detail, offset=end, log_end=8, leader=1, leader_epoch=1)
 
 
+def latest_asked(requested: int) -> Event:
+    return event(5, "b1", "latest_asked", {"read": 1, "requested": requested}, leader=1, leader_epoch=1)
+
+
+def asked_in(requested: int, row: Event) -> Event:
+    return row | {"detail": row["detail"][:-1] + f', "requested": {requested}}}'}
+
+
 def expired(to: int, now_ms: int) -> Event:
     row = log_start(4, "b1", to, "retention_ms")
     return row | {"detail": f'{{"before": 0, "reason": "retention_ms", "now_ms": {now_ms}}}'}
@@ -76,6 +84,8 @@ RIGHT = {
     "where an epoch ends": [*BORN, stamped(0, 1, epoch=0), stamped(2, 2), epoch_end(0, 0, 2)],
     "where its own epoch ends": [*BATCHES, epoch_end(1, 1, 8)],
     "nothing of a later epoch": [*BATCHES, epoch_end(2, -1, -1)],
+    "whoever asks the leader of its epoch": [*BATCHES, latest_asked(1), asked_in(1, told(4_000, 2))],
+    "whoever knows no leader epoch": [*BATCHES, latest_asked(-1), asked_in(-1, epoch_end(1, 1, 8))],
 }
 WRONG = {
     "a batch is passed over": ([*BATCHES, told(4_000, 6, high_watermark=8)], "offset-misstated"),
@@ -103,16 +113,19 @@ WRONG = {
     ),
     "another end of its own epoch": ([*BATCHES, epoch_end(1, 1, 6)], "divergence-misstated"),
     "an end of an epoch above its own": ([*BATCHES, epoch_end(2, 1, 8)], "divergence-misstated"),
+    "whoever asks the leader before it": ([*BATCHES, asked_in(0, epoch_end(1, 1, 8))], "query-of-another-epoch"),
+    "whoever asks the leader after it": ([*BATCHES, asked_in(2, told(4_000, 2))], "query-of-another-epoch"),
+    "a read of the latest offset of another leader": ([*BATCHES, latest_asked(2)], "query-of-another-epoch"),
 }
 
 
 @pytest.mark.parametrize("events", RIGHT.values(), ids=RIGHT)
-def test_a_leader_may_answer_with(events: list[Event]) -> None:
+def test_a_leader_may_answer(events: list[Event]) -> None:
     assert kinds(events) == []
 
 
 @pytest.mark.parametrize(("events", "kind"), WRONG.values(), ids=WRONG)
-def test_a_leader_never_answers_with(events: list[Event], kind: str) -> None:
+def test_a_leader_never_answers(events: list[Event], kind: str) -> None:
     assert kinds(events) == [kind]
 
 

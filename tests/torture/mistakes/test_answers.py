@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.response import MetadataResponsePartition
 
 from images.broker.apis import cluster, topics
@@ -13,6 +14,8 @@ from images.broker.broker_node import BrokerNode
 from images.broker.groups import shard
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.metadata.image import ClusterImage, PartitionImage
+from images.broker.replication.partition import NO_EPOCH
+from images.broker.replication.replica import Replica
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
@@ -62,15 +65,29 @@ def _serves_unready(patch: Patch) -> None:
     patch.setattr(BrokerNode, "_register", register)
 
 
+def _asked_in_any_epoch(patch: Patch) -> None:
+    """Who asks for an offset may know another leader epoch."""
+    right = Replica.check_leader
+
+    def check_leader(self: Replica, api: str, leader_epoch: int) -> ErrorCode:
+        return right(self, api, leader_epoch if api == "fetch" else NO_EPOCH)
+
+    patch.setattr(Replica, "check_leader", check_leader)
+
+
 KILLS = {"faults": ["kill"], "seed": 3}
 GROUPS = KILLS | {"workload": "groups"}
 ALL_RESTART: Fault = {"at": "3s", "for": "1s", "fault": "kill", "nodes": ["brokers"]}
 SLOW: Fault = {"at": "3.5s", "for": "6s", "fault": "packets", "nodes": ["controllers"], "against": ["brokers"]}
+MOVED: Fault = {"at": "2s", "for": "7s", "fault": "move-leadership", "moves": 6, "patience_ms": 1000}
+LATE: Fault = {"at": "2s", "for": "7s", "fault": "packets", "channel": "metadata", "nodes": ["b1"], "delay_ms": 400}
+"""Clients hear from others that b1 leads again before b1 has heard that it had been deposed."""
 
 MISTAKES = (
     PlayedMistake("metadata-misstated", _isr_of_all_replicas, world=KILLS, said="isr"),
     PlayedMistake("metadata-misstated", _nobody_offline, world=KILLS, said="offline"),
     PlayedMistake("metadata-told-early", _serves_unready, [ALL_RESTART, SLOW | {"delay_ms": 200}]),
+    PlayedMistake("query-of-another-epoch", _asked_in_any_epoch, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake("committed-otherwise", _no_committed_epoch, world=GROUPS),
     PlayedMistake("committed-otherwise", _no_committed_text, world=GROUPS),
 )
