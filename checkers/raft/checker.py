@@ -36,6 +36,7 @@ producer-ids-allocated-twice  the blocks of producer ids that brokers get do not
 producer-id-assigned-twice  no producer id is given to two producers, by whichever brokers
 producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
 position-of-another-epoch   an active controller commits by the position of a voter that has followed it in its epoch
+position-of-another-log     … and whose log is the same as its own up to there
 registered-in-session       a broker registers anew once the session of its earlier life is over
 refused-after-session       … and is not refused after that
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
@@ -148,9 +149,10 @@ class _RaftState:
         """Controller → the offset up to which it has committed its log, as leader."""
         self.followed: set[tuple[str, int]] = set()
         """Controller, and the epoch in which it has followed a leader."""
+        self.following: dict[str, int] = {}
+        """Controller → the last epoch of these: in a later one its log may be cut."""
         self.producer_ids = ProducerIds(self.report)
-        self.applied = 0
-        self.commits = self.cut = self.snapshots = 0
+        self.applied = self.commits = self.cut = self.snapshots = 0
         self.findings: list[Finding] = []
 
     def apply(self, event: TraceRow) -> None:
@@ -272,6 +274,7 @@ class _RaftState:
                 f"{leader}, {elected}, was elected in that epoch",
             )
         self.followed.add((event.node, event.leader_epoch))
+        self.following[event.node] = event.leader_epoch
 
     def first_missing(self, log: MetadataLog, epoch: int) -> int | None:
         """The least offset, committed before `epoch`, at which `log` holds something else, or nothing."""
@@ -346,8 +349,7 @@ class _RaftState:
             for node, held in self.logs.items()
             if held.end >= end and not differ(held.at(end - 1), log.at(end - 1))
         )
-        needed = len(self.logs) // 2 + 1
-        if len(holders) < needed or log.at(end - 1) != event.leader_epoch:
+        if len(holders) < len(self.logs) // 2 + 1 or log.at(end - 1) != event.leader_epoch:
             self.report(
                 event,
                 "commit-without-majority",
@@ -372,22 +374,29 @@ class _RaftState:
         self.committed_in += [event.leader_epoch] * (len(self.committed) - len(self.committed_in))
 
     def _check_positions(self, event: TraceRow) -> None:
-        """A position counts in the epoch in which its voter has fetched from this leader; before, its log may have been
-        another one."""
+        """A position counts in the epoch in which its voter has fetched from this leader, up to where their logs are
+        the same; before, its log may have been another one."""
         positions = event.details().get("positions")
         others = sorted((node for node in self.logs if node != event.node), key=lambda node: (len(node), node))
         if not isinstance(positions, dict) or len(positions) != len(others):
             return
         voters = sorted(positions, key=int)  # in the order of the controllers' names
         for voter, node in zip(voters, others, strict=True):
-            position = positions[voter]
+            position, kind = positions[voter], ""
+            own, held = self.logs[event.node], self.logs[node]
             if position >= 0 and (node, event.leader_epoch) not in self.followed:
+                kind, why = "position-of-another-epoch", f"{node} had not followed it in that epoch yet"
+            elif self.following.get(node) == event.leader_epoch and (
+                position > min(own.end, held.end) or differ(own.at(position - 1), held.at(position - 1))
+            ):
+                kind, why = "position-of-another-log", f"the log of {node}, up to {held.end}, was another one there"
+            if kind:
                 self.report(
                     event,
-                    "position-of-another-epoch",
+                    kind,
                     f"{event.node} committed everything below {event.high_watermark} in controller epoch "
-                    f"{event.leader_epoch} {event.at}, and counted {node} at {position}",
-                    f"{node} had not followed it in that epoch yet",
+                    f"{event.leader_epoch} {event.at}, with a log up to {own.end}, and counted {node} at {position}",
+                    why,
                 )
 
     def registered(self, event: TraceRow) -> None:

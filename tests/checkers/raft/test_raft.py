@@ -254,6 +254,7 @@ BROKEN = {
     "producer-id-assigned-twice": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b1", 4), assigned(3, "b1", 4)],
     "producer-id-unallocated": [*COMMITTED, allocated(2, 1, 0), assigned(3, "b2", 4)],
     "position-of-another-epoch": [*COPIED, counted(1.3, 1, 1, c2=1, c3=-1)],
+    "position-of-another-log": [*COPIED, follows(1.2, "c2", 1), counted(1.3, 1, 1, c2=2, c3=-1)],
     "registered-in-session": [*COMMITTED, registered(2, "c1", 1, 1), again(1999)],
     "heartbeat-of-an-earlier-life": [*COMMITTED, registered(2, "c1", 1, 5), heartbeat("broker_unfenced", 1)],
     "broker-epoch-fell": [*COMMITTED, registered(2, "c1", 1, 5), registered(3, "c1", 2, 5)],
@@ -290,6 +291,15 @@ def test_each_broken_promise_is_found(kind: str) -> None:
 )
 def test_a_log_is_older_by_its_last_epoch_and_then_by_its_end(events: list[Event]) -> None:
     assert kinds(*events) == ["vote-for-older-log"]
+
+
+def test_a_voter_whose_records_are_of_another_epoch_is_not_counted() -> None:
+    longer = [*COMMITTED, follows(1.4, "c2", 1), appended(2, "c1", 1, 3, 1, crc=8)]
+    same, other = appended(3, "c2", 1, 2, 1, crc=8), appended(3, "c2", 1, 2, 0, crc=9)
+    counts = counted(4, 1, 1, c2=2, c3=-1)
+    assert "position-of-another-log" not in kinds(*longer, same, counts)
+    assert "position-of-another-log" in kinds(*longer, other, counts)
+    assert "position-of-another-log" not in kinds(*longer, other, follows(3.5, "c2", 2), counts)
 
 
 def test_a_committed_metadata_record_never_changes() -> None:
