@@ -88,6 +88,22 @@ def test_what_a_find_takes_does_not_depend_on_where_a_search_is_stopped() -> Non
     assert said.endswith("By find they take 400 and 100 s, a ratio of 0.25 (95% interval 0.00 to 4.80).")
 
 
+def test_the_search_that_was_measured_last_is_summed_up_apart_from_those_before() -> None:
+    def of(commit: str, number: int, hunt_s: float) -> dict[str, object]:
+        spent = {"runs": 1, "read": 1, "accused": [], "found": "a run", "findings": []}
+        searches = {"random": {"cpu_s": 100.0, **spent}, "hunt": {"cpu_s": hunt_s, **spent}}
+        return {"rule": RULE, "cap_s": 300.0, "commit": commit, "range": number, **searches}
+
+    told = finding.table([of("abc", 1, 90.0), of("abc", 2, 110.0), of("def", 3, 20.0)])
+    now, before = told.split("\nOf the searches before:\n")
+    assert "in 1 of 1 ranges" in now
+    assert "a ratio of 0.20; " in now
+    assert "`abc`" not in now
+    assert "in 2 of 2 ranges" in before
+    assert "a ratio of 1.00; " in before
+    assert "`def`" not in before
+
+
 def test_the_specs_of_the_finds_lack_the_rule_and_have_no_stories() -> None:
     spec = finding.base(RULE, 60.0)
     assert spec.without == (RULE,)
