@@ -104,6 +104,18 @@ def _prevote_against_leader(patch: Patch) -> None:
     )
 
 
+def _diverging_fetch_counted(patch: Patch) -> None:
+    """A leader takes the offset of a fetch for the voter's position, although its log parts from the voter's before."""
+    mistake = Mistake(
+        "diverging_fetch_counted",
+        "The position of a voter is where it fetches from, also where the logs diverge.",
+        "images.broker.raft.state:QuorumState.on_fetch",
+        replace="verdict != FetchValidation()",
+        by="verdict.error is not ErrorCode.none",
+    )
+    patch.setattr(mistake.function(), "__code__", mistake.code())
+
+
 # ---- the metadata log ------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +285,16 @@ ANY_LEADS = {
 
 MOVED_TO_FEWER: Sequence[Fault] = [{"at": 1, "for": 6, "fault": "recreate-topic", "changes": True, "topics": 2}] * 2
 
+CUT_OFF: Fault = {"at": 2, "for": 2.6, "fault": "partition", "shape": "one-way"}
+COMES_BACK_SLOWLY: Sequence[Fault] = [
+    CUT_OFF | {"nodes": ["c1"], "against": ["c2", "c3"]},
+    CUT_OFF | {"nodes": ["c2", "c3"], "against": ["c1"]},
+    {"at": 1.9, "for": 0.3, "fault": "kill", "nodes": ["b3"]},
+    {"at": 4.5, "for": 3, "fault": "packets", "nodes": ["c1"], "against": ["c2", "c3"], "delay_ms": 300},
+    {"at": 4, "for": 3, "fault": "recreate-topic", "changes": True, "topics": 2},
+]
+"""c1 has appended what nobody else has. Until it has heard that and fetches again, the next leader commits."""
+
 MISTAKES = (
     PlayedMistake("replicas-otherwise", _minimum_of_all_replicas, MOVED_TO_FEWER, {"seed": 4}, said="complete at once"),
     PlayedMistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
@@ -284,6 +306,7 @@ MISTAKES = (
         _prevote_against_leader,
         [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}],
     ),
+    PlayedMistake("position-of-another-log", _diverging_fetch_counted, COMES_BACK_SLOWLY, {"time_limit": "12s"}),
     PlayedMistake("appended-without-leader", _in_charge_after_resigning, [DEPOSED]),
     PlayedMistake("isr-answer-undecided", _answered_before_commit, [LAGS, DEPOSED], IMPATIENT),
     PlayedMistake("registered-undecided", _answered_before_commit, [LEAVES, DEPOSED]),
