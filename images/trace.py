@@ -205,7 +205,8 @@ metadata_appended         controller  leader_epoch of the batch, offset=base, lo
 metadata_truncated        controller  the log is about to be cut: offset=new end, log_end before, high_watermark it
                                       knew; detail: answer, the [epoch, end offset] of its leader
 metadata_snapshot         controller  a snapshot of all below log_end has been written, of leader_epoch; detail:
-                                      log_start=where the log starts then; what stands in it, as of metadata_loaded
+                                      log_start=where the log starts then; what stands in it, as of metadata_loaded;
+                                      also of the leader's, before the log gives way to that
 metadata_trimmed          controller  offset=new start: the snapshot before the latest replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:

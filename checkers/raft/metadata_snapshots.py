@@ -2,8 +2,9 @@
 
 The metadata log begins at 0, or where a snapshot ends that the controller has; and it is trimmed only to one that has a
 later one behind it. So whoever reads the earlier one when the later one is written goes on in the log, and so does a
-controller that cannot read the later one. A snapshot is durable before it gets its name: a controller that cannot read
-one when it opens its log wrote it otherwise, though it may have all its records in the log.
+controller that cannot read the later one. A log that gives way to the leader's snapshot does so once that is on the
+disk: a crash in between would leave neither. A snapshot is durable before it gets its name: a controller that cannot
+read one when it opens its log wrote it otherwise, though it may have all its records in the log.
 
 What a controller has when it opens its log, it tells then: a crash may have kept what it wrote last out of the trace.
 

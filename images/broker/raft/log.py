@@ -195,7 +195,7 @@ class KafkaMetadataLog:
         CorruptBatch or MetadataError, with nothing changed.
         """
         image = decode_snapshot(data, snapshot)
-        self._snapshots.write(snapshot, data)
+        self._write_snapshot(snapshot, data)
         self._log.truncate_fully_and_start_at(snapshot.end)
         self._snapshots.delete([each for each in self.snapshots if each != snapshot])
         self._begin_with(snapshot, image)

@@ -188,6 +188,17 @@ def _trim_to_latest(patch: Patch) -> None:
     patch.setattr(KafkaMetadataLog, "_trim", trim)
 
 
+def _emptied_before_its_snapshot(patch: Patch) -> None:
+    """The log gives way to the leader's snapshot before that is on the disk."""
+    right = KafkaMetadataLog.install_snapshot
+
+    def install(self: KafkaMetadataLog, snapshot: SnapshotId, data: bytes) -> None:
+        self._log.truncate_fully_and_start_at(snapshot.end)
+        right(self, snapshot, data)
+
+    patch.setattr(KafkaMetadataLog, "install_snapshot", install)
+
+
 # ---- producer ids ----------------------------------------------------------------------------------------------------
 
 
@@ -271,6 +282,8 @@ WALL_CLOCK_FAR_BACK: Fault = {"at": "2s", "for": "8s", "fault": "clock", "nodes"
 LEADER_RETURNS: Fault = {"at": "2.5s", "for": "7s", "fault": "kill", "nodes": ["leader/0"]}
 """By a clock that is right, the session of the leader is over long before."""
 BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": ["b1"]}
+LEFT_BEHIND: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c3"]}
+"""It lacks what a snapshot of the others has taken the place of."""
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 ALONE = {"controllers": 1, "time_limit": "12s"}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
@@ -313,6 +326,7 @@ MISTAKES = (
     PlayedMistake("snapshot-of-another-epoch", _snapshot_of_epoch_before, [LEADER_DIES], SNAPSHOTS),
     PlayedMistake("metadata-snapshot-damaged", _snapshot_unsynced, [POWER_LOSS], ONE_SNAPSHOT),
     PlayedMistake("trimmed-before-snapshot", _trim_to_latest, world=SNAPSHOTS),
+    PlayedMistake("trimmed-before-snapshot", _emptied_before_its_snapshot, [LEFT_BEHIND, BROKER_RESTARTS], SNAPSHOTS),
     PlayedMistake("producer-ids-allocated-twice", _block_kept),
     PlayedMistake("producer-id-assigned-twice", _block_kept),
     PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
