@@ -25,6 +25,7 @@ from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.wire.connection import ConnectionLost
 from nemesis.ports import DONE, LinkQuality, MessageEffect, MessagePart, MessageRule, both_ways, one_way
 from tests.scenarios.one_partition import TOPIC, Scene, broken_promises, played
+from tests.simulation.applied_mistake import apply_mistake
 
 T = TypeVar("T")
 GROUP = "g"
@@ -293,7 +294,7 @@ def test_a_static_member_that_was_removed_is_not_fenced_by_the_next_coordinator(
 ) -> None:
     """A client that is told that it is fenced ends for good."""
     if not outdated:
-        monkeypatch.setattr(JOINS_A_RECORDED_GENERATION.function(), "__code__", JOINS_A_RECORDED_GENERATION.code())
+        apply_mistake(monkeypatch, JOINS_A_RECORDED_GENERATION)
     error, broken = played(removed_and_joined_anew, settings=ONE_PARTITION)
     assert (error is ErrorCode.fenced_instance_id) is not outdated
     assert broken == (set() if outdated else {"generation-told-early"})

@@ -20,6 +20,7 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import TOPIC, parse
 from results.run import evidence_loader
+from tests.simulation.applied_mistake import apply_mistake
 
 EVERY_BROKER = ["b1", "b2", "b3", "b4", "b5"]
 
@@ -175,7 +176,7 @@ def test_a_group_is_not_served_when_that_is_decided(monkeypatch: pytest.MonkeyPa
     spec = parse({**values, **few, "faults": [{"at": 1.6, "for": 1.2, "fault": "kill", "nodes": ["b1"]}]})
     assert run_in_simulation(spec).validity is Validity.VALID
 
-    monkeypatch.setattr(TOLD_LATE.function(), "__code__", TOLD_LATE.code())
+    apply_mistake(monkeypatch, TOLD_LATE)
     accused = run_in_simulation(spec)
     assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"wrong-coordinator"}
 
@@ -250,7 +251,7 @@ def test_a_controller_that_ends_in_the_middle_of_a_callback_tells_what_it_has_do
     spec = parse({"seed": seed, "time_limit": 7, **few, "settings": settings, "faults": faults})
     assert run_in_simulation(spec).validity is Validity.VALID
 
-    monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(monkeypatch, mistake)
     accused = run_in_simulation(spec)
     assert accusation in {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
 
@@ -280,6 +281,6 @@ def test_a_late_registration_of_the_life_before_covers_no_disk_that_was_emptied_
     outcome = run_in_simulation(spec)
     assert outcome.validity is Validity.VALID, outcome.verdicts
 
-    monkeypatch.setattr(NOTHING_TAKEN_BACK.function(), "__code__", NOTHING_TAKEN_BACK.code())
+    apply_mistake(monkeypatch, NOTHING_TAKEN_BACK)
     accused = run_in_simulation(spec)
     assert "clean-shutdown-lost-records" in {found.kind for verdict in accused.verdicts for found in verdict.findings}

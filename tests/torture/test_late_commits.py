@@ -11,6 +11,7 @@ from checkers.verdict import Validity
 from harness.environments.mistakes import Mistake
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from tests.simulation.applied_mistake import apply_mistake
 
 EARLIER_TAKEN: Final = Mistake(
     "earlier_generation_taken",
@@ -54,7 +55,7 @@ def test_late_commits_are_refused_by_the_broker() -> None:
 def test_a_late_commit_that_is_taken_is_found_and_without_late_commits_it_is_not(
     mistake: Mistake, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(monkeypatch, mistake)
     late = run_in_simulation(parse(dict(LATE)))
     assert {each.kind for verdict in late.verdicts for each in verdict.findings} >= expected
     assert run_in_simulation(parse(dict(ON_TIME))).validity is Validity.VALID

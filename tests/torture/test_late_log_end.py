@@ -15,6 +15,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.late_log_end import LateLogEnd
 from nemesis.ports import KeepUnsynced
+from tests.simulation.applied_mistake import apply_mistake
 
 RULE = "recovery_counts_current_lives_only"
 
@@ -49,7 +50,7 @@ def test_who_has_gone_since_it_told_its_log_end_is_not_elected(monkeypatch: pyte
     kept = run_in_simulation(spec)
     assert kept.validity is Validity.VALID, kept.verdicts
 
-    monkeypatch.setattr(FENCED_COUNT.function(), "__code__", FENCED_COUNT.code())
+    apply_mistake(monkeypatch, FENCED_COUNT)
     kinds = {finding.kind for verdict in run_in_simulation(spec).verdicts for finding in verdict.findings}
     assert "fenced-broker-elected" in kinds
 

@@ -13,6 +13,7 @@ from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker.replication import leader
 from images.broker.replication.partition import Partition, PartitionStep
+from tests.simulation.applied_mistake import apply_mistake
 
 BY_TIME = {"retention.ms": "8000", "segment.ms": "2000", "segment.bytes": "2048"}
 BY_SIZE = {"retention.bytes": "4096", "segment.bytes": "2048"}
@@ -62,7 +63,7 @@ def test_a_broker_that_deletes_more_than_its_retention_allows_is_found(
 ) -> None:
     spec = parse({"seed": 3, "time_limit": "8s", "settings": settings, "faults": "none"})
     assert run_in_simulation(spec).validity is Validity.VALID
-    monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(monkeypatch, mistake)
     outcome = run_in_simulation(spec)
     assert outcome.validity is Validity.INVALID
     assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == findings
@@ -102,7 +103,7 @@ def test_a_broker_that_keeps_what_its_retention_deletes_is_found(
 ) -> None:
     spec = parse({"seed": 3, "time_limit": "15s", "rate": 40.0, "settings": settings, "faults": "none"})
     assert run_in_simulation(spec).validity is Validity.VALID
-    monkeypatch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(monkeypatch, mistake)
     outcome = run_in_simulation(spec)
     assert outcome.validity is Validity.INVALID
     assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == {"retention-overdue"}
@@ -141,7 +142,7 @@ def test_a_high_watermark_never_falls_below_the_log_start(monkeypatch: pytest.Mo
         }
     )
     assert run_in_simulation(spec).validity is Validity.VALID
-    monkeypatch.setattr(BELOW_START.function(), "__code__", BELOW_START.code())
+    apply_mistake(monkeypatch, BELOW_START)
     broken = run_in_simulation(spec)
     assert "high-watermark-below-log-start" in {each.kind for verdict in broken.verdicts for each in verdict.findings}
 

@@ -11,6 +11,7 @@ from checkers.verdict import Validity
 from harness.environments.mistakes import Mistake
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from tests.simulation.applied_mistake import apply_mistake
 
 RETURNS_UNCOMMITTED: Final = Mistake(
     "static_member_returns_uncommitted",
@@ -76,6 +77,6 @@ def test_a_return_that_is_not_committed_is_found(
 ) -> None:
     """In the second run the next coordinator takes a commit of the member before it, which does not know that another
     one has its place."""
-    monkeypatch.setattr(RETURNS_UNCOMMITTED.function(), "__code__", RETURNS_UNCOMMITTED.code())
+    apply_mistake(monkeypatch, RETURNS_UNCOMMITTED)
     outcome = run_in_simulation(parse(dict(fields)))
     assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} >= expected

@@ -16,6 +16,7 @@ from harness.environments.mistakes import Mistake
 from harness.runner.run import Outcome, run_in_simulation
 from harness.spec import parse
 from results.run import evidence_loader
+from tests.simulation.applied_mistake import apply_mistake
 from workloads.columns import of_records
 from workloads.history import SCHEMA
 
@@ -71,12 +72,12 @@ def test_time_readers_are_answered_and_believed(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_passes_over_a_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SEGMENT_STAYS_OLD.function(), "__code__", SEGMENT_STAYS_OLD.code())
+    apply_mistake(monkeypatch, SEGMENT_STAYS_OLD)
     assert ("time_offsets", "time-offset-late") in kinds(run())
 
 
 def test_an_answer_above_the_high_watermark_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(UNCOMMITTED_TOLD.function(), "__code__", UNCOMMITTED_TOLD.code())
+    apply_mistake(monkeypatch, UNCOMMITTED_TOLD)
     assert ("visibility", "read-above-high-watermark") in kinds(run())
 
 
@@ -84,7 +85,7 @@ def test_a_deleted_record_in_an_answer_is_found(monkeypatch: pytest.MonkeyPatch)
     deletions = [{"at": 10, "fault": "delete-records", "partition": partition} for partition in range(2)]
     batched = {"clients": {"time_readers": 1, "batch": 50, "linger": "1s"}, "faults": deletions}
     assert run(**batched).validity is Validity.VALID
-    monkeypatch.setattr(DELETED_TOLD.function(), "__code__", DELETED_TOLD.code())
+    apply_mistake(monkeypatch, DELETED_TOLD)
     assert ("protocol", "offset-misstated") in kinds(run(**batched))
 
 

@@ -31,6 +31,7 @@ from images.broker.raft.node import RaftNode
 from images.broker.raft.state import QuorumState
 from images.broker.raft.values import NO_NODE, EpochAndOffset, Moment, RaftRole, SnapshotId, VoteRequest
 from images.broker.runtime.files import TEMPORARY_SUFFIX
+from tests.simulation.applied_mistake import apply_mistake
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 # ---- replicas --------------------------------------------------------------------------------------------------------
@@ -45,7 +46,7 @@ def _minimum_of_all_replicas(patch: Patch) -> None:
         replace="topic.min_isr_of(len(target))",
         by="topic.min_isr(partition)",
     )
-    patch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(patch, mistake)
 
 
 # ---- votes -----------------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def _diverging_fetch_counted(patch: Patch) -> None:
         replace="verdict != FetchValidation()",
         by="verdict.error is not ErrorCode.none",
     )
-    patch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(patch, mistake)
 
 
 # ---- the metadata log ------------------------------------------------------------------------------------------------

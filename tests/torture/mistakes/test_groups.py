@@ -25,6 +25,7 @@ from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
 from images.wire.connection import ConnectionLost
+from tests.simulation.applied_mistake import apply_mistake
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
@@ -61,7 +62,7 @@ def _nothing_if_any_is_refused(patch: Patch) -> None:
         replace="if offsets:",
         by="if offsets and not refused:",
     )
-    patch.setattr(mistake.function(), "__code__", mistake.code())
+    apply_mistake(patch, mistake)
 
 
 def _reads_shared(patch: Patch) -> None:

@@ -1,0 +1,12 @@
+"""A mistake that is made for the rest of a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.environments.mistakes import Mistake
+
+
+def apply_mistake(patch: pytest.MonkeyPatch, mistake: Mistake) -> None:
+    """Have the function run with the mistake, wherever it was imported to."""
+    patch.setattr(mistake.function(), "__code__", mistake.code())
