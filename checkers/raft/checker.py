@@ -380,10 +380,9 @@ class _RaftState:
         others = sorted((node for node in self.logs if node != event.node), key=lambda node: (len(node), node))
         if not isinstance(positions, dict) or len(positions) != len(others):
             return
-        voters = sorted(positions, key=int)  # in the order of the controllers' names
+        own, voters = self.logs[event.node], sorted(positions, key=int)  # in the order of the controllers' names
         for voter, node in zip(voters, others, strict=True):
-            position, kind = positions[voter], ""
-            own, held = self.logs[event.node], self.logs[node]
+            position, held, kind = positions[voter], self.logs[node], ""
             if position >= 0 and (node, event.leader_epoch) not in self.followed:
                 kind, why = "position-of-another-epoch", f"{node} had not followed it in that epoch yet"
             elif self.following.get(node) == event.leader_epoch and (

@@ -182,7 +182,8 @@ class KafkaMetadataLog:
         if self._bytes_since_snapshot < self._bytes_between_snapshots or high_watermark <= self.snapshot_end:
             return False
         snapshot = SnapshotId(high_watermark, self._log.epochs.epoch_at(high_watermark - 1))
-        self._write_snapshot(snapshot, encode_snapshot(self.image(high_watermark), snapshot.epoch))
+        data = encode_snapshot(self.image(high_watermark), snapshot.epoch)
+        self._write_snapshot(snapshot, data, decode_snapshot(data, snapshot))
         self._bytes_since_snapshot = 0
         start = self._log.start
         self._trim()
@@ -195,7 +196,7 @@ class KafkaMetadataLog:
         CorruptBatch or MetadataError, with nothing changed.
         """
         image = decode_snapshot(data, snapshot)
-        self._write_snapshot(snapshot, data)
+        self._write_snapshot(snapshot, data, image)
         self._log.truncate_fully_and_start_at(snapshot.end)
         self._snapshots.delete([each for each in self.snapshots if each != snapshot])
         self._begin_with(snapshot, image)
@@ -205,9 +206,10 @@ class KafkaMetadataLog:
         """The content of a snapshot; None if there is no such snapshot."""
         return self._snapshots.read(snapshot)
 
-    def _write_snapshot(self, snapshot: SnapshotId, data: bytes) -> None:
+    def _write_snapshot(self, snapshot: SnapshotId, data: bytes, image: ClusterImage) -> None:
+        """Write `data`, which is read as `image`."""
         self._snapshots.write(snapshot, data)
-        written = metadata_loaded(decode_snapshot(data, snapshot), snapshot.epoch)
+        written = metadata_loaded(image, snapshot.epoch)
         detail = {"log_start": self._log.start, **written.detail}
         self._node_ports.trace(written._replace(kind="metadata_snapshot", detail=detail))
 

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from harness.environments.mistakes import Mistake
 from harness.simulation.event_loop.loop import NodeLoop
 from images.broker import controller_node
 from images.broker.apis import producer_ids
@@ -31,7 +30,7 @@ from images.broker.raft.node import RaftNode
 from images.broker.raft.state import QuorumState
 from images.broker.raft.values import NO_NODE, EpochAndOffset, Moment, RaftRole, SnapshotId, VoteRequest
 from images.broker.runtime.files import TEMPORARY_SUFFIX
-from tests.simulation.applied_mistake import apply_mistake
+from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 # ---- replicas --------------------------------------------------------------------------------------------------------
@@ -39,14 +38,8 @@ from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 def _minimum_of_all_replicas(patch: Patch) -> None:
     """A move to fewer replicas than the minimum waits for as many in the ISR as all of them would need."""
-    mistake = Mistake(
-        "minimum_of_all_replicas",
-        "A move completes with as many in the ISR as the old and the new replicas would need.",
-        "images.broker.controller.reassignment:complete_reassignment",
-        replace="topic.min_isr_of(len(target))",
-        by="topic.min_isr(partition)",
-    )
-    apply_mistake(patch, mistake)
+    function = "images.broker.controller.reassignment:complete_reassignment"
+    replace_in(patch, function, "topic.min_isr_of(len(target))", by="topic.min_isr(partition)")
 
 
 # ---- votes -----------------------------------------------------------------------------------------------------------
@@ -107,14 +100,8 @@ def _prevote_against_leader(patch: Patch) -> None:
 
 def _diverging_fetch_counted(patch: Patch) -> None:
     """A leader takes the offset of a fetch for the voter's position, although its log parts from the voter's before."""
-    mistake = Mistake(
-        "diverging_fetch_counted",
-        "The position of a voter is where it fetches from, also where the logs diverge.",
-        "images.broker.raft.state:QuorumState.on_fetch",
-        replace="verdict != FetchValidation()",
-        by="verdict.error is not ErrorCode.none",
-    )
-    apply_mistake(patch, mistake)
+    function = "images.broker.raft.state:QuorumState.on_fetch"
+    replace_in(patch, function, "verdict != FetchValidation()", by="verdict.error is not ErrorCode.none")
 
 
 # ---- the metadata log ------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from kio.schema.describe_groups.v6.response import DescribedGroup
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
-from harness.environments.mistakes import Mistake
 from images.broker.apis import groups
 from images.broker.controller.channel import ControllerChannel
 from images.broker.groups import rebalance
@@ -25,7 +24,7 @@ from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
 from images.wire.connection import ConnectionLost
-from tests.simulation.applied_mistake import apply_mistake
+from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
@@ -55,14 +54,12 @@ def _states_ignored(patch: Patch) -> None:
 
 def _nothing_if_any_is_refused(patch: Patch) -> None:
     """A commit of which one partition is refused stores nothing; the others are answered as committed."""
-    mistake = Mistake(
-        "nothing_if_any_is_refused",
-        "A commit stores nothing if one of its partitions is refused.",
+    replace_in(
+        patch,
         "images.broker.apis.groups:GroupCoordinator.offset_commit",
-        replace="if offsets:",
+        "if offsets:",
         by="if offsets and not refused:",
     )
-    apply_mistake(patch, mistake)
 
 
 def _reads_shared(patch: Patch) -> None:
