@@ -57,6 +57,9 @@ log_start_written         broker      … offset=log start, log_end, when it is 
                                       batches, bytes_behind, synced_below, as above; base=offset of the first segment,
                                       producers_before={id: last sequence} of the batches before it, which its snapshot
                                       replaces
+leader_log_start          follower    it has taken an answer by which its leader's log starts above where its own did:
+                                      offset=that start, log_end, high_watermark that it has now; detail:
+                                      leader_high_watermark in the answer
 deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR, which has
                                       min.insync.replicas members, starts there or above
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
@@ -72,7 +75,8 @@ alter_partition_sent      leader      a proposal leaves for the controllers, eac
                                       members of the proposal, broker_epoch
 alter_partition_answered  leader      … comes back: fields as there; detail: error, none if granted, and the
                                       partition_epoch in the answer; lost without one, and sent=whether the request may
-                                      have arrived; again_ms=pause before it is sent again, where that is due
+                                      have arrived; again_ms=pause before it is sent again, where that is due; certain=
+                                      whether no request with it that is unanswered may still arrive
 isr_counted               leader      what it counts is not as it was: members=ISR, partition_epoch, high_watermark with
                                       that; detail: proposed=ISR of the change in flight, if there is one, unresolved=
                                       [members that a change given up may still add], positions of all these as of
@@ -209,6 +213,8 @@ metadata_snapshot         controller  a snapshot of all below log_end has been w
                                       also of the leader's, before the log gives way to that
 metadata_trimmed          controller  offset=new start: the snapshot before the latest replaces the records below it
 metadata_restored         controller  offset=start and end: the leader's snapshot, of leader_epoch, in place of the log
+voter_positions           controller  as leader of leader_epoch, when it knows of another position: log_end; detail:
+                                      positions, as of metadata_committed
 metadata_committed        controller  as leader of leader_epoch: high_watermark after, offset=before, log_end; detail:
                                       positions {voter: log end the leader held for it, -1 for none}
 broker_registered         controller  broker=id, broker_epoch; detail: clean, incarnation, previous=broker epoch that it
@@ -257,9 +263,10 @@ NODE_KINDS: Final = (
 """Kinds of events that any node writes."""
 BROKER_KINDS: Final = (
     "log_recovered", "registered", "clean_shutdown", "became_leader", "became_follower", "log_closed", "resigned",
-    "stray_found", "replica_deleted", "appended", "truncated", "log_start", "log_start_written", "deletion_confirmed",
-    "converged", "high_watermark", "follower_high_watermark", "isr_proposed", "alter_partition_sent",
-    "alter_partition_answered", "isr_counted", "isr_committed", "isr_rejected", "fetch_accepted", "diverging",
+    "stray_found", "replica_deleted", "appended", "truncated", "log_start", "log_start_written", "leader_log_start",
+    "deletion_confirmed", "converged", "high_watermark", "follower_high_watermark", "isr_proposed",
+    "alter_partition_sent", "alter_partition_answered", "isr_counted", "isr_committed", "isr_rejected",
+    "fetch_accepted", "diverging",
     "fetch_answered", "reads_confirmed", "fetch_session", "consumer_moved", "request_fenced", "append_refused",
     "isr_too_small", "records_refused", "acknowledged", "append_unacknowledged", "latest_asked", "latest_told",
     "offset_told", "epoch_end_told", "metadata_applied", "metadata_told", "coordinators_told", "producer_id_assigned",
@@ -274,10 +281,10 @@ GROUP_KINDS: Final = (
 CONTROLLER_KINDS: Final = (
     "quorum_recovered", "quorum_voted", "quorum_vote_refused", "quorum_prevote_granted", "quorum_candidate",
     "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_unattached", "metadata_appended",
-    "metadata_truncated", "metadata_snapshot", "metadata_trimmed", "metadata_restored", "metadata_committed",
-    "broker_registered", "broker_fenced", "broker_unfenced", "broker_stays_fenced", "broker_shutting_down",
-    "registration_refused", "clean_claim_refused", "heartbeat_refused", "partition_changed", "partition_deleted",
-    "topic_configured", "producer_ids_allocated", "alter_partition_refused",
+    "metadata_truncated", "metadata_snapshot", "metadata_trimmed", "metadata_restored", "voter_positions",
+    "metadata_committed", "broker_registered", "broker_fenced", "broker_unfenced", "broker_stays_fenced",
+    "broker_shutting_down", "registration_refused", "clean_claim_refused", "heartbeat_refused", "partition_changed",
+    "partition_deleted", "topic_configured", "producer_ids_allocated", "alter_partition_refused",
 )  # fmt: skip
 """Those that controllers write."""
 KINDS: Final = frozenset((*NODE_KINDS, *BROKER_KINDS, *GROUP_KINDS, *CONTROLLER_KINDS))

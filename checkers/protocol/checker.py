@@ -104,6 +104,7 @@ acknowledged-uncommitted  an acks=all append is acknowledged when the high water
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
                           by the epoch of the record before them (Log Matching, while the run goes on)
 log-start-fell            a log that is opened starts no lower than it had started
+log-start-not-followed    a follower's log starts where its leader's does, as far as the high watermark in that answer
 log-start-ahead           a log starts no higher than its own node decided, or than the leader that it follows started
 high-watermark-above-log-end  a high watermark lies within the node's own log, on followers and as a node begins to lead
                           or to follow, too (HW ≤ LEO)
@@ -144,6 +145,7 @@ isr-change-kept           a change that a leader counts as in flight, or as one 
 isr-change-sent-again     a change that was refused for what it is, is proposed again before it is sent again
 isr-change-taken-back-early  a leader takes a change back once it is refused for its members, and no earlier request
                           with it may still arrive
+isr-change-taken-for-certain  … whatever has become of the later requests
 isr-shrink-early          a leader takes no follower out of the ISR that was caught up within replica.lag.time.max.ms
 isr-shrink-overdue        … and takes out whom its high watermark has waited for much longer, and whose log has not
                           ended where its own did for as long

@@ -109,6 +109,7 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
     granted = detail.get("partition_epoch")
     if detail.get("sent"):
         partition.lost_requests[event.node] = event
+    _check_certain(partition, event)
     wait = partition.waits.get(event.node)
     if wait is not None and "again_ms" in detail and detail["error"] not in {"none", *_FINAL}:
         partition.to_send_again[event.node] = event, wait.worked_ns
@@ -125,6 +126,20 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
                 f"it had proposed that in partition epoch {event.partition_epoch}, and the answer has {granted}: no "
                 "leader can tell that from the state before, and the change stays in flight",
             )
+
+
+def _check_certain(partition: PartitionState, event: TraceRow) -> None:
+    """While a request with a change has no answer it may still arrive, whatever becomes of the later ones."""
+    lost = partition.lost_requests.get(event.node)
+    if event.details().get("certain") and lost is not None and _place(lost) == _place(event):
+        partition.report(
+            event,
+            "isr-change-taken-for-certain",
+            UNKNOWN,
+            f"{event.node} asked for the ISR {names(frozenset(event.members))} once more, and knew {event.at} what "
+            "became of that",
+            f"a request with it had no answer {lost.at}, and may still arrive",
+        )
 
 
 def check_granted(partition: PartitionState) -> None:

@@ -70,6 +70,24 @@ def check_log_start(partition: PartitionState, event: TraceRow, start: int, how:
         )
 
 
+def _leader_log_start(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A follower takes its leader's high watermark as far as its log goes, then the start of its leader's log as far as
+    that: later answers may leave a partition out in which nothing has changed."""
+    leader_high_watermark = event.details().get("leader_high_watermark", UNKNOWN)
+    start = partition.log_starts.get(event.node, 0)
+    expected = min(max(leader_high_watermark, start), event.log_end)
+    if leader_high_watermark >= 0 and (event.high_watermark, start) != (expected, min(event.offset, expected)):
+        partition.report(
+            event,
+            "log-start-not-followed",
+            start,
+            f"{event.node} was told {event.at} that the log of its leader b{event.leader} starts at {event.offset}; "
+            f"its high watermark is {leader_high_watermark}",
+            f"its own log, up to {event.log_end}, starts at {start} then, with the high watermark "
+            f"{event.high_watermark}: it may start at {min(event.offset, expected)}, and may not be told again",
+        )
+
+
 def check_recovered(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log comes back as it was, unless a fault destroyed data; after an accepted clean shutdown in any case."""
     node, known = event.node, len(partition.log(event.node))
@@ -289,4 +307,5 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "truncated": _truncated,
     "log_closed": _closed,
     "replica_deleted": _deleted,
+    "leader_log_start": _leader_log_start,
 }

@@ -35,8 +35,8 @@ uncommitted-metadata-loaded  a snapshot that is written or loaded, and the metad
 producer-ids-allocated-twice  the blocks of producer ids that brokers get do not overlap
 producer-id-assigned-twice  no producer id is given to two producers, by whichever brokers
 producer-id-unallocated     a broker gives producers only ids from the blocks that it got itself
-position-of-another-epoch   an active controller commits by the position of a voter that has followed it in its epoch
-position-of-another-log     … and whose log is the same as its own up to there
+position-of-another-epoch   an active controller counts a voter where it has been since it has followed it in its epoch
+position-of-another-log     … and up to where its log is the same as its own
 registered-in-session       a broker registers anew once the session of its earlier life is over
 refused-after-session       … and is not refused after that
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
@@ -110,6 +110,7 @@ from checkers.raft.lives import broker_epoch_findings, life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ, left_behind
 from checkers.raft.metadata_snapshots import snapshot_findings
 from checkers.raft.producer_ids import ProducerIds
+from checkers.raft.voter_positions import misplaced_voters
 from checkers.raft.votes import vote_findings
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
@@ -357,7 +358,7 @@ class _RaftState:
                 f"{', '.join(holders) or 'nobody'} held it, of {len(self.logs)} controllers",
                 f"the last record is of controller epoch {log.at(end - 1)}",
             )
-        self._check_positions(event)
+        self.counts_voters(event)
         self.committed += [UNKNOWN] * (log.start - len(self.committed))
         for offset in range(max(log.start, min(event.offset, len(self.committed))), end):
             held = log.at(offset)
@@ -373,30 +374,9 @@ class _RaftState:
                 self.committed[offset] = held
         self.committed_in += [event.leader_epoch] * (len(self.committed) - len(self.committed_in))
 
-    def _check_positions(self, event: TraceRow) -> None:
-        """A position counts in the epoch in which its voter has fetched from this leader, up to where their logs are
-        the same; before, its log may have been another one."""
-        positions = event.details().get("positions")
-        others = sorted((node for node in self.logs if node != event.node), key=lambda node: (len(node), node))
-        if not isinstance(positions, dict) or len(positions) != len(others):
-            return
-        own, voters = self.logs[event.node], sorted(positions, key=int)  # in the order of the controllers' names
-        for voter, node in zip(voters, others, strict=True):
-            position, held, kind = positions[voter], self.logs[node], ""
-            if position >= 0 and (node, event.leader_epoch) not in self.followed:
-                kind, why = "position-of-another-epoch", f"{node} had not followed it in that epoch yet"
-            elif self.following.get(node) == event.leader_epoch and (
-                position > min(own.end, held.end) or differ(own.at(position - 1), held.at(position - 1))
-            ):
-                kind, why = "position-of-another-log", f"the log of {node}, up to {held.end}, was another one there"
-            if kind:
-                self.report(
-                    event,
-                    kind,
-                    f"{event.node} committed everything below {event.high_watermark} in controller epoch "
-                    f"{event.leader_epoch} {event.at}, with a log up to {own.end}, and counted {node} at {position}",
-                    why,
-                )
+    def counts_voters(self, event: TraceRow) -> None:
+        for kind, what, why in misplaced_voters(event, self.logs, self.followed, self.following):
+            self.report(event, kind, what, why)
 
     def registered(self, event: TraceRow) -> None:
         detail = event.details()
@@ -439,6 +419,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
     "metadata_appended": _RaftState.appended,
     "metadata_truncated": _RaftState.truncated,
     "metadata_committed": _RaftState.commits_up_to,
+    "voter_positions": _RaftState.counts_voters,
     "metadata_restored": _RaftState.restored,
     "metadata_snapshot": _RaftState.takes_for_committed,
     "metadata_loaded": _RaftState.takes_for_committed,

@@ -282,14 +282,10 @@ class RaftNode:
         self._notify()
 
     def _commit(self, before: int) -> None:
-        state = self.state
-        positions = {str(voter): progress.offset for voter, progress in state.progress.items()}
+        state, end = self.state, self.log.end
+        detail = {"positions": state.positions}
         self._trace(
-            "metadata_committed",
-            offset=before,
-            log_end=self.log.end,
-            high_watermark=state.high_watermark,
-            detail={"positions": positions},
+            "metadata_committed", offset=before, log_end=end, high_watermark=state.high_watermark, detail=detail
         )
         while self._pending_appends and self._pending_appends[0].end <= state.high_watermark:
             change = self._pending_appends.popleft()
@@ -486,6 +482,8 @@ class RaftNode:
             self._trace("quorum_voted", broker=state.voted_for, detail=ends)
         if state.role in _TRACED_ROLES and state.leadership != before.leadership:
             self._trace_role(before, state)
+        if state.role is RaftRole.LEADER and state.positions != before.positions:
+            self._trace("voter_positions", log_end=self.log.end, detail={"positions": state.positions})
 
     def _trace_role(self, before: QuorumState, state: QuorumState) -> None:
         start, end, detail = state.epoch_start_offset, self.log.end, self._timing(before, state)

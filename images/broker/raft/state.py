@@ -103,6 +103,11 @@ class QuorumState:
         return tuple(voter for voter in self.voters if voter != self.node_id)
 
     @property
+    def positions(self) -> dict[str, int]:
+        """As leader: the other voters, and where it knows their logs to reach in its own; -1 before a first fetch."""
+        return {str(voter): progress.offset for voter, progress in self.progress.items()}
+
+    @property
     def active(self) -> bool:
         """Whether this is the leader and has committed a record of its own epoch, so that it knows all committed
         records."""

@@ -77,12 +77,12 @@ class AlterPartitionManager:
                 response = await self._channel.call(self._request(replica, proposal))
             except ConnectionLost as lost:
                 certain = certain and not lost.sent
-                self._trace_answer(replica, proposal, "lost", {"sent": lost.sent})
+                self._trace_answer(replica, proposal, "lost", certain, {"sent": lost.sent})
                 await asyncio.sleep(self._backoff_s)
                 continue
             error, answer = _read(response)
             granted = {} if answer is None else {"partition_epoch": answer.partition_epoch}
-            self._trace_answer(replica, proposal, error.name, granted)
+            self._trace_answer(replica, proposal, error.name, certain, granted)
             if error is ErrorCode.none:
                 replica.isr_committed(IsrCommitted(tuple(answer.isr), answer.leader_epoch, answer.partition_epoch))
                 return
@@ -91,8 +91,10 @@ class AlterPartitionManager:
                 return
             await asyncio.sleep(self._backoff_s)
 
-    def _trace_answer(self, replica: Replica, proposal: ProposeIsr, error: str, detail: Mapping[str, object]) -> None:
-        told = {"error": error, "again_ms": round(self._backoff_s * 1000), **detail}
+    def _trace_answer(
+        self, replica: Replica, proposal: ProposeIsr, error: str, certain: bool, detail: Mapping[str, object]
+    ) -> None:
+        told = {"error": error, "again_ms": round(self._backoff_s * 1000), "certain": certain, **detail}
         self._trace_request("alter_partition_answered", replica, proposal, told)
 
     def _trace_request(

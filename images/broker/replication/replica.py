@@ -427,8 +427,10 @@ class Replica:
             self._trace.records_refused(self.state, None, self.log)
         if self.log.end != self.state.log_end:
             self.state = follower.replicated(self.state, self.log.epochs, self.log.end)
+        start = self.log.start
         self._apply(follower.on_leader_high_watermark(self.state, leader_high_watermark, self.limits))
         self._apply(log_start.on_leader_log_start(self.state, leader_log_start, self.limits))
+        self._trace.leader_log_start(self.state, start, leader_high_watermark, leader_log_start)
         return problem
 
     # --- applying decisions -------------------------------------------------------------------------------------------

@@ -233,6 +233,19 @@ class ReplicaTrace:
             detail=detail,
         )
 
+    def leader_log_start(self, state: Partition, start: int, leader_high_watermark: int, leader_log_start: int) -> None:
+        """A follower whose log had its start at `start` has taken an answer: an event if its leader's starts above."""
+        if leader_log_start <= start:
+            return
+        self.event(
+            state,
+            "leader_log_start",
+            offset=leader_log_start,
+            log_end=state.log_end,
+            high_watermark=state.high_watermark,
+            detail={"leader_high_watermark": leader_high_watermark},
+        )
+
     def log_start_written(self, state: Partition, log: Log) -> None:
         """The new log start is on disk: what the log knows with it, and what replaces the batches that are gone."""
         detail = {**log_detail(log), **deleted_detail(log)}

@@ -203,6 +203,10 @@ BROKEN = {
         [*JOINING, sent(4), answered(5, "invalid_update_version"), rolled_back(5, "invalid_update_version")],
         "isr-change-taken-back-early",
     ),
+    "a leader forgets a request that may arrive when a later one is lost for sure": (
+        [*JOINING, sent(4), answered(5, "lost", sent=True), sent(6), answered(7, "lost", sent=False, certain=True)],
+        "isr-change-taken-for-certain",
+    ),
     "a refused change is sent again": (
         [*JOINING, sent(4), answered(5, "ineligible_replica"), sent(6)],
         "isr-change-sent-again",

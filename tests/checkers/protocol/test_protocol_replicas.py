@@ -110,6 +110,13 @@ def kinds(events: Sequence[Event], **evidence: Any) -> list[str]:
     return sorted({finding.kind for finding in verdict(events, **evidence).findings})
 
 
+def told_start(time_s: float, start: int, *, high_watermark: int) -> Event:
+    """b3, whose log starts at 0, is told where that of its leader starts."""
+    detail = {"leader_high_watermark": 5}
+    place = {"offset": start, "log_end": 5, "high_watermark": high_watermark, "leader": 1, "leader_epoch": 1}
+    return small_evidence.event(time_s, "b3", "leader_log_start", detail, **place)
+
+
 KEPT = {
     "replicas append the same batches": COPIED,
     "a batch of a later epoch replaces another": [
@@ -188,6 +195,7 @@ BROKEN = {
     "high-watermark-below-log-start": [*RETAINED, follower_high_watermark(5, "b1", 2)],
     "isr-proposal-behind": [*COPIED, proposed(3, "b1", {"3": 4}, 5, 0)],
     "log-start-ahead": [*RETAINED, log_start(4.5, "b1", 3, "leader"), log_start(5, "b3", 4, "leader", leader=2)],
+    "log-start-not-followed": [*RETAINED, told_start(5, 3, high_watermark=3)],
     "log-start-fell": [*RETAINED, appended(5, "b1", 5, 6), opened(6, "b1", 6)],
     "log-shortened": [*RESTARTED, registered(5, 2, False), opened(6, "b2", 4)],
     "clean-shutdown-lost-records": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 4)],

@@ -68,6 +68,11 @@ def counted(time_s: float, epoch: int, after: int, **positions: int) -> Event:
     )
 
 
+def heard(time_s: float, epoch: int, **positions: int) -> Event:
+    """c1 hears of where the others are, and commits nothing by that."""
+    return counted(time_s, epoch, 0, **positions) | {"kind": "voter_positions", "high_watermark": -1}
+
+
 def heartbeat(kind: str, given: int) -> Event:
     return small_evidence.event(4, "c1", kind, {"heartbeat_epoch": given}, broker=1, broker_epoch=5)
 
@@ -291,6 +296,12 @@ def test_each_broken_promise_is_found(kind: str) -> None:
 )
 def test_a_log_is_older_by_its_last_epoch_and_then_by_its_end(events: list[Event]) -> None:
     assert kinds(*events) == ["vote-for-older-log"]
+
+
+@pytest.mark.parametrize("end", [1, 2])
+def test_a_position_is_checked_before_anything_is_committed_by_it(end: int) -> None:
+    follows_it = [*COPIED, follows(1.2, "c2", 1)]
+    assert kinds(*follows_it, heard(1.3, 1, c2=end, c3=-1)) == ["position-of-another-log"] * (end > 1)
 
 
 def test_a_voter_whose_records_are_of_another_epoch_is_not_counted() -> None:

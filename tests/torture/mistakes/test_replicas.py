@@ -26,6 +26,7 @@ from images.broker.replication.partition import (
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.wire.batch import Header, parse
+from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
@@ -201,11 +202,26 @@ def _range_first(patch: Patch) -> None:
     patch.setattr(Replica, "fetch_for_consumer", fetch_for_consumer)
 
 
+def _start_before_high_watermark(patch: Patch) -> None:
+    """A follower moves its log's start up to the high watermark that it knew before the answer."""
+    watermark = "self._apply(follower.on_leader_high_watermark(self.state, leader_high_watermark, self.limits))"
+    start = "self._apply(log_start.on_leader_log_start(self.state, leader_log_start, self.limits))"
+    in_order, reversed_ = f"{watermark}\n    {start}", f"{start}\n    {watermark}"
+    replace_in(patch, "images.broker.replication.replica:Replica.replicate", in_order, reversed_)
+
+
+def _last_loss_counts(patch: Patch) -> None:
+    """Whether a change of the ISR may still be made goes by the last lost request with it."""
+    send = "images.broker.replication.alter_partition_manager:AlterPartitionManager._send"
+    replace_in(patch, send, "certain = certain and not lost.sent", "certain = not lost.sent")
+
+
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
 TORN = POWER_LOSS | {"keep": "torn"}
 DELETION: Fault = {"at": "3s", "for": "2s", "fault": "delete-records", "stalled": True}
+DELETIONS: Sequence[Fault] = [DELETION | {"at": at} for at in (2, 4, 6)]
 DELETED_ALONE: Sequence[Fault] = [
     {"at": 1, "for": 8, "fault": "kill", "nodes": ["b3"]},
     {"at": 3.5, "for": 3.5, "fault": "partition", "shape": "isolate", "nodes": ["b2"]},
@@ -231,6 +247,11 @@ REFUSED_LATE: Sequence[Fault] = [
     {"at": 5, "for": 10, "fault": "kill", "nodes": ["b3"]},
 ]
 """The request of b1 to let b3 in again is held. When b1 repeats it b3 is fenced, and may not join."""
+REFUSED_BY_NOBODY: Sequence[Fault] = [
+    *REFUSED_LATE,
+    {"at": 6, "for": 3, "fault": "kill", "nodes": ["controllers"]},
+]
+"""… It is lost, and so is the next one, which cannot even be sent."""
 CUT: Fault = {"at": "2s", "for": "7s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
 """b1 leads in these runs."""
 SLOW: Fault = {"at": "2s", "for": "8s", "fault": "packets", "nodes": ["b3"], "against": ["b1"], "delay_ms": 150}
@@ -288,6 +309,10 @@ MISTAKES = (
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
+    PlayedMistake("log-start-not-followed", _start_before_high_watermark, DELETIONS, {"seed": 4}),
+    PlayedMistake(
+        "isr-change-taken-for-certain", _last_loss_counts, REFUSED_BY_NOBODY, UNANSWERED | {"time_limit": "16s"}
+    ),
     PlayedMistake("isr-change-unsettled", _never_settled, REFUSED_LATE, UNANSWERED | {"time_limit": "16s"}),
     PlayedMistake("high-watermark-behind", _committed_by_fetches_alone, [CUT], {"settings": IMPATIENT}),
     PlayedMistake("divergence-untold", _range_first, BEHIND, UNCLEAN),
