@@ -27,6 +27,7 @@ A share `awkward_members` of the lives is *awkward*, as clients are that nobody 
   it answered before;
 - it dies between JoinGroup and SyncGroup, so that its group waits for it, or sends heartbeats alone there, for longer
   than any rebalance timeout;
+- a static one dies while it waits to be in a generation, and the next one of its instance begins at once;
 - when it has stalled, it joins again under its old member id instead of committing, perhaps with another preference,
   and then dies;
 - in every other generation it commits an offset of a topic that there is not, in one request with its own;
@@ -94,6 +95,8 @@ _REMOVED_MAX: Final = 2
 _NOBODY: Final = "nobody"
 _ABANDON_SHARE: Final = 0.3
 _HANG_SHARE: Final = 0.2
+_IMPATIENT_SHARE: Final = 0.3
+_IMPATIENT_SESSIONS_MAX: Final = 0.5
 _REJOIN_SHARE: Final = 0.5
 _ONE_PROTOCOL_SHARE: Final = 0.3
 _BUSY_SHARE: Final = 0.2
@@ -130,7 +133,7 @@ class _MemberLifetime:
     random: Random
     until_s: float
     end: str
-    """How it ends: leave, die or stall."""
+    """How it ends: leave, die or stall; or restart, and the next one begins at once."""
     committed: dict[TopicPartition, int] = field(default_factory=dict)
     """The offsets it knows to be committed."""
     read: _Reading | None = None
@@ -231,7 +234,8 @@ class GroupsWorkload(AppendWorkload):
                         stalling = [living for living in stalling if not living.done()]
                         stalling.append(lives.create_task(self._live_and_end(life)))
                         await life.followed.wait()
-                    await self._rest(random)
+                    if life.end != "restart":
+                        await self._rest(random)
             finally:
                 for living in stalling:  # one by one: a task group cancels its tasks in no particular order
                     living.cancel()
@@ -276,11 +280,15 @@ class GroupsWorkload(AppendWorkload):
                 if life.awkward is not None and life.awkward.random() < _ABANDON_SHARE:
                     await life.member.abandon(leave=life.awkward.random() < 1 / 2)
                 try:
-                    assignment = await life.member.join(partial(self._joined, life, late))
+                    async with asyncio.timeout(self._patience_s(life)):
+                        assignment = await life.member.join(partial(self._joined, life, late))
                 except FencedInstanceId:
                     return
                 except _HungError:
                     life.end = "die"
+                    return
+                except TimeoutError:
+                    life.end = "restart"
                     return
                 started = await self._start(life, assignment)
                 if started is None:
@@ -303,6 +311,13 @@ class GroupsWorkload(AppendWorkload):
                     await consumer.close()
         finally:
             await life.member.close()
+
+    def _patience_s(self, life: _MemberLifetime) -> float | None:
+        """How long a member waits to be in a generation; None where that is for ever, as for most."""
+        drawn = life.awkward
+        if drawn is None or life.member.instance_id is None or drawn.random() >= _IMPATIENT_SHARE:
+            return None
+        return self._session.session_timeout_s * _IMPATIENT_SESSIONS_MAX * drawn.random() ** 2
 
     async def _finish_work(self, life: _MemberLifetime) -> None:
         """What an awkward member still does, now and then, when it is to join again."""

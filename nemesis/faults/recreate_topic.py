@@ -19,7 +19,8 @@ With `dry_runs` most changes of a topic are tried before: a request that is only
 change then has, and no effect. So are changes that are to be refused, at any time of the topic.
 
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
-a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. Several
+a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. It goes on
+until the topic is deleted, so that a commit is under way when its coordinator reads of that. Several
 of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
 deleted.
 """
@@ -71,7 +72,9 @@ _VICTIM_SHARE = 0.5
 _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
-"""Of a topic until it is deleted."""
+"""Of a topic before it is to be deleted."""
+_COMMITS_PAUSE_S = 0.005
+"""The longest between two commits meanwhile."""
 _CHANGES_SHARE = 0.5
 _CHANGE_SHARE = 0.5
 """Of the batches that a change goes before."""
@@ -145,7 +148,7 @@ class RecreateTopic(Fault):
     answers: LostAnswer | None = None
     """How the answers to the administrator are lost; without it none is."""
     commits: bool = False
-    """Whether a group commits offsets of the topic before it is deleted."""
+    """Whether a group commits offsets of the topic until it is deleted."""
     changes: bool = False
     """Whether partitions are added to each topic and moved, its configuration is changed, and it may be deleted by its
     id."""
@@ -171,9 +174,10 @@ class RecreateTopic(Fault):
 
     @classmethod
     def of_administrator(cls, random: Random, cluster: ClusterShape) -> Self:
-        """Topics that are changed, often after a dry run, and nothing that goes wrong."""
-        topics = random.randint(*_TOPICS_OF_ADMINISTRATOR)
-        return cls(topics, changes=True, dry_runs=True, patience_ms=cluster.patience_s * 1000)
+        """Topics that are changed, often after a dry run, two of three with commits, and nothing that goes wrong."""
+        topics, patience_ms = random.randint(*_TOPICS_OF_ADMINISTRATOR), cluster.patience_s * 1000
+        commits = random.random() < _COMMITS_SHARE
+        return cls(topics, changes=True, dry_runs=True, commits=commits, patience_ms=patience_ms)
 
     @classmethod
     def _of_nodes(cls, draws: Draws) -> Self:
@@ -222,7 +226,11 @@ class RecreateTopic(Fault):
                 await self._commit(handle)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
-            await recorded(answers, self._asked(handle, _DELETE_TOPICS, deletion))
+            async with asyncio.TaskGroup() as tasks:
+                deleting = tasks.create_task(recorded(answers, self._asked(handle, _DELETE_TOPICS, deletion)))
+                while self.commits and not deleting.done():
+                    await self._commit_once(handle)
+                    await asyncio.sleep(random.random() * _COMMITS_PAUSE_S)
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
 
@@ -354,12 +362,15 @@ class RecreateTopic(Fault):
             handle.count_evidence("written")
 
     async def _commit(self, handle: FaultHandle) -> None:
-        """As a consumer that asks where to begin, and commits a few times, the last time just before the deletion."""
+        """As a consumer that asks where to begin, and commits a few times."""
         await handle.cluster.admin.committed(SIDE_GROUP, SIDE_TOPIC, 0)
         for _ in range(handle.random.randint(1, _COMMITS_MAX)):
-            offset = handle.random.randint(1, _BATCHES_MAX * _BATCH_RECORDS_MAX)
-            if (await handle.cluster.admin.commit(SIDE_GROUP, SIDE_TOPIC, 0, offset)).outcome == DONE:
-                handle.count_evidence("committed")
+            await self._commit_once(handle)
+
+    async def _commit_once(self, handle: FaultHandle) -> None:
+        offset = handle.random.randint(1, _BATCHES_MAX * _BATCH_RECORDS_MAX)
+        if (await handle.cluster.admin.commit(SIDE_GROUP, SIDE_TOPIC, 0, offset)).outcome == DONE:
+            handle.count_evidence("committed")
 
     def describe(self) -> str:
         """How many topics, and what ends."""
