@@ -2,10 +2,10 @@
 
 Each candidate has a stream of its own, named for the hunt's random seed, the round and its place in it. So a round
 depends on the corpus and on nothing else, however its runs are spread over processes. Rounds begin small, since nothing
-is learned within one. At three fifths of all places a spec is drawn as if nothing had been learned, since what shows
-many situations is not what shows a flaw: a dense one, one that holds messages back, or one that strikes what has
-changed. At a tenth of the places of other fresh specs a random run is made, so that what seems to promise little is
-still tried.
+is learned within one. At some places a spec is drawn as if nothing had been learned, since what shows many situations
+is not what shows a flaw: a dense one, one that holds messages back, or one that strikes what has changed. Such runs
+find what they find early, so at first they are three fifths of all, later a fifth. At a tenth of the places of other
+fresh specs a random run is made, so that what seems to promise little is still tried.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from harness.search.hunt.operators import OPERATORS, Parents, fresh, mutate
 from harness.search.hunt.traits import TraitYield
 from harness.spec import SEEDS, Spec
 
-UNSTEERED_SHARE: Final = 0.6
-"""The share of all places at which a run of a random world is made."""
+FIRST_RUNS: Final = 96
+UNSTEERED_SHARE_FIRST: Final = 0.6
+"""The share of the places of the first runs at which a run of a random world is made …"""
+UNSTEERED_SHARE_LATER: Final = 0.2
+"""… and of all others."""
 RANDOM_SHARE: Final = 0.1
 """Of the places of other fresh specs: those at which a run is made as a suite draws it."""
 _PAIRED_SPECS: Final = {HOLDING: holding, STRIKING: striking}
@@ -39,12 +42,13 @@ def round_size(corpus: Corpus, most: int) -> int:
 def candidates(corpus: Corpus, base: Spec, seed: int, count: int) -> list[Candidate]:
     """The next round: `count` runs."""
     weights, shares, yields = corpus.weights(), corpus.shares(), corpus.trait_yields()
+    unsteered_share = UNSTEERED_SHARE_FIRST if corpus.runs < FIRST_RUNS else UNSTEERED_SHARE_LATER
 
     def candidate(place: int) -> Candidate:
         random = Random(f"{seed}/{corpus.rounds}/{place}")
         (origin,) = random.choices(list(shares), list(shares.values()))
         spec, parent = None, ""
-        if random.random() < UNSTEERED_SHARE:
+        if random.random() < unsteered_share:
             origin, spec = _unsteered(base, random)
         elif origin != FRESH:
             parent, mate = random.choices(list(weights), list(weights.values()), k=2)

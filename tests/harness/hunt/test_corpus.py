@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from harness.search.hunt.candidates import candidates, round_size
+from harness.search.hunt.candidates import FIRST_RUNS, candidates, round_size
 from harness.search.hunt.corpus import FRESH, ORIGINS, PAIRED, STRIKING, Candidate, Corpus
 from harness.search.hunt.features import RunFeatures
 from harness.search.hunt.folder import CorpusFolder, HuntPlan
@@ -194,19 +194,21 @@ def taught() -> Corpus:
     return corpus_of([shown(number) for number in range(8)], [shown(number) for number in range(8, 16)])
 
 
-def test_most_of_a_round_is_drawn_as_if_nothing_had_been_learned() -> None:
+@pytest.mark.parametrize(("children_each", "least", "most"), [(4, 0.5, 0.8), (9, 0.2, 0.5)], ids=["early", "later"])
+def test_much_is_drawn_as_if_nothing_had_been_learned(children_each: int, least: float, most: float) -> None:
     """Also where children have shown all that is new."""
     children = [
         (candidate(f"child {number}", origin, "a"), features([f"{origin} {number}"]), True)
         for origin in ORIGINS
         if origin not in (FRESH, *PAIRED)
-        for number in range(9)
+        for number in range(children_each)
     ]
     corpus = corpus_of([(candidate("a"), features("a"), True)], [(candidate("b"), features("a"), True)] * 20, children)
     assert corpus.shares()[FRESH] < 0.3
     origins = [each.origin for each in candidates(corpus, BASE, 1, 60)]
-    assert 0.5 < sum(origins.count(origin) for origin in (FRESH, *PAIRED)) / len(origins) < 0.8
-    assert all(0.05 < origins.count(origin) / len(origins) < 0.3 for origin in PAIRED)
+    assert (corpus.runs < FIRST_RUNS) is (least == 0.5)
+    assert least < sum(origins.count(origin) for origin in (FRESH, *PAIRED)) / len(origins) < most
+    assert all(0.01 < origins.count(origin) / len(origins) < 0.3 for origin in PAIRED)
 
 
 def test_the_first_round_of_a_hunt_is_random() -> None:
