@@ -77,6 +77,7 @@ INEXCUSABLE = frozenset(
         "log-start-fell",
         "log-start-ahead",
         "log-start-not-followed",
+        "not-on-disk",
         "deleted-log-came-back",
         "log-beginning-missing",
         "log-with-hole",

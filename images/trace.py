@@ -246,6 +246,10 @@ alter_partition_refused   controller  broker=sender, broker_epoch that it gave, 
                                       partition epoch] of the controller, registered=broker epoch in which it has the
                                       sender, -1 for none, epochs {member: broker epoch}
 
+A simulated disk bears witness: where an event says that something is on the disk (batches, as appended and log_closed
+say with synced; a log start, the deletion of a replica, a snapshot, a vote, the leader of an epoch, and every metadata
+record), the receiver adds at_risk=[path, …] of the files for which that is not so.
+
 The offset of a broker_, producer_ids_, topic_ or partition_ event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out
 duplicates. Allocated producer ids are not traced again: only the controller that allocates them answers the broker.

@@ -70,6 +70,21 @@ def check_log_start(partition: PartitionState, event: TraceRow, start: int, how:
         )
 
 
+def _check_on_disk(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """What a broker takes to be on its disk is on it: the disk itself says what a loss of power would take."""
+    if (at_risk := event.details().get("at_risk")) is None:
+        return
+    did = {
+        "appended": f"took the batch at {event.offset} for synced",
+        "log_closed": "closed its log and took all of it for synced",
+        "log_start_written": f"took the start of its log at {event.offset} for written down",
+        "replica_deleted": "took its log for deleted",
+    }[event.kind]
+    comes = "brought back" if event.kind == "replica_deleted" else "taken something of"
+    lost = f"a loss of power would have {comes} {', '.join(at_risk)}"
+    partition.report(event, "not-on-disk", event.offset, f"{event.node} {did} {event.at}", lost)
+
+
 def _leader_log_start(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A follower takes its leader's high watermark as far as its log goes, then the start of its leader's log as far as
     that: later answers may leave a partition out in which nothing has changed."""
@@ -301,6 +316,9 @@ def check_claim(cluster: ClusterState, event: TraceRow) -> None:
             partition.report(event, "clean-claim-unsynced", closed.offset, presents, unsynced)
 
 
+ON_DISK: Mapping[str, TraceRowHandler] = dict.fromkeys(
+    ("appended", "log_closed", "log_start_written", "replica_deleted"), _check_on_disk
+)
 FILES: Mapping[str, TraceRowHandler] = dict.fromkeys(("log_recovered", "truncated"), _check_file)
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "appended": _appended,

@@ -216,6 +216,7 @@ _ENDS: Mapping[str, TraceRowHandler] = dict.fromkeys(
     _placed,
 )
 _IN_ORDER = (
+    log_promises.ON_DISK,
     log_promises.FILES,
     log_promises.HANDLERS,
     retention_promises.HANDLERS,

@@ -25,6 +25,8 @@ metadata-logs-differ        two logs that hold a batch of the same offset and ep
 committed-metadata-differs  the record committed at an offset never changes
 committed-metadata-cut      no controller truncates its log below the offset that it knows to be committed
 metadata-lost               a controller's log comes back from a restart with everything it had
+metadata-not-on-disk        … which is on its disk as soon as it says so, and so are its votes and its snapshots (in
+                            simulation, where the disk tells)
 metadata-left-behind        … and its file ends where it does
 broker-epoch-fell           broker epochs only rise, over all brokers and all active controllers
 uncommitted-metadata-applied  a broker applies only metadata that a majority of the controllers holds at that moment
@@ -105,6 +107,7 @@ from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import lied_since, stalls, wrong_timers
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
+from checkers.raft.disks import disk_findings
 from checkers.raft.leaderships import leadership_findings
 from checkers.raft.lives import broker_epoch_findings, life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ, left_behind
@@ -446,6 +449,7 @@ def check(evidence: RunEvidence) -> Verdict:
             evidence.trace, whole=not evidence.settings.script_topics, wrong_timers=wrong, stalls=stalled
         )
         raft.findings += snapshot_findings(evidence.trace, evidence.faults)
+        raft.findings += disk_findings(evidence.trace)
         raft.findings += leadership_findings(evidence.trace, wrong, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))

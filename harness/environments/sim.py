@@ -28,6 +28,7 @@ from harness.cluster.administration import Administration
 from harness.cluster.layout import Layout, cluster_layout
 from harness.cluster.random_streams import run_stream
 from harness.environments.base import Crash, Deployment, Listener, TrailPoint, VanishedNode
+from harness.environments.disk_witness import witnessed
 from harness.environments.machines.trace_deduplicator import TraceDeduplicator
 from harness.environments.sim_machine import CRASH_POINT_WITHIN_S, SimMachine
 from harness.simulation.network.network import LinkLatency
@@ -444,6 +445,7 @@ class SimDeployment:
             self._controller = node
         elif event.kind == "partition_changed":
             self._leaders[event.topic, event.partition] = event.leader
+        event = witnessed(event, self._machine(node).node.disk)
         self._notify(self._listener.on_trace, self._world.now_ns, node, event)
 
     def _take_exit(self, machine: SimMachine, exit: Exit) -> None:

@@ -128,9 +128,11 @@ class DiskAgainstModel(RuleBasedStateMachine):
 
     @rule(keep=st.sampled_from(list(KeepUnsynced)))
     def power_fails(self, keep: KeepUnsynced) -> None:
-        unsynced = self.disk.unsynced_bytes()
+        unsynced, at_risk = self.disk.unsynced_bytes(), self.disk.at_risk("")
+        safe = {path: contents for path, contents in self.disk.files() if path not in at_risk}
         self.files.unmount()
         report = self.disk.lose_power(keep, self.random)
+        assert safe.items() <= dict(self.disk.files()).items()
         self.files = SimFiles(self.disk)
         assert report.unsynced_bytes == unsynced
         assert self.disk.unsynced_bytes() == 0
@@ -259,6 +261,27 @@ def test_what_was_synced_survives_every_power_loss() -> None:
     cuts = {b"kept" + b"risked"[:length] for length in range(6)}
     torn = cuts | {cut.ljust(10, b"\0") for cut in cuts if cut != b"kept"}
     assert {left["topic-0/log"] for left in _after_losses(write, KeepUnsynced.TORN, seeds=600)} == torn
+
+
+def test_a_disk_tells_what_a_power_loss_may_take() -> None:
+    disk = SimDisk()
+    files = SimFiles(disk)
+    log, index = files.open("t/log"), files.open("t/index")
+    log.append(b"x")
+    assert disk.at_risk("t") == ["index", "log"]
+    files.sync_directory("t")
+    assert (disk.at_risk("t"), disk.at_risk("")) == (["log"], ["t/log"])
+    log.fsync()
+    index.truncate(0)
+    assert disk.at_risk("t") == disk.at_risk("nowhere") == []
+    files.rename("t/log", "t/old")
+    assert disk.at_risk("t") == ["old"]
+    files.sync_directory("")
+    assert not disk.may_come_back("t")
+    files.delete("t")
+    assert disk.may_come_back("t")
+    files.sync_directory("")
+    assert not disk.may_come_back("t")
 
 
 def test_a_file_whose_name_was_not_synced_may_vanish_although_its_contents_were() -> None:

@@ -32,6 +32,7 @@ from harness.simulation.storage.inodes import (
     Entry,
     Inode,
     SimDirectory,
+    at_risk,
     creates,
     names_of,
     settle_entries,
@@ -98,6 +99,24 @@ class SimDisk:
     def unsynced_bytes(self) -> int:
         """Bytes written to existing files that a power loss may take."""
         return sum(file.unsynced_bytes() for _, file in walk(self._root, ""))
+
+    def at_risk(self, path: str) -> list[str]:
+        """Files below a directory of which a power loss may take something, or their names; none without it."""
+        changed, directory, is_named = self._changed_names(), self._root, True
+        for name in names_of(path):
+            below = directory.entries.get(name)
+            if not isinstance(below, SimDirectory):
+                return []
+            is_named = is_named and (directory, name) not in changed
+            directory = below
+        return list(at_risk(directory, "", changed, is_named=is_named))
+
+    def may_come_back(self, name: str) -> bool:
+        """Whether a power loss may bring back what was deleted, or renamed, at the root."""
+        return name not in self._root.entries and (self._root, name) in self._changed_names()
+
+    def _changed_names(self) -> list[tuple[SimDirectory, str]]:
+        return [(place, name) for change in self._journal for place, name, _ in change.steps]
 
     def lose_power(self, keep: KeepUnsynced, random: Random) -> PowerLossReport:
         """Drop what was not synced, as far as `keep` says; draws from `random`."""

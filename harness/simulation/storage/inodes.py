@@ -86,6 +86,20 @@ def walk(directory: SimDirectory, prefix: str) -> Iterator[tuple[str, Inode]]:
             yield from walk(entry, f"{prefix}{name}/")
 
 
+def at_risk(
+    directory: SimDirectory, prefix: str, changed: list[tuple[SimDirectory, str]], *, is_named: bool
+) -> Iterator[str]:
+    """Paths of the files below `directory` of which a power loss may take something: of their contents, or their names,
+    as it may where a name on the way is among the `changed` ones, and of all files unless that of the directory itself
+    `is_named` durably."""
+    for name in sorted(directory.entries):
+        entry, keeps_name = directory.entries[name], is_named and (directory, name) not in changed
+        if not isinstance(entry, Inode):
+            yield from at_risk(entry, f"{prefix}{name}/", changed, is_named=keeps_name)
+        elif entry.pending or not keeps_name:
+            yield prefix + name
+
+
 def settle_entries(directory: SimDirectory) -> None:
     """Reduce every directory to its durable entries."""
     directory.entries = dict(directory.durable)

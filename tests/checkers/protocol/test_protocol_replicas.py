@@ -196,6 +196,10 @@ BROKEN = {
     "isr-proposal-behind": [*COPIED, proposed(3, "b1", {"3": 4}, 5, 0)],
     "log-start-ahead": [*RETAINED, log_start(4.5, "b1", 3, "leader"), log_start(5, "b3", 4, "leader", leader=2)],
     "log-start-not-followed": [*RETAINED, told_start(5, 3, high_watermark=3)],
+    "not-on-disk": [
+        *COPIED,
+        event(5, "b2", "log_closed", {"synced": True, "at_risk": ["t-0/0.log"]}, broker_epoch=8, offset=5, log_end=5),
+    ],
     "log-start-fell": [*RETAINED, appended(5, "b1", 5, 6), opened(6, "b1", 6)],
     "log-shortened": [*RESTARTED, registered(5, 2, False), opened(6, "b2", 4)],
     "clean-shutdown-lost-records": [*RESTARTED, registered(5, 2, True), opened(6, "b2", 4)],

@@ -232,6 +232,10 @@ BROKEN = {
     "commit-without-majority": [*ELECTED, committed(2, "c1", 1, 0, 1)],
     "metadata-logs-differ": [*ELECTED, appended(2, "c2", 0, 1, 1, crc=8)],
     "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
+    "metadata-not-on-disk": [
+        *BORN,
+        small_evidence.event(2, "c2", "quorum_follower", {"at_risk": ["quorum-state"]}, leader_epoch=1),
+    ],
     "metadata-left-behind": [
         *BORN,
         small_evidence.event(2, "c2", "quorum_recovered", {"voted": -1, "bytes_behind": 7}, leader_epoch=0, log_end=0),

@@ -42,6 +42,20 @@ def _minimum_of_all_replicas(patch: Patch) -> None:
     replace_in(patch, function, "topic.min_isr_of(len(target))", by="topic.min_isr(partition)")
 
 
+# ---- disks -----------------------------------------------------------------------------------------------------------
+
+
+def _vote_unsynced(patch: Patch) -> None:
+    """A controller votes before its vote is on the disk."""
+    right = log.write_durably
+
+    def write(files: Files, path: str, data: bytes) -> None:
+        right(files, path + ".new", data)
+        files.rename(path + ".new", path)
+
+    patch.setattr(log, "write_durably", write)
+
+
 # ---- votes -----------------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +312,7 @@ COMES_BACK_SLOWLY: Sequence[Fault] = [
 
 MISTAKES = (
     PlayedMistake("replicas-otherwise", _minimum_of_all_replicas, MOVED_TO_FEWER, {"seed": 4}, said="complete at once"),
+    PlayedMistake("metadata-not-on-disk", _vote_unsynced),
     PlayedMistake("vote-unasked", _vote_kept, [LEADER_DIES], said="it does not stand for election"),
     PlayedMistake("vote-unasked", _vote_for_leader, [LEADER_DIES], said="nobody had asked it"),
     PlayedMistake("leader-of-another-epoch", _leader_kept, [LEADER_DIES]),

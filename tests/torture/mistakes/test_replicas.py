@@ -210,6 +210,14 @@ def _start_before_high_watermark(patch: Patch) -> None:
     replace_in(patch, "images.broker.replication.replica:Replica.replicate", in_order, reversed_)
 
 
+def _on_disk_if_read(patch: Patch) -> None:
+    """A log that a killed process left takes all segments but the last one for synced."""
+    recover = "images.broker.log.segment:Segment.recover"
+    replace_in(
+        patch, recover, "self.unsynced, self.cut_unsynced = True, not", "self.unsynced = self.cut_unsynced = not"
+    )
+
+
 def _last_loss_counts(patch: Patch) -> None:
     """Whether a change of the ISR may still be made goes by the last lost request with it."""
     send = "images.broker.replication.alter_partition_manager:AlterPartitionManager._send"
@@ -240,6 +248,10 @@ UNASKED: Fault = {
     "nodes": ["brokers"],
     "against": ["controllers"],
 }
+RESTARTED_TWICE: Sequence[Fault] = [
+    {"at": 4, "for": 1, "fault": "kill", "nodes": ["b1"]},
+    {"at": 7, "for": 1, "fault": "controlled-restart", "nodes": ["b1"]},
+]
 REFUSED_LATE: Sequence[Fault] = [
     {"at": 1, "for": 3, "fault": "pause", "nodes": ["b3"]},
     {"at": 3.5, "for": 12, "fault": "message", "api": "AlterPartition", "effect": "hold", "nodes": ["b1"]}
@@ -309,6 +321,7 @@ MISTAKES = (
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
+    PlayedMistake("not-on-disk", _on_disk_if_read, RESTARTED_TWICE, {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("log-start-not-followed", _start_before_high_watermark, DELETIONS, {"seed": 4}),
     PlayedMistake(
         "isr-change-taken-for-certain", _last_loss_counts, REFUSED_BY_NOBODY, UNANSWERED | {"time_limit": "16s"}
