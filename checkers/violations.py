@@ -164,6 +164,7 @@ INEXCUSABLE = frozenset(
         "member-id-repeated",
         "empty-group-unrecorded",
         "tombstone-missing",
+        "offset-deleted-unasked",
         "deletion-told-early",
         "group-described-otherwise",
         "groups-listed-otherwise",

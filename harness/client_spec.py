@@ -57,7 +57,7 @@ from typing import Any, Final
 
 from images.wire.batch import SEQUENCE_MODULUS, Compression
 from nemesis.fields import FieldError, read
-from nemesis.ports import SIDE_TOPIC
+from nemesis.ports import SIDE_TOPICS
 from nemesis.schedule import ScheduledStep, check_condition, parse_moment
 from workloads.clients import consumer_rules
 from workloads.lifetimes import REST_S_MIN
@@ -235,7 +235,8 @@ def check_operations(
         where = f"clients.operations[{number}]"
         if isinstance(scripted.operation, TopicOperation) and scripted.operation.topic == topic:
             raise FieldError(f"{where}: {topic} is the topic of the run, which exists throughout; name another one")
-        if isinstance(scripted.operation, TopicOperation) and scripted.operation.topic == SIDE_TOPIC:
-            raise FieldError(f"{where}: {SIDE_TOPIC} is the topic that faults create and delete; name another one")
+        if isinstance(scripted.operation, TopicOperation) and scripted.operation.topic in SIDE_TOPICS:
+            name = scripted.operation.topic
+            raise FieldError(f"{where}: {name} is a topic that faults create and delete; name another one")
         if scripted.when is not None:
             check_condition(scripted.when, f"{where}.when", nodes, steps, partitions)

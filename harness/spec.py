@@ -74,7 +74,7 @@ from harness.yaml_document import SpecError, YamlDocument, parse_document, read_
 from images.system import Capability, System
 from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape, facts_of
 from nemesis.fields import FieldError, check_names, read
-from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
+from nemesis.ports import SIDE_TOPICS, EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
 from nemesis.swarm import NO_EXTRAS, draw
@@ -377,7 +377,7 @@ class Spec:
             partitions=self.partitions,
             controllers=self.controllers,
             script_topics=self.script_topics,
-            side_topics=(SIDE_TOPIC,),
+            side_topics=SIDE_TOPICS,
             script_commits=any(each.operation.of_group for each in self.operations),
         )
 

@@ -20,6 +20,9 @@ CLIENTS: Final = "clients"
 """Everything outside of the cluster that sends it requests, as one end of a link."""
 SIDE_TOPIC: Final = "faultline-side"
 """The topic beside that of the run which faults create, write and delete."""
+PASSING_TOPIC: Final = "faultline-passing"
+"""Another one, which is created and deleted while there is that."""
+SIDE_TOPICS: Final = (SIDE_TOPIC, PASSING_TOPIC)
 SIDE_GROUP: Final = SIDE_TOPIC
 """The consumer group, without members, whose offsets of that topic they commit."""
 
@@ -264,11 +267,11 @@ class ClusterAdmin(Protocol):
         leader. Sent once."""
 
     async def committed(self, group: str, topic: str, partition: int) -> int | None:
-        """The committed offset of a partition, -1 without any; None when no coordinator answers."""
+        """The committed offset of a partition, -1 without any; None when no coordinator answers. One is found first."""
 
     async def commit(self, group: str, topic: str, partition: int, offset: int) -> AdminResult:
-        """Commit the offset of a partition for a group without members. Sent once, and to no coordinator where nobody
-        has asked for one yet."""
+        """Commit the offset of a partition for a group without members. Sent once, and to no coordinator where none was
+        found before."""
 
     async def configure(
         self,

@@ -64,6 +64,7 @@ offsets-held-otherwise    the committed offsets that a coordinator has loaded, a
                           those of the records below its high watermark, the last one of each partition, without those
                           of topics whose deletion it has read of
 tombstone-missing         … and those are deleted from its log before it has one of the next topic of the name
+offset-deleted-unasked    … and no others are, but with their group
 deletion-told-early       … and are told as deleted once their tombstones are below its high watermark
 empty-group-unrecorded    that a group has no members any more is in its log
 member-id-repeated        a new member gets an id that nobody had before

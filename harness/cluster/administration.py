@@ -25,6 +25,7 @@ from kio.schema.describe_topic_partitions.v0 import request as describing
 from kio.schema.elect_leaders.v2 import request as electing
 from kio.schema.end_quorum_epoch.v1 import request as ending
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4 import request as finding
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
@@ -64,6 +65,7 @@ _OPERATIONS: Final = (ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperati
 """In the order of Kafka's numbers."""
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 _NO_GENERATION, _NO_EPOCH = -1, -1
+_GROUP_KEY = 0
 _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
 _REPLICATION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
 """Shorter, so that a leader whose followers do not follow still answers in time that the deletion is under way, or that
@@ -269,7 +271,8 @@ class Administration:
         return _answered(reply, lambda answer: answer.responses[0].partition_responses[0])
 
     async def committed(self, group: str, topic: str, partition: int) -> int | None:
-        """OffsetFetch, of the one partition."""
+        """OffsetFetch, of the one partition, by one who looks for the coordinator first: without that there is none."""
+        await self._ask(finding.FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=(group,)))
         wanted = resuming.OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
         asked = resuming.OffsetFetchRequestGroup(group_id=group, topics=(wanted,))
         reply = await self._ask(resuming.OffsetFetchRequest(groups=(asked,), require_stable=True))

@@ -50,7 +50,7 @@ from harness.runner.workload_settings import workload_settings
 from harness.spec import TOPIC, Spec
 from images.trace import TraceEvent
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import SIDE_TOPIC, EnvironmentCapability
+from nemesis.ports import SIDE_TOPICS, EnvironmentCapability
 from nemesis.situation import Situation
 from nemesis.timeline import Timeline
 from results.atomic_files import put_text
@@ -142,7 +142,7 @@ class RunSession:
         self.stage = ""
         self._spec = spec
         self._script_topics = frozenset(spec.script_topics)
-        self._topic_names = TopicNames((SIDE_TOPIC,))
+        self._topic_names = TopicNames(SIDE_TOPICS)
         self._directory = directory
         self._on_progress = on_progress
         self._deployment: Deployment | None = None

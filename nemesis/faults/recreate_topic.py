@@ -20,7 +20,8 @@ change then has, and no effect. So are changes that are to be refused, at any ti
 
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. It goes on
-until the topic is deleted, so that a commit is under way when its coordinator reads of that. Several
+until the topic is deleted, so that a commit is under way when its coordinator reads of that. Before, another topic may
+come and go, which is nothing to these offsets. Several
 of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
 deleted.
 """
@@ -43,6 +44,7 @@ from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
     DONE,
+    PASSING_TOPIC,
     SIDE_GROUP,
     SIDE_TOPIC,
     AdminResult,
@@ -73,6 +75,8 @@ _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
 """Of a topic before it is to be deleted."""
+_PASSING_SHARE = 0.5
+"""Of the topics with commits: while there are some, another topic is created and deleted."""
 _COMMITS_PAUSE_S = 0.005
 """The longest between two commits meanwhile."""
 _CHANGES_SHARE = 0.5
@@ -202,8 +206,8 @@ class RecreateTopic(Fault):
         replicas = handle.replication_factor or len(handle.cluster.brokers)
         answers: list[AdminResult] = []
 
-        async def delete(*, by_id: bool = False) -> AdminResult:
-            answer = await admin.delete_topic(SIDE_TOPIC, by_id=by_id)
+        async def delete(topic: str = SIDE_TOPIC, *, by_id: bool = False) -> AdminResult:
+            answer = await admin.delete_topic(topic, by_id=by_id)
             if answer.outcome == DONE:
                 handle.count_evidence("deleted")
             return answer._replace(outcome=DONE) if answer.outcome in _NONE_TO_DELETE else answer
@@ -224,6 +228,8 @@ class RecreateTopic(Fault):
             await handle.sleep(random.random() * patience_s)
             if self.commits:
                 await self._commit(handle)
+                if random.random() < _PASSING_SHARE:
+                    await self._pass_by(handle, partial(delete, PASSING_TOPIC), replicas)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
             async with asyncio.TaskGroup() as tasks:
@@ -233,6 +239,13 @@ class RecreateTopic(Fault):
                     await asyncio.sleep(random.random() * _COMMITS_PAUSE_S)
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
+
+    async def _pass_by(self, handle: FaultHandle, delete: Callable[[], Awaitable[AdminResult]], replicas: int) -> None:
+        """Create another topic, and `delete` it."""
+        answers: list[AdminResult] = []
+        handle.add_undo(lambda: until_done(handle, delete, f"deleting {PASSING_TOPIC}", answers))
+        await recorded(answers, handle.cluster.admin.create_topic(PASSING_TOPIC, replicas))
+        await recorded(answers, delete())
 
     async def _asked(self, handle: FaultHandle, api: int, request: Callable[[], Awaitable[AdminResult]]) -> AdminResult:
         """The answer to a request of this API, which a broker passes on and loses the first answer to."""

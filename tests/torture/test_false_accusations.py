@@ -140,7 +140,7 @@ def test_a_static_member_that_takes_the_place_of_the_leader_leads(monkeypatch: p
     """It joins again with the same subscriptions, and its group is rebalanced as for any leader. The varied seed
     40000370 of `groups`, shrunk from nine faults to none, with a seed that has a producer."""
     clients = {"consumer_rest": 0.2, "static_members": 1.0, "awkward_members": 1.0}
-    values: dict[str, Any] = {"workload": "groups", "seed": 7, "time_limit": 9, "controllers": 1}
+    values: dict[str, Any] = {"workload": "groups", "seed": 64, "time_limit": 9, "controllers": 1}
     few = {"replication_factor": 1, "producers": 1, "consumers": 3, "end_offset_readers": 0, "rate": 1}
     spec = parse({**values, **few, "clients": clients, "faults": "none"})
     assert run_in_simulation(spec).validity is Validity.VALID

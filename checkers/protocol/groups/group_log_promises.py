@@ -211,7 +211,9 @@ def _offsets_storing(cluster: ClusterState, partition: PartitionState, event: Tr
 def _check_tombstones(
     partition: PartitionState, event: TraceRow, coordinator: Coordinator, changes: list[list[Any]]
 ) -> None:
-    """The offsets of a deleted topic are deleted from the log before it has any of the next topic of its name."""
+    """The offsets of a deleted topic are deleted from the log before it has any of the next topic of its name. No other
+    ones are, but with their group."""
+    ended = [group for group, key, _ in changes if key is None]
     for group, key, offset in changes:
         if key is None:
             missing_of_group = [owed for owed, end in coordinator.owed.items() if owed[0] == group and end is None]
@@ -228,6 +230,14 @@ def _check_tombstones(
                     f"{event.node} appended the offset {offset} of {key}, committed by the group {group}, {event.at}",
                     "an offset of a deleted topic of that name stands before it, and no tombstone between them",
                 )
+        elif offset is None and group not in ended and coordinator.offsets is not None:
+            partition.report(
+                event,
+                "offset-deleted-unasked",
+                event.offset,
+                f"{event.node} deleted the offset of {key} that the group {group} had committed {event.at}",
+                "it had read of no deletion of that topic since, and nobody has deleted the group",
+            )
 
 
 def _topic_deleted(cluster: ClusterState, _: PartitionState, event: TraceRow) -> None:

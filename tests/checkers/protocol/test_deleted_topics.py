@@ -44,12 +44,22 @@ def test_a_coordinator_forgets_the_offsets_of_a_topic_when_it_reads_of_its_delet
 
 
 @pytest.mark.parametrize(
-    ("between", "kept"), [(["g", "u-0", None], True), (["g", None, None], True), (["g", "u-1", None], False)]
+    ("between", "kept"), [(["g", "u-0", None], True), (["g", None, None], True), (["g", "u-1", 3], False)]
 )
 def test_a_tombstone_stands_before_offsets_of_the_next_topic(between: list[Any], kept: bool) -> None:
     log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7]), ENDED, ANEW, applies(2.9, 12)]
     anew = [appended(2), changes(2, between), appended(3), changes(3, ["g", "u-0", 4])]
     assert broken([*log, *anew]) == ([] if kept else ["tombstone-missing"])
+
+
+def test_no_offsets_are_deleted_but_of_deleted_topics_and_groups() -> None:
+    log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
+    assert broken([*log, appended(2), changes(2, ["g", "u-0", None])]) == ["offset-deleted-unasked"]
+    assert broken([*log, appended(2), changes(2, ["g", "u-0", None], ["g", None, None])]) == []
+    of_next = [ENDED, ANEW, applies(2.9, 12), appended(2), changes(2, ["g", "u-0", None])]
+    of_next += [appended(3), changes(3, ["g", "u-0", 4]), appended(4), changes(4, ["g", "u-0", None])]
+    of_next.insert(-2, of_group(3.5, "offsets_told", 3, high_watermark=3, offsets={"u-0": 4}))
+    assert broken([*log, *of_next]) == ["offset-deleted-unasked"]
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,28 @@ def _any_broker_takes_heartbeats(patch: Patch) -> None:
     patch.setattr(groups.GroupCoordinator, "heartbeat", heartbeat)
 
 
+def _deletions_remembered(patch: Patch) -> None:
+    """A coordinator remembers deleted topics by name, and forgets offsets of the next ones at any later deletion."""
+    forget, right = (
+        "images.broker.groups.shard:Shard._forget",
+        "deleted, self._deleted_topics = self._deleted_topics, set()",
+    )
+    replace_in(patch, forget, right, "deleted = self._deleted_topics")
+
+
+def _commits_under_way_kept(patch: Patch) -> None:
+    """A commit that does not count yet keeps its offset of a topic that is deleted."""
+    forget = "images.broker.groups.committed_offsets:CommittedOffsets.forget"
+    kept = "tuple(each for each in change.offsets if not is_gone(*each))"
+    replace_in(patch, forget, f"kept = {kept}", "kept = change.offsets")
+
+
+def _replaced_member_in_record(patch: Patch) -> None:
+    """A generation begins though its record has a static member that was replaced meanwhile."""
+    outdated = "joining = joining._replace(record_outdated=True)"
+    replace_in(patch, "images.broker.groups.rebalance:_replace_static", outdated, "pass")
+
+
 def _lost_answer_awaited(patch: Patch) -> None:
     """A broker that has lost the answer to its creation of `__consumer_offsets` goes on to wait for it."""
     right = ControllerChannel.forward
@@ -215,7 +237,17 @@ without having read what the brokers asked of it."""
 
 JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], "wall_jump_ms": 60_000}
 
+COMMITTED: Fault = {"at": 2, "for": 8, "fault": "recreate-topic", "commits": True, "topics": 4, "patience_ms": 500}
+
+SLOW: Fault = {"at": 2, "for": 17, "fault": "packets", "nodes": ["brokers"], "against": ["brokers"], "delay_ms": 150}
+IMPATIENT = STATIC | {
+    "clients": {"static_members": 1.0, "awkward_members": 1.0, "consumer_life": 4.0, "consumer_rest": 0.2}
+}
+
 MISTAKES = (
+    PlayedMistake("offset-deleted-unasked", _deletions_remembered, [COMMITTED]),
+    PlayedMistake("offsets-held-otherwise", _commits_under_way_kept, [COMMITTED]),
+    PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
     PlayedMistake("committed-offset-lost", _nothing_if_any_is_refused, world=AWKWARD),
