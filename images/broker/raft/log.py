@@ -163,11 +163,11 @@ class KafkaMetadataLog:
         return self._image
 
     def read_committed(self, offset: int, high_watermark: int) -> bytes:
-        """Some whole batches from `offset`, below `high_watermark`, on. Raises MetadataError where the file holds
-        fewer than were appended: so do those of a process that was ended in the middle of a callback, whose writes have
-        no effect, and which would read forever."""
+        """Some whole batches from `offset`, below `high_watermark`, on. Raises MetadataError where the file lacks some
+        of what was appended: as does that of a process that was ended in the middle of a callback, whose writes have no
+        effect, and which would read forever."""
         data = self.read(offset, _REPLAY_BYTES, high_watermark)
-        if not data:
+        if next(batches.iterate(data), None) is None:
             raise MetadataError(f"the metadata log has no record at offset {offset}, below {high_watermark}")
         return data
 
