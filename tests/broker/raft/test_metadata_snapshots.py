@@ -290,8 +290,8 @@ def test_a_snapshot_that_was_written_and_not_yet_begun_with_is_begun_with_at_the
 def test_a_log_whose_file_lost_what_was_appended_is_an_error_and_no_endless_read(
     tmp_path: Path, lost_bytes: int
 ) -> None:
-    """Writes of a process that was ended in the middle of a callback have no effect (drawn worlds 75 and, where a full
-    disk has room for a part of a batch, 6400031 of 20 s)."""
+    """Writes of a process that was ended in the middle of a callback have no effect (drawn worlds 75 and, where a loss
+    of power tore the last batch, 6400031 of 20 s)."""
     log = opened(tmp_path)
     for change in CHANGES[:2]:
         append(log, change)

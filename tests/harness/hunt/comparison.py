@@ -113,13 +113,14 @@ def reached_s(row: Mapping[str, Any]) -> float | None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ranges as Markdown, or that there are none, and what those of the same time come to."""
+    """The ranges as Markdown, or that there are none, and what those of the same time and commit come to."""
     if not rows:
         return "Not measured yet.\n"
     heads = ("range", "CPU s", "situations: random", "dense", "hunt", "ratio", "of up to 3 replicas: random", "dense")
     heads += ("hunt", "ratio", "runs: random", "dense", "hunt", "as many as random after", "commit")
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    rows = sorted(rows, key=lambda row: (row["cpu_seconds"], row["time_limit_s"], row["range"]))
+    first = {row["commit"]: row["range"] for row in sorted(rows, key=lambda row: row["range"], reverse=True)}
+    rows = sorted(rows, key=lambda row: (*_kind(row)[:2], first[row["commit"]], row["range"]))
     for row in rows:
         after_s = reached_s(row)
         after = "never" if after_s is None else f"{after_s:.0f} s, {after_s / row['cpu_seconds']:.0%} of its time"
@@ -129,15 +130,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             cells.append(f"{ratio(row, name):.2f}")
         cells += [*(str(row[kind]["runs"]) if kind in row else "" for kind in SEARCHES), after, f"`{row['commit']}`"]
         lines.append("| " + " | ".join(cells) + " |")
-    for (cpu_seconds, time_limit_s), of_time in groupby(
-        rows, key=lambda row: (row["cpu_seconds"], row["time_limit_s"])
-    ):
-        alike = list(of_time)
+    for (cpu_seconds, time_limit_s, made_at), of_kind in groupby(rows, key=_kind):
+        alike = list(of_kind)
         lines += [
             "",
-            f"{len(alike)} paired ranges of {cpu_seconds:g} s of CPU for each search, in runs of {time_limit_s:g} s: "
-            f"the hunt sees {_ratios(alike, 'situations')} the distinct situations; of partitions with up to three "
-            f"replicas {_ratios(alike, 'of_few_replicas')}. Runs that are not `valid`: "
+            f"Paired ranges at `{made_at}`, {cpu_seconds:g} s of CPU for each search, in runs of {time_limit_s:g} s: "
+            f"{len(alike)}. The hunt sees {_ratios(alike, 'situations')} the distinct situations; of partitions with "
+            f"up to three replicas {_ratios(alike, 'of_few_replicas')}. Runs that are not `valid`: "
             f"{_not_valid(alike, 'random')} of the random ones, {_not_valid(alike, 'hunt')} of the hunt.",
         ]
         if dense := [row for row in alike if "dense" in row]:
@@ -146,6 +145,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
                 f"runs with one, and {_ratios(dense, 'of_few_replicas', 'dense')}."
             )
     return "\n".join(lines) + "\n"
+
+
+def _kind(row: Mapping[str, Any]) -> tuple[float, float, str]:
+    """What ranges have in common that say the same: the time for a search, that of a run, and the commit."""
+    return row["cpu_seconds"], row["time_limit_s"], row["commit"]
 
 
 def ratio(row: Mapping[str, Any], name: str, search: str = "hunt") -> float:

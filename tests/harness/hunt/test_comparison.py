@@ -125,15 +125,18 @@ def test_the_table_of_the_comparison_says_when_the_hunt_has_seen_as_much() -> No
         "random": searched([(30.0, 20), (95.0, 40)]),
     }
     rows = [{**row, "range": 4, "hunt": searched([(99.0, 20)])}, row, {**row, "cpu_seconds": 50.0}]
+    rows.append({**row, "range": 5, "commit": "aaa"})
     lines = comparison.table(rows).splitlines()
     after = "25 s, 25% of its time | `abc` |"
     assert lines[3] == f"| 3 | 100 | 40 |  | 80 | 2.00 | 10 |  | 10 | 1.00 | 2 |  | 2 | {after}"
     assert " | never | " in lines[4]
-    assert "1 paired ranges of 50 s" in lines[6]
-    assert "2 paired ranges of 100 s" in lines[8]
-    assert "the hunt sees 1.25 times (0.50 to 2.00) the distinct situations" in lines[8]
-    assert "2 of the random ones, 2 of the hunt" in lines[8]
-    assert "schedules at once" not in lines[8]
+    assert "| `aaa` |" in lines[5]
+    assert "`abc`, 50 s of CPU for each search, in runs of 20 s: 1. The" in lines[7]
+    assert "`abc`, 100 s of CPU for each search, in runs of 20 s: 2. The" in lines[9]
+    assert "The hunt sees 1.25 times (0.50 to 2.00) the distinct situations" in lines[9]
+    assert "2 of the random ones, 2 of the hunt" in lines[9]
+    assert "schedules at once" not in lines[9]
+    assert "`aaa`, 100 s of CPU" in lines[11]
     (_, _, line, *_, said) = comparison.table([{**row, "dense": searched([(50.0, 60)])}]).splitlines()
     assert line == f"| 3 | 100 | 40 | 60 | 80 | 2.00 | 10 | 10 | 10 | 1.00 | 2 | 1 | 2 | {after}"
     assert "Random runs with 8 schedules at once see 1.50 times (1.50 to 1.50) those of runs with one" in said
