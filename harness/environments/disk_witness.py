@@ -15,8 +15,6 @@ from images.trace import TraceEvent
 
 _METADATA: Final = "__cluster_metadata-0"
 """Kafka's name of the directory with the log of the controllers, their votes and their snapshots."""
-
-
 _BATCHES: Final = ".log"
 
 

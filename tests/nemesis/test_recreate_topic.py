@@ -17,6 +17,7 @@ from nemesis.faults.recreate_topic import LostAnswer, RecreateTopic
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import (
+    PASSING_TOPIC,
     SIDE_GROUP,
     SIDE_TOPIC,
     UNANSWERED,
@@ -73,6 +74,19 @@ def test_a_group_commits_offsets_of_each_topic_before_it_is_deleted() -> None:
     for deleted in [place for place, call in enumerate(cluster.calls) if call == DELETED][:-1]:
         assert cluster.calls[deleted - 1] == commit
     assert handle.evidence["committed"] == cluster.calls.count(commit)
+
+
+def test_another_topic_comes_and_goes_while_a_group_has_offsets_and_none_is_left() -> None:
+    cluster = FakeCluster()
+    carried_out(RecreateTopic(topics=20, commits=True), cluster)
+    came = [place for place, call in enumerate(cluster.calls) if call == f"create {PASSING_TOPIC} with 3"]
+    went = f"delete {PASSING_TOPIC}"
+    assert 0 < len(came) < 20
+    assert all(cluster.calls[place - 1].startswith("commit") for place in came)
+    assert all(cluster.calls[place + 1] == went for place in came)
+    assert cluster.calls.count(went) == 2 * len(came)
+    carried_out(RecreateTopic(topics=20), without := FakeCluster())
+    assert not any(PASSING_TOPIC in call for call in without.calls)
 
 
 def test_topics_are_changed_while_they_are_written_and_some_are_deleted_by_their_ids() -> None:
