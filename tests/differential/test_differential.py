@@ -33,9 +33,14 @@ def test_every_known_difference_has_a_reason_and_an_answer() -> None:
 
 
 def test_every_answer_is_kafkas_or_the_explained_one(tmp_path: Path) -> None:
-    """One test, since playing the cases takes a while: which worker of pytest would play them is not known."""
-    with Broker(tmp_path) as broker:
+    """One test, since playing the cases takes a while: which worker of pytest would play them is not known. What is not
+    as expected is played once more, one after another: on a busy machine some requests time out."""
+    with Broker(tmp_path / "together") as broker:
         ours = play_all(broker, CASES, at_once=AT_ONCE)
+    expected = {**KAFKA, **RECORDED}
+    if others := [name for name in CASES if ours[name] != expected[name]]:
+        with Broker(tmp_path / "alone") as broker:
+            ours |= play_all(broker, others)
     gone = {name for name in EXPLAINED if ours[name] == KAFKA[name]}
     changed = {name for name in EXPLAINED - gone if ours[name] != RECORDED[name]}
     unexplained = {name for name, answer in ours.items() if answer != KAFKA[name]} - EXPLAINED
