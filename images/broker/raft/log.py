@@ -19,7 +19,7 @@ whole is not known before it is needed.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from errno import EIO
 
 from images.broker.log.log import Log, OffsetOutOfRange
@@ -157,10 +157,16 @@ class KafkaMetadataLog:
     def image(self, high_watermark: int) -> ClusterImage:
         """The image of all records below `high_watermark`, which are committed. Raises MetadataError for invalid
         records, and as `read_committed`."""
-        while self._image.offset < high_watermark:
-            for header, batch in batches.iterate(self.read_committed(self._image.offset, high_watermark)):
-                self._image = self._image.apply_all(decode_records(batch), header.base_offset)
+        for header, batch in self._batches(self._image.offset, high_watermark):
+            self._image = self._image.apply_all(decode_records(batch), header.base_offset)
         return self._image
+
+    def _batches(self, offset: int, end: int) -> Iterator[tuple[batches.Header, bytes]]:
+        """All batches from `offset` to `end`. Raises as `read_committed`."""
+        while offset < end:
+            for header, batch in batches.iterate(self.read_committed(offset, end)):
+                yield header, batch
+                offset = header.next_offset
 
     def read_committed(self, offset: int, high_watermark: int) -> bytes:
         """Some whole batches from `offset`, below `high_watermark`, on. Raises MetadataError where the file lacks some
@@ -252,11 +258,7 @@ class KafkaMetadataLog:
 
     def _bytes_from(self, offset: int) -> int:
         """Bytes of the batches from `offset` on."""
-        size = 0
-        while data := self.read(offset, _REPLAY_BYTES, self.end):
-            for header, batch in batches.iterate(data):
-                size, offset = size + len(batch), header.next_offset
-        return size
+        return sum(len(batch) for _, batch in self._batches(offset, self.end))
 
     # ---- the vote ----------------------------------------------------------------------------------------------------
 
