@@ -184,6 +184,14 @@ class TraceRow(NamedTuple):
         """Where the log is said to end after the event: that which cuts a log has the end before it as `log_end`."""
         return self.offset if self.kind == "truncated" else self.log_end
 
+    @property
+    def power_loss(self) -> str:
+        """What a loss of power at its moment would have done to that which it says is on the disk; empty without."""
+        if '"at_risk"' not in self.detail:  # of most events, whose detail need not be read for it
+            return ""
+        did = "brought back" if self.kind == "replica_deleted" else "taken something of"
+        return f"a loss of power would have {did} {', '.join(self.details()['at_risk'])}"
+
     def details(self) -> dict[str, Any]:
         """The event's further facts."""
         facts: dict[str, Any] = json.loads(self.detail) if self.detail else {}

@@ -72,7 +72,7 @@ def check_log_start(partition: PartitionState, event: TraceRow, start: int, how:
 
 def _check_on_disk(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """What a broker takes to be on its disk is on it: the disk itself says what a loss of power would take."""
-    if (at_risk := event.details().get("at_risk")) is None:
+    if not event.power_loss:
         return
     did = {
         "appended": f"took the batch at {event.offset} for synced",
@@ -80,9 +80,7 @@ def _check_on_disk(partition: PartitionState, event: TraceRow, _: CheckSettings)
         "log_start_written": f"took the start of its log at {event.offset} for written down",
         "replica_deleted": "took its log for deleted",
     }[event.kind]
-    comes = "brought back" if event.kind == "replica_deleted" else "taken something of"
-    lost = f"a loss of power would have {comes} {', '.join(at_risk)}"
-    partition.report(event, "not-on-disk", event.offset, f"{event.node} {did} {event.at}", lost)
+    partition.report(event, "not-on-disk", event.offset, f"{event.node} {did} {event.at}", event.power_loss)
 
 
 def _leader_log_start(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

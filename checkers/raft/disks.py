@@ -30,9 +30,5 @@ def disk_findings(trace: pa.Table) -> Iterator[Finding]:
     told = pc.is_in(trace.column("kind"), value_set=pa.array(list(_SAYING)))
     at_risk = pc.match_substring(trace.column("detail"), '"at_risk"')
     for event in trace_rows(trace.filter(pc.and_(told, at_risk))):
-        files = ", ".join(event.details()["at_risk"])
-        lines = (
-            f"{event.node} {_SAYING[event.kind]} in controller epoch {event.leader_epoch} {event.at}",
-            f"a loss of power would have taken something of {files}",
-        )
-        yield Finding("metadata-not-on-disk", lines, time_ns=event.time_ns)
+        did = f"{event.node} {_SAYING[event.kind]} in controller epoch {event.leader_epoch} {event.at}"
+        yield Finding("metadata-not-on-disk", (did, event.power_loss), time_ns=event.time_ns)

@@ -7,48 +7,39 @@ which that is not so. A disk that has lied about a sync is no witness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 from harness.simulation.storage.disk import SimDisk
 from images.trace import TraceEvent
 
 _METADATA: Final = "__cluster_metadata-0"
 """Kafka's name of the directory with the log of the controllers, their votes and their snapshots."""
-_BATCHES: Final = ".log"
-
-
-def _synced(detail: Mapping[str, Any]) -> bool:
-    return bool(detail.get("synced"))
-
-
-def _always(_: Mapping[str, Any]) -> bool:
-    return True
-
-
-_FILES: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any]], bool]]]] = {
-    "appended": (_BATCHES, _synced),
-    "log_closed": (_BATCHES, _synced),
-    "log_start_written": ("log-start-checkpoint", _always),
-    "metadata_appended": (_BATCHES, _always),
-    "metadata_snapshot": (".checkpoint", _always),
-    "quorum_voted": ("quorum-state", _always),
-    "quorum_follower": ("quorum-state", _always),
+_DELETION: Final = "replica_deleted"
+_FILES: Final[Mapping[str, str]] = {
+    "appended": ".log",
+    "log_closed": ".log",
+    "log_start_written": "log-start-checkpoint",
+    "metadata_appended": ".log",
+    "metadata_snapshot": ".checkpoint",
+    "quorum_voted": "quorum-state",
+    "quorum_follower": "quorum-state",
 }
-"""Kind of event → how the names of the files end of which it says that they are on the disk, and whether one with this
-detail says so."""
+"""Kind of event → how the names of the files end of which it says that they are on the disk."""
+_IF_SYNCED: Final = frozenset({"appended", "log_closed"})
+"""Those that say so with `synced` alone."""
 
 
 def witnessed(event: TraceEvent, disk: SimDisk) -> TraceEvent:
     """The event, with what a loss of power would take, or bring back, in spite of what it says."""
-    directory = f"{event.topic}-{event.partition}" if event.topic else _METADATA
-    at_risk: list[str] = []
-    if disk.counters.lies:
+    if event.kind not in _FILES and event.kind != _DELETION:
         return event
-    if event.kind == "replica_deleted":
+    if disk.counters.lies or (event.kind in _IF_SYNCED and not event.detail.get("synced")):
+        return event
+    directory = f"{event.topic}-{event.partition}" if event.topic else _METADATA
+    if event.kind == _DELETION:
         at_risk = [directory] if disk.may_come_back(directory) else []
-    elif event.kind in _FILES:
-        suffix, says_so = _FILES[event.kind]
-        if says_so(event.detail):
-            at_risk = [f"{directory}/{name}" for name in disk.at_risk(directory) if name.endswith(suffix)]
+    else:
+        suffix = _FILES[event.kind]
+        at_risk = [f"{directory}/{name}" for name in disk.at_risk(directory) if name.endswith(suffix)]
     return event._replace(detail={**event.detail, "at_risk": at_risk}) if at_risk else event

@@ -21,9 +21,8 @@ change then has, and no effect. So are changes that are to be refused, at any ti
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. It goes on
 until the topic is deleted, so that a commit is under way when its coordinator reads of that. Before, another topic may
-come and go, which is nothing to these offsets. Several
-of these faults at a time share the topic, as administrators do who know nothing of each other. In the end the topic is
-deleted.
+come and go, which is nothing to these offsets. Several of these faults at a time share the topic, as administrators do
+who know nothing of each other. In the end the topic is deleted.
 """
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ class SimDisk:
         """Whether a power loss may bring back what was deleted, or renamed, at the root."""
         return name not in self._root.entries and (self._root, name) in self._changed_names()
 
-    def _changed_names(self) -> list[tuple[SimDirectory, str]]:
-        return [(place, name) for change in self._journal for place, name, _ in change.steps]
+    def _changed_names(self) -> frozenset[tuple[SimDirectory, str]]:
+        return frozenset((place, name) for change in self._journal for place, name, _ in change.steps)
 
     def lose_power(self, keep: KeepUnsynced, random: Random) -> PowerLossReport:
         """Drop what was not synced, as far as `keep` says; draws from `random`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 
@@ -87,7 +87,7 @@ def walk(directory: SimDirectory, prefix: str) -> Iterator[tuple[str, Inode]]:
 
 
 def at_risk(
-    directory: SimDirectory, prefix: str, changed: list[tuple[SimDirectory, str]], *, is_named: bool
+    directory: SimDirectory, prefix: str, changed: Container[tuple[SimDirectory, str]], *, is_named: bool
 ) -> Iterator[str]:
     """Paths of the files below `directory` of which a power loss may take something: of their contents, or their names,
     as it may where a name on the way is among the `changed` ones, and of all files unless that of the directory itself

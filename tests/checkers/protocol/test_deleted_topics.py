@@ -54,6 +54,9 @@ def test_a_tombstone_stands_before_offsets_of_the_next_topic(between: list[Any],
 
 def test_no_offsets_are_deleted_but_of_deleted_topics_and_groups() -> None:
     log = [BEGAN, applies(0.3, 5), *SERVES, appended(1), changes(1, ["g", "u-0", 7])]
+    of_another = [ENDED, ANEW, applies(2.9, 12), appended(2), changes(2, ["g", "u-1", None])]
+    of_another += [appended(3), changes(3, ["g", "u-0", 4])]
+    assert broken([*log, *of_another]) == ["offset-deleted-unasked", "tombstone-missing"]
     assert broken([*log, appended(2), changes(2, ["g", "u-0", None])]) == ["offset-deleted-unasked"]
     assert broken([*log, appended(2), changes(2, ["g", "u-0", None], ["g", None, None])]) == []
     of_next = [ENDED, ANEW, applies(2.9, 12), appended(2), changes(2, ["g", "u-0", None])]
