@@ -80,13 +80,15 @@ leave-answered-otherwise  LeaveGroup is answered for each of its members as that
 left-member-kept          … and who has left is no member any more
 answer-missing            a JoinGroup or a SyncGroup is answered once the group does not let its sender wait for that
 member-removed            a member goes when it has left, when another one of its instance takes its place, at the end
-                          of its session, or when a rebalance has waited for it for the longest rebalance timeout
+                          of its session, or when a rebalance has waited for it for the longest rebalance timeout and
+                          it is not static
+rebalance-overdue         … and once one has joined, the group waits for the others no longer than that
 member-kept               … and stays no longer than its session timeout after the last contact
 group-time-otherwise      … by a clock that runs as time does, unless a fault changed the timers of its node
-rebalance-overdue         a group waits for its members no longer than the longest rebalance timeout
-generation-without-join   a generation begins with members that have all joined since its rebalance began
+generation-without-join   a generation begins with members that have all joined since its rebalance began, or are static
+                          and were waited for in vain
 generation-repeated       … with a number above that of all that have begun, or may have: whose record was appended
-joins-answered-otherwise  … and their answers agree in its number and its leader, a member, which is told all members
+joins-answered-otherwise  … and their answers agree in its number and its leader, one of them, which is told all members
 assignment-told-otherwise a member gets what the leader of its generation has assigned to it, or to the one of its
                           instance that was in its place
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark

@@ -62,6 +62,10 @@ class HeldGroup:
     """When the wait for its members began."""
     longest_ms: int = 0
     """The longest rebalance timeout of its members then."""
+    waited_out: bool = False
+    """Whether a wait for members to join has lasted that long: static ones may be absent from the next generation."""
+    joined: frozenset[str] = frozenset()
+    """The members that had joined when the generation began."""
     members: dict[str, HeldMember] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     """Member ids that clients were given to join with."""
@@ -91,6 +95,16 @@ class HeldGroup:
     def longest_timeout_ms(self) -> int:
         """The longest rebalance timeout of its members."""
         return max((member.identity.rebalance_ms for member in self.members.values()), default=0)
+
+    def wait_longer(self, at_ms: int) -> None:
+        """While nobody has joined of static members, all that there are, the wait begins anew whenever it has ended."""
+        until_ms = self.waits_until_ms()
+        if until_ms is None or until_ms > at_ms or self.state != PREPARING:
+            return
+        self.waited_out = True
+        if self.members and not any(one.wait == JOIN or one.identity.instance is None for one in self.members.values()):
+            self.longest_ms = max(self.longest_timeout_ms(), AWAKE_MS_MAX)
+            self.since_ms = at_ms - (at_ms - until_ms) % self.longest_ms
 
     def waits_until_ms(self) -> int | None:
         """The end of the wait for members; None where there is none."""

@@ -28,7 +28,12 @@ from checkers.protocol import (
     watermark_promises,
 )
 from checkers.protocol.batches import UNKNOWN
-from checkers.protocol.groups import coordinator_promises, group_log_promises, group_promises
+from checkers.protocol.groups import (
+    coordinator_promises,
+    group_log_promises,
+    group_promises,
+    group_request_promises,
+)
 from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow, trace_rows
 
@@ -228,6 +233,7 @@ _IN_ORDER = (
     watermark_promises.HANDLERS,
     coordinator_promises.HANDLERS,
     group_log_promises.HANDLERS,
+    group_request_promises.HANDLERS,
     group_promises.HANDLERS,
     read_promises.HANDLERS,
     isr_promises.HANDLERS,

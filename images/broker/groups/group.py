@@ -132,6 +132,11 @@ class Group(NamedTuple):
             return None
         return next((member for member in self.members if member.instance_id == instance_id), None)
 
+    @property
+    def longest_rebalance_timeout_ms(self) -> int:
+        """How long a rebalance waits for the members to join."""
+        return max((member.rebalance_timeout_ms for member in self.members), default=0)
+
     def with_member(self, changed: ClassicGroupMember) -> Group:
         """This group with `changed` added, or in place of the member with its id."""
         if self.member(changed.id) is None:
@@ -144,9 +149,7 @@ class Group(NamedTuple):
         members = tuple(member._replace(last_contact_ms=now_ms) for member in self.members)
         if self.state is not GroupState.PREPARING:
             return self._replace(members=members)
-        return self._replace(
-            members=members, deadline_ms=now_ms + max(member.rebalance_timeout_ms for member in members)
-        )
+        return self._replace(members=members, deadline_ms=now_ms + self.longest_rebalance_timeout_ms)
 
 
 # --- events -----------------------------------------------------------------------------------------------------------

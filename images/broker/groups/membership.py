@@ -67,7 +67,8 @@ def remove(group: Group, gone: Iterable[str], now_ms: int) -> GroupStep:
 
 
 def on_tick(group: Group, now_ms: int) -> GroupStep:
-    """Time has passed: members whose session has expired are removed."""
+    """Time has passed: members whose session has expired are removed, and those that a rebalance has waited for in
+    vain, but for static ones, which have until the end of their session to join."""
     decisions: list[Decision] = []
     still_pending = tuple(item for item in group.pending if item[1] > now_ms)
     if still_pending != group.pending:
@@ -76,7 +77,8 @@ def on_tick(group: Group, now_ms: int) -> GroupStep:
     if group.state is GroupState.COMPLETING and group.deadline_ms <= now_ms and not group.storing:
         expired += [member.id for member in group.members if not member.syncing and member.id not in expired]
     if group.state is GroupState.PREPARING and group.deadline_ms <= now_ms and not group.storing:
-        expired += [member.id for member in group.members if not member.joining and member.id not in expired]
+        late = [member for member in group.members if not member.joining and member.instance_id is None]
+        expired += [member.id for member in late if member.id not in expired]
         group = group._replace(pending=())
     if expired:
         step = remove(group, expired, now_ms)

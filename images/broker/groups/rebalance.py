@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.errors import ErrorCode
 
 from images.broker.groups.group import (
@@ -20,6 +22,9 @@ from images.broker.groups.group import (
     StoreReplacement,
     SyncAnswer,
 )
+
+_LONGER_MS_MIN: Final = 100
+"""By which a rebalance that nobody has joined goes on at least: a rebalance timeout may be 0."""
 
 
 def join(group: Group, request: JoinRequest, now_ms: int, limits: GroupLimits) -> GroupStep:
@@ -112,7 +117,7 @@ def replacement_stored(group: Group, member_id: str, error: ErrorCode, now_ms: i
         return GroupStep(restored, (JoinAnswer(new.id, error, id_known=False),))
     joined = new._replace(replaces=None, joining=False, last_contact_ms=now_ms)
     stable = group.with_member(joined)
-    return GroupStep(stable, (_join_answer(stable, joined)._replace(skip_assignment=True),))
+    return GroupStep(stable, (_join_answer(stable, joined)._replace(skip_assignment=joined.id == stable.leader),))
 
 
 def _sessions_renewed(members: tuple[ClassicGroupMember, ...], now_ms: int) -> tuple[ClassicGroupMember, ...]:
@@ -128,7 +133,7 @@ def prepare(group: Group, now_ms: int, initial_delay_ms: int) -> GroupStep:
     answers = tuple(
         SyncAnswer(member.id, ErrorCode.rebalance_in_progress) for member in group.members if member.syncing
     )
-    longest_ms = max((member.rebalance_timeout_ms for member in group.members), default=0)
+    longest_ms = group.longest_rebalance_timeout_ms
     preparing = group._replace(
         state=GroupState.PREPARING,
         members=tuple(
@@ -154,7 +159,9 @@ def complete_if_all_joined(group: Group, now_ms: int) -> GroupStep:
 
 
 def complete(group: Group, now_ms: int) -> GroupStep:
-    """All members have joined: the next generation begins once that is stored, at once if there are no members."""
+    """The group waits for nobody any more: the next generation begins once that is stored, at once if there are no
+    members. Static members that have not joined stay in it until their session ends, as in Kafka; while nobody has
+    joined, all of whom are such members, the group goes on waiting."""
     generation = group.generation + 1
     if not group.members:
         empty = group._replace(
@@ -165,12 +172,15 @@ def complete(group: Group, now_ms: int) -> GroupStep:
             deadline_ms=NEVER_MS,
         )
         return GroupStep(empty, (StoreGroup(generation),))
+    if not any(member.joining for member in group.members):
+        longer_ms = max(group.longest_rebalance_timeout_ms, _LONGER_MS_MIN)
+        return GroupStep(group._replace(deadline_ms=now_ms + longer_ms))
     return GroupStep(group._replace(storing=True, record_outdated=False), (StoreGeneration(generation),))
 
 
 def generation_record(group: Group, generation: int) -> Group:
-    """The group in the record that this generation begins. Its members are those that have joined by now, so that no
-    later coordinator takes the group for one without members."""
+    """The group in the record that this generation begins. Its members are those of now, so that no later coordinator
+    takes the group for one without members."""
     protocol = _elect_protocol(group.members)
     return Group.stored(group.id, group.protocol_type, generation, protocol, None, group.members)
 
@@ -178,33 +188,36 @@ def generation_record(group: Group, generation: int) -> Group:
 def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> GroupStep:
     """The append of `StoreGeneration` is committed, or has failed.
 
-    The generation has the members that have joined by now. After a failure all join again, and the number is not used,
-    since its record may be committed later. Nor is it used if a static member was replaced meanwhile, or joined, maybe
-    after one of its instance was removed: the record has the one before it, and a later coordinator would fence the
-    living one.
+    The generation has the members of now. After a failure all join again, and the number is not used, since its record
+    may be committed later. Nor is it used if all who had joined have left. Nor is it if a static member was replaced
+    meanwhile, or joined, maybe after one of its instance was removed: the record has the one before it, and a later
+    coordinator would fence the living one.
     """
     if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
         return GroupStep(group)
     next_group = group._replace(generation=generation, storing=False)
     if error is not ErrorCode.none:
-        failed = tuple(JoinAnswer(member.id, error) for member in group.members)
+        failed = tuple(JoinAnswer(member.id, error) for member in group.members if member.joining)
         members = tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members)
         step = prepare(next_group._replace(members=members), now_ms, 0)
         return step._replace(decisions=failed + step.decisions)
-    return _begin(next_group, now_ms) if group.members and not group.record_outdated else complete(next_group, now_ms)
+    has_joined = any(member.joining for member in group.members)
+    return _begin(next_group, now_ms) if has_joined and not group.record_outdated else complete(next_group, now_ms)
 
 
 def _begin(group: Group, now_ms: int) -> GroupStep:
-    """Begin the generation with the current members, all of which have joined."""
-    leader = group.leader if group.leader and group.member(group.leader) else group.members[0].id
+    """Begin the generation with the current members. Those that have joined are told so, and one of them leads it."""
+    joined = [member.id for member in group.members if member.joining]
     completing = group._replace(
         state=GroupState.COMPLETING,
         protocol=_elect_protocol(group.members),
-        leader=leader,
+        leader=group.leader if group.leader in joined else joined[0],
         members=tuple(member._replace(joining=False, last_contact_ms=now_ms) for member in group.members),
-        deadline_ms=now_ms + max(member.rebalance_timeout_ms for member in group.members),
+        deadline_ms=now_ms + group.longest_rebalance_timeout_ms,
     )
-    return GroupStep(completing, tuple(_join_answer(completing, member) for member in completing.members))
+    return GroupStep(
+        completing, tuple(_join_answer(completing, member) for member in completing.members if member.id in joined)
+    )
 
 
 def check_member(group: Group, caller: Caller) -> ErrorCode:

@@ -276,7 +276,7 @@ def test_a_static_member_comes_back_without_a_rebalance_and_its_old_self_is_fenc
     step = replacement_stored(step.group, "m3", ErrorCode.none, 6_000)
     (answer,) = step.decisions
     assert isinstance(answer, JoinAnswer)
-    assert (answer.error, answer.generation, answer.skip_assignment) == (ErrorCode.none, 1, True)
+    assert (answer.error, answer.generation, answer.skip_assignment) == (ErrorCode.none, 1, False)
     assert step.group.state is GroupState.STABLE
     assert not step.group.members[1].joining
     assert heartbeat(step.group, Caller("m2", 1, "i2"), 6_000)[1] is ErrorCode.fenced_instance_id
@@ -302,6 +302,9 @@ def test_a_leader_whose_return_could_not_be_written_leads_again() -> None:
     step = join(group, ask(new="m3", instance_id="i1"), 6_000, LIMITS)
     assert step.group.leader == "m3"
     assert replacement_stored(step.group, "m3", ErrorCode.not_coordinator, 6_000).group.leader == "m1"
+    (answer,) = replacement_stored(step.group, "m3", ErrorCode.none, 6_000).decisions
+    assert isinstance(answer, JoinAnswer)
+    assert answer.skip_assignment, "the generation has its assignment: it must not make another one"
 
 
 def test_a_static_member_that_comes_back_twice_before_it_is_written_replaces_the_first_one() -> None:
@@ -322,6 +325,56 @@ def test_a_static_member_whose_return_is_not_written_yet_takes_part_in_a_rebalan
     step = join(group, ask("m1"), 6_000, LIMITS)
     assert answers(step) == dict.fromkeys(("m1", "m3", "m5"), ErrorCode.none)
     assert step.group.generation == 2
+
+
+def waits_for_static(group: Group) -> Group:
+    """Its member m1 has 50 s of session and has joined a rebalance with m3; static m2 has not."""
+    group = group._replace(members=tuple(member._replace(session_timeout_ms=50_000) for member in group.members))
+    return join(join(group, ask(new="m3"), 6_000, LIMITS).group, ask("m1"), 6_100, LIMITS).group
+
+
+def test_a_static_member_that_does_not_join_in_time_stays_until_its_session_ends() -> None:
+    step = on_tick(waits_for_static(with_static()), 26_000)
+    assert answers(step) == {"m1": ErrorCode.none, "m3": ErrorCode.none}
+    told = next(item for item in step.decisions if isinstance(item, JoinAnswer) and item.member_id == "m1")
+    assert [member for member, _, _ in told.members] == ["m1", "m2", "m3"], "its partitions are kept for it"
+    assert check_commit(step.group, Caller("m2", 1, "i2"), 27_000, LIMITS)[1] is ErrorCode.illegal_generation
+    group = sync(step.group, Caller("m3", 2), (None, None), {}, 27_000).group
+    group = sync(group, Caller("m1", 2), (None, None), {"m2": b"kept"}, 27_000).group
+    group = stored(group, 2, ErrorCode.none, 27_000).group
+    for name in ("m1", "m3"):
+        group = heartbeat(group, Caller(name, 2), 70_000)[0]
+    assert next_deadline_ms(group) == 76_000, "its session began anew with the generation"
+    back = join(group, ask(new="m4", instance_id="i2"), 70_000, LIMITS)
+    assert replacement_stored(back.group, "m4", ErrorCode.none, 70_000).group.members[1].assignment == b"kept"
+    assert [member.id for member in on_tick(group, 76_000).group.members] == ["m1", "m3"]
+
+
+def test_the_leader_of_a_generation_has_joined_it() -> None:
+    group = stable("m1", "m2")
+    group = group.with_member(group.members[0]._replace(instance_id="i1", session_timeout_ms=50_000))
+    group = join(join(group, ask(new="m3"), 6_000, LIMITS).group, ask("m2"), 6_100, LIMITS).group
+    assert on_tick(group, 26_000).group.leader == "m2"
+
+
+@pytest.mark.parametrize(("timeout_ms", "again_ms"), [(20_000, 46_000), (0, 26_100)])
+def test_a_rebalance_that_nobody_has_joined_goes_on(timeout_ms: int, again_ms: int) -> None:
+    group = stable("m1")
+    silent = group.members[0]._replace(instance_id="i", session_timeout_ms=60_000, rebalance_timeout_ms=timeout_ms)
+    group = leave(join(group.with_member(silent), ask(new="m2"), 6_000, LIMITS).group, "m2", None, 6_500)[0].group
+    step = on_tick(group._replace(deadline_ms=26_000), 26_000)
+    assert (step.group.state, step.group.generation, step.decisions) == (GroupState.PREPARING, 1, ())
+    assert next_deadline_ms(step.group) == again_ms
+    assert on_tick(step.group, 65_000).group.state is GroupState.EMPTY
+
+
+def test_a_number_that_all_who_joined_did_not_wait_for_is_not_used() -> None:
+    step = membership.on_tick(waits_for_static(with_static()), 26_000)
+    for name in ("m1", "m3"):
+        step = membership.leave(step.group, name, None, 26_100)[0]
+    step = generation_stored(step.group, 2, ErrorCode.none, 26_200)
+    assert (step.group.state, step.group.generation, step.group.storing) == (GroupState.PREPARING, 2, False)
+    assert step.group.deadline_ms == 46_200
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------

@@ -37,9 +37,17 @@ def becomes(time_s: float, state: str, generation: int = 1, *, storing: bool = F
     return of_group(time_s, "group_changed", **detail)
 
 
-def joins(time_s: float, member: str, *, known: bool = True, instance: str | None = None, error: str = "waits") -> Row:
+def joins(
+    time_s: float,
+    member: str,
+    *,
+    known: bool = True,
+    instance: str | None = None,
+    error: str = "waits",
+    session_ms: int = 3_000,
+) -> Row:
     facts = {"api": "join", "member": member if known else "", "as": member, "instance": instance, "error": error}
-    return of_group(time_s, "group_request", **facts, session_ms=3_000, rebalance_ms=2_000)
+    return of_group(time_s, "group_request", **facts, session_ms=session_ms, rebalance_ms=2_000)
 
 
 def asks(time_s: float, api: str, error: str, member: str = M, said: int = 1, **facts: Any) -> Row:
@@ -210,7 +218,53 @@ def test_a_generation_begins_with_all_members_that_have_joined_and_a_new_number(
 def test_the_answers_to_joins_agree(told: dict[str, Any], kept: bool) -> None:
     record = stored(1, {M: [None, 1, 1, ""], N: [None, 1, 1, ""]}, leader=None)
     begun = of_group(1.1, "generation_begun", 1, high_watermark=1, generation=1, members=[M, N], told=told)
-    assert broken([*SERVES, record, begun]) == ([] if kept else ["joins-answered-otherwise"])
+    led = (becomes(1, "PreparingRebalance", 0, m="join", n="join"), becomes(1.1, "CompletingRebalance", m="", n=""))
+    assert broken([*SERVES, *led, record, begun]) == ([] if kept else ["joins-answered-otherwise"])
+
+
+STATIC = (
+    *SERVES,
+    joins(1, M, known=False),
+    joins(1, N, known=False, instance="i", session_ms=9_000),
+    becomes(1, "PreparingRebalance", 0, storing=True, m="join", n="join"),
+    becomes(1.1, "CompletingRebalance", m="", n=""),
+    becomes(1.2, "PreparingRebalance", m="", n=""),
+    joins(1.3, M),
+    becomes(1.3, "PreparingRebalance", m="join", n=""),
+)
+"""Of a rebalance that ends after 3.2 s the static member N has not joined; its session ends after 10.1 s."""
+
+
+def begins(time_s: float, told: dict[str, Any], joined: str = M) -> list[Row]:
+    """A generation with a member that has joined, and with N."""
+    begun = of_group(time_s, "generation_begun", 1, high_watermark=1, generation=2, members=[joined, N], told=told)
+    record = stored(1, {joined: [None, 3_000, 2_000, ""], N: ["i", 9_000, 2_000, ""]}, 2, leader=None)
+    storing = becomes(time_s, "PreparingRebalance", storing=True, **{joined: "join", N: ""})
+    return [storing, becomes(time_s, "CompletingRebalance", 2, **{joined: "", N: ""}), record, begun]
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (begins(3.2, {M: [2, M, [M, N]]}), []),
+        (begins(3.1, {M: [2, M, [M, N]]}), ["generation-without-join"]),
+        (begins(3.2, {M: [2, N, [M, N]]}), ["joins-answered-otherwise"]),
+        (begins(3.2, {M: [2, M, [M, N]], N: [2, M, []]}), ["joins-answered-otherwise"]),
+        ([becomes(3.2, "PreparingRebalance", storing=True, m="join")], ["member-removed"]),
+        ([becomes(10.1, "PreparingRebalance", m="join")], []),
+    ],
+    ids=["at the end", "before it", "leads", "is told", "removed", "session ended"],
+)
+def test_a_static_member_that_has_not_joined_stays_in_its_group(events: list[Row], found: list[str]) -> None:
+    assert broken([*STATIC, *events]) == found
+
+
+def test_a_rebalance_that_nobody_has_joined_goes_on() -> None:
+    left = [*STATIC[:-2], asks(2, "leave", "none"), becomes(2, "PreparingRebalance", n="")]
+    asked = [joins(7, "o", known=False), becomes(7, "PreparingRebalance", o="join", n="")]
+    goes_on = beats(7, M, error="unknown_member_id")
+    assert broken([*left, *asked, *begins(7.2, {"o": [2, "o", ["o", N]]}, "o")]) == []
+    assert broken([*left, *asked, *goes_on]) == ["rebalance-overdue"], "the wait ends at 7.2 s"
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,33 @@ async def static_again(s: Scene) -> None:
     await s.ask("heartbeat", 4, member_id=first["member_id"], **sync)
 
 
+@case("JoinGroup: a static member does not join again in time")
+async def static_absent(s: Scene) -> None:
+    await s.coordinator()
+    known = {"rebalance_timeout": 1_000}
+    first = await _join(s, group_instance_id="i", **known)
+    sync = {"group_id": s.group, "generation_id": first["generation_id"], "group_instance_id": "i"}
+    assignments = [{"member_id": first["member_id"], "assignment": b"a"}]
+    await s.ask("sync_group", 4, member_id=first["member_id"], assignments=assignments, **sync)
+    link = await s.link()
+    second = await _join(s, 3, link=link, **known)
+    s.note({"members": len(second["members"]), "leads": second["leader"] == second["member_id"]})
+    await s.ask("heartbeat", 4, member_id=first["member_id"], **sync)
+    again = {"group_id": s.group, "generation_id": second["generation_id"]}
+    assignments = [{"member_id": first["member_id"], "assignment": b"b"}]
+    await s.ask("sync_group", 3, link=link, member_id=second["member_id"], assignments=assignments, **again)
+    back = await _join(s, group_instance_id="i", **known)
+    await s.ask(
+        "sync_group",
+        4,
+        group_id=s.group,
+        member_id=back["member_id"],
+        generation_id=back["generation_id"],
+        group_instance_id="i",
+        assignments=[],
+    )
+
+
 # --- SyncGroup, Heartbeat, LeaveGroup ---------------------------------------------------------------------------------
 
 

@@ -201,6 +201,18 @@ def _replaced_member_in_record(patch: Patch) -> None:
     replace_in(patch, "images.broker.groups.rebalance:_replace_static", outdated, "pass")
 
 
+def _static_members_left_behind(patch: Patch) -> None:
+    """A rebalance removes whoever has not joined in time, static members, too."""
+    replace_in(patch, "images.broker.groups.membership:on_tick", " and member.instance_id is None", "")
+
+
+def _led_by_who_is_absent(patch: Patch) -> None:
+    """The leader of the generation before leads the next one, also if it has not joined that."""
+    replace_in(
+        patch, "images.broker.groups.rebalance:_begin", "group.leader if group.leader in joined else", "group.leader or"
+    )
+
+
 def _lost_answer_awaited(patch: Patch) -> None:
     """A broker that has lost the answer to its creation of `__consumer_offsets` goes on to wait for it."""
     right = ControllerChannel.forward
@@ -221,6 +233,8 @@ AWKWARD = {"workload": "groups", "clients": {"awkward_members": 1.0}, "partition
 RESTLESS = AWKWARD | {"time_limit": "20s", "clients": {"awkward_members": 1.0, "consumers": 4}}
 
 STATIC = {"workload": "groups", "time_limit": "20s", "clients": {"static_members": 1.0, "consumer_life": 4.0}}
+
+LATE_STATIC = STATIC | {"clients": {"static_members": 1.0, "awkward_members": 1.0, "consumer_life": 4.0}}
 
 KILLED: Fault = {"at": "2s", "for": "8s", "fault": "kill", "nodes": ["b1"]}
 
@@ -249,6 +263,8 @@ MISTAKES = (
     PlayedMistake("offsets-held-otherwise", _commits_under_way_kept, [COMMITTED]),
     PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
+    PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
+    PlayedMistake("joins-answered-otherwise", _led_by_who_is_absent, world=LATE_STATIC | {"seed": 6}),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
     PlayedMistake("committed-offset-lost", _nothing_if_any_is_refused, world=AWKWARD),
     PlayedMistake("read-answers-twice", _reads_shared, world=AWKWARD),

@@ -1,0 +1,101 @@
+"""What a coordinator has of its groups, and what it promises of that at any moment, whatever happens. See
+`checkers.protocol.groups.group_promises`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from checkers.protocol.group_state import (
+    AWAKE_MS_MAX,
+    EMPTY,
+    Coordinator,
+    HeldGroup,
+)
+from checkers.protocol.state import PartitionState
+from checkers.tables import TraceRow
+
+_OVERDUE_MS: Final = 500
+
+
+def check_recorded(partition: PartitionState, event: TraceRow, name: str, group: HeldGroup) -> None:
+    """That a group has no members any more is in its log, with the generation of that. A coordinator whose disk refuses
+    the record appends nothing after it, since its process ends."""
+    attempt = partition.assigning.get((event.node, name))
+    refused = attempt is not None and attempt.log_end >= len(partition.log(event.node))
+    if group.state == EMPTY and group.generation != group.recorded and not refused:
+        group.recorded = group.generation
+        partition.report(
+            event,
+            "empty-group-unrecorded",
+            event.log_end,
+            f"{event.node} has the group {name} {event.at}: {described(group)}",
+            "it has appended no record of that: for the next coordinator the group still has members",
+        )
+
+
+def check_left(partition: PartitionState, event: TraceRow, group: HeldGroup) -> None:
+    """Who has left is no member any more."""
+    stayed = sorted(group.left & group.members.keys())
+    if stayed:
+        group.left -= set(stayed)
+        partition.report(
+            event,
+            "left-member-kept",
+            event.log_end,
+            f"{event.node} has {', '.join(stayed)} in the group {event.details()['group']} {event.at}",
+            f"it had let them leave: {described(group)}",
+        )
+
+
+def check_overdue(partition: PartitionState, event: TraceRow, coordinator: Coordinator, at_ms: int) -> None:
+    """No member stays whose session has ended, and no rebalance waits for members beyond its timeout."""
+    awake_ms = min(at_ms - coordinator.at_ms, AWAKE_MS_MAX)
+    coordinator.at_ms = at_ms
+    for name, group in coordinator.groups.items():
+        for member_id, member in group.members.items():
+            expires_ms = member.expires_ms()
+            if expires_ms is None or expires_ms + AWAKE_MS_MAX >= at_ms:
+                continue
+            before, member.overdue_ms = member.overdue_ms, member.overdue_ms + awake_ms
+            if before < _OVERDUE_MS <= member.overdue_ms:
+                partition.report(
+                    event,
+                    "member-kept",
+                    event.log_end,
+                    f"{event.node} has {member_id} in the group {name} {event.at}",
+                    f"it last heard of it {at_ms - member.contact_ms} ms before, and its session timeout is "
+                    f"{member.identity.session_ms} ms",
+                )
+        group.wait_longer(at_ms)
+        until_ms = group.waits_until_ms()
+        if until_ms is None or until_ms + AWAKE_MS_MAX >= at_ms:
+            continue
+        before, group.overdue_ms = group.overdue_ms, group.overdue_ms + awake_ms
+        if before < _OVERDUE_MS <= group.overdue_ms:
+            partition.report(
+                event,
+                "rebalance-overdue",
+                event.log_end,
+                f"{event.node} has waited for members of the group {name} for {at_ms - group.since_ms} ms {event.at}",
+                f"the longest rebalance timeout is {group.longest_ms} ms: {described(group)}",
+            )
+
+
+def described(group: HeldGroup) -> str:
+    members = ", ".join(f"{one} ({member.wait or 'in touch'})" for one, member in sorted(group.members.items()))
+    return f"{group.state}, generation {group.generation}, members {members or 'none'}"
+
+
+def assigned_to(partition: PartitionState, name: str, generation: int, member: str) -> set[str] | None:
+    """What the leader of the generation gave to a member, or to one of its instance; None where that is not known."""
+    groups = partition.groups
+    of_generation = groups.assigned.get((name, generation))
+    if of_generation is None:
+        return None
+    instance = groups.identities[member].instance if member in groups.identities else None
+    given: set[str] = set()
+    for assigned in of_generation.values():
+        known = {one: groups.identities[one].instance for one in assigned if one in groups.identities}
+        same = [one for one, other in known.items() if instance is not None and other == instance]
+        given |= {assigned[one] for one in ([member] if member in assigned else same)} or {""}
+    return given
