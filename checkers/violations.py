@@ -119,6 +119,7 @@ INEXCUSABLE = frozenset(
         "appended-below-minimum",
         "refused-needlessly",
         "records-out-of-place",
+        "answer-unasked",
         "replicas-otherwise",
         "high-watermark-below-log-start",
         "leader-otherwise",

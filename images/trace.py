@@ -104,6 +104,8 @@ request_fenced            leader      leader_epoch held; detail: api, requested 
 append_refused            leader      log_end; detail: producer_id, sequence of the batch, error, last=sequence that the
                                       producer state has, -1 for none; producer_epoch, where it is above 0
 isr_too_small             leader      a batch with acks=all is refused: members=ISR that it compares with the minimum
+answer_unasked            follower    an answer of the leader, to a fetch from offset, has partitions that the fetch had
+                                      not; detail: unasked, by topic id
 records_refused           follower    offset=base of the batch in the leader's answer, which does not follow log_end; -1
                                       for bytes that are no sound batch
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
@@ -270,10 +272,10 @@ BROKER_KINDS: Final = (
     "stray_found", "replica_deleted", "appended", "truncated", "log_start", "log_start_written", "leader_log_start",
     "deletion_confirmed", "converged", "high_watermark", "follower_high_watermark", "isr_proposed",
     "alter_partition_sent", "alter_partition_answered", "isr_counted", "isr_committed", "isr_rejected",
-    "fetch_accepted", "diverging",
-    "fetch_answered", "reads_confirmed", "fetch_session", "consumer_moved", "request_fenced", "append_refused",
-    "isr_too_small", "records_refused", "acknowledged", "append_unacknowledged", "latest_asked", "latest_told",
-    "offset_told", "epoch_end_told", "metadata_applied", "metadata_told", "coordinators_told", "producer_id_assigned",
+    "fetch_accepted", "diverging", "fetch_answered", "reads_confirmed", "fetch_session", "consumer_moved",
+    "request_fenced", "append_refused", "isr_too_small", "answer_unasked", "records_refused", "acknowledged",
+    "append_unacknowledged", "latest_asked", "latest_told", "offset_told", "epoch_end_told", "metadata_applied",
+    "metadata_told", "coordinators_told", "producer_id_assigned",
 )  # fmt: skip
 """Those that brokers write, but for the coordinators of groups."""
 GROUP_KINDS: Final = (

@@ -129,11 +129,24 @@ def _records_refused(partition: PartitionState, event: TraceRow, _: CheckSetting
     )
 
 
+def _answer_unasked(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A fetch is answered for the partitions that it has, named in it or in its session before: else the leader goes on
+    to fetch others for the follower, which takes nothing from that."""
+    partition.report(
+        event,
+        "answer-unasked",
+        UNKNOWN,
+        f"b{event.leader} answered a fetch of {event.node}, {event.at}",
+        f"the answer has the partitions {', '.join(event.details()['unasked'])} (by topic id), which the fetch had not",
+    )
+
+
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "became_leader": _became_leader,
     "appended": _appended,
     "acknowledged": _answered,
     "append_unacknowledged": _answered,
     "isr_too_small": _isr_too_small,
+    "answer_unasked": _answer_unasked,
     "records_refused": _records_refused,
 }

@@ -190,6 +190,7 @@ leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when 
                           (KIP-101)
 logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
                           appends (KAFKA-7164)
+answer-unasked            a fetch of a follower is answered for the partitions of its session, and for no other
 records-out-of-place      a follower takes records only where its log ends, in the leader epoch in which it asked
 appended-below-minimum    with acks=all a leader takes a batch only while its ISR has min.insync.replicas members
 refused-needlessly        … and refuses none for that while it has

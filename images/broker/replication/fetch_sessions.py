@@ -16,7 +16,8 @@ its session and an epoch that counts its requests:
 A follower discards the answer for a partition whose offset or leader epoch has changed since the request. It then names
 the partition, and the leader answers for it even if nothing has changed since the discarded answer: else the follower
 would never read of the high watermark and log start in it. Consumers keep neither, and are answered as by Kafka, which
-leaves such a partition out for followers, too.
+leaves such a partition out for followers, too. An answer with a partition that was not asked for is discarded as a
+whole, as in Kafka: the leader has the session otherwise than the follower.
 
 A session that has no partition left is closed, and its last request is served without a session. A session that does
 not exist is answered with FETCH_SESSION_ID_NOT_FOUND (70), an epoch out of turn with INVALID_FETCH_SESSION_EPOCH (71),
@@ -249,8 +250,9 @@ class FetchSessionHandler:
         if key in self._sent:
             self._sent[key] = None
 
-    def connection_lost(self) -> None:
-        """The last request may not have arrived: the next request is a full one and closes the session."""
+    def begin_anew(self) -> None:
+        """The leader may have the session otherwise, since the last request may not have arrived, or was answered for
+        partitions that are not in it: the next request is a full one and closes the session."""
         self._epoch = INITIAL_EPOCH
 
 

@@ -110,15 +110,15 @@ def test_the_leader_serves_exactly_the_follower_s_partitions_whatever_is_lost(da
         }
         fate = data.draw(st.sampled_from(["answered", "request lost", "answer lost", "evicted"]))
         if fate == "evicted":
-            rival.connection_lost()
+            rival.begin_anew()
             leader.open(request(rival.next_request(wanted(part(7)))), of_follower=True)
         next_request = follower.next_request(want)
         if fate == "request lost":
-            follower.connection_lost()
+            follower.begin_anew()
             continue
         context = leader.open(request(next_request), of_follower=True)
         if fate == "answer lost":
-            follower.connection_lost()
+            follower.begin_anew()
             continue
         if context.error is ErrorCode.none:
             assert partitions_of(context) == want

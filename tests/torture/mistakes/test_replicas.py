@@ -14,7 +14,7 @@ from images.broker.log.log import Log
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.segment import Segment
 from images.broker.replication import leader, log_start
-from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache
+from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionHandler
 from images.broker.replication.partition import (
     NO_EPOCH,
     HighWatermarkMoved,
@@ -44,6 +44,12 @@ def _nothing_forgotten(patch: Patch) -> None:
         return right(self, replace(request, forgotten_topics_data=()), **told)
 
     patch.setattr(FetchSessionCache, "open", opened)
+
+
+def _discarded_unnamed(patch: Patch) -> None:
+    """A follower no longer knows that it sent a partition whose answer it has discarded, and so does not ask to leave
+    it out."""
+    patch.setattr(FetchSessionHandler, "discarded", lambda self, key: self._sent.pop(key, None))
 
 
 def _always_begun_anew(patch: Patch) -> None:
@@ -307,6 +313,7 @@ MISTAKES = (
     PlayedMistake("unexplained-offset", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
+    PlayedMistake("answer-unasked", _discarded_unnamed, [MOVES], {"partitions": 3}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
