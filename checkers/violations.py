@@ -64,6 +64,7 @@ INEXCUSABLE = frozenset(
         "fetch-of-another-log",
         "divergence-misstated",
         "deleted-topic-served",
+        "deleted-replica-kept",
         "decision-not-taken-over",
         "high-watermark-fell",
         "latest-below-start",

@@ -175,6 +175,7 @@ query-of-another-epoch    a client that asks for an offset, or where a leader ep
 divergence-misstated      where the logs part, a leader answers with the greatest leader epoch that its own has up to
                           the follower's last one, and where that ends; of an epoch that it is asked for likewise
 deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied
+deleted-replica-kept      … and has deleted it when it applies other metadata
 epoch-cache-wrong         a log that is opened, is cut, has a new start, or begins to be led has the epoch cache of its
                           records
 truncation-incomplete     a follower cuts off all that its leader's answer rules out

@@ -288,6 +288,26 @@ def check_exists(cluster: ClusterState, partition: PartitionState, event: TraceR
     )
 
 
+def check_deleted(cluster: ClusterState, event: TraceRow) -> None:
+    """A broker that applies metadata has by then deleted the replicas of the topics whose end it had applied before."""
+    node, applied = event.node, cluster.applied.get(event.node, UNKNOWN)
+    for partition in cluster.partitions.values():
+        if partition.deleted_at is None or partition.created_again or applied < partition.deleted_at:
+            continue
+        opened_ns = partition.opened.get(node, UNKNOWN)
+        if opened_ns < cluster.life_starts.get(node, 0) or node in partition.removed or node in partition.deleted:
+            continue
+        partition.removed.add(node)
+        partition.report(
+            event,
+            "deleted-replica-kept",
+            partition.deleted_at,
+            f"{node} had not deleted its replica of a deleted topic when it applied other metadata {event.at}",
+            f"the topic was deleted at offset {partition.deleted_at} of the metadata, which {node} had applied up to "
+            f"{applied}",
+        )
+
+
 def check_taken_over(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A broker acts in no partition epoch below that of a decision that it has applied."""
     decision, applied = partition.decision, cluster.applied.get(event.node, UNKNOWN)

@@ -60,6 +60,7 @@ def replay_trace(
             cluster.applied.pop(event.node, None)
             log_promises.check_claim(cluster, event)
         elif event.kind == "metadata_applied":
+            metadata_promises.check_deleted(cluster, event)
             cluster.applied[event.node], cluster.applied_ns[event.node] = event.log_end, event.time_ns
         elif event.kind in _OF_BROKERS:
             for of_broker in _OF_BROKERS[event.kind]:

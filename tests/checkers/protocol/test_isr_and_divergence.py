@@ -113,7 +113,16 @@ def reopened(time_s: float, *, clean: bool) -> Event:
     return event(time_s, "b2", "log_recovered", {"clean": clean}, offset=0, log_end=5, high_watermark=5)
 
 
+EMPTY_REPLICA = [event(0.5, "b2", "log_recovered", {}, offset=0, log_end=0, high_watermark=0), applied(1, 50)]
+
 KEPT = {
+    "a broker deletes the replicas of a topic when it applies its end": [
+        *EMPTY_REPLICA,
+        event(3, "c1", "partition_deleted", offset=110),
+        applied(4, 110),
+        event(4, "b2", "replica_deleted"),
+        applied(5, 112),
+    ],
     "a follower begins anew where its log ends, of which it knows nothing": [
         *RETAINED_ALL,
         reopened(4, clean=False),
@@ -237,6 +246,10 @@ BROKEN = {
     "a broker goes on with the replica of a deleted topic": (
         [*DELETED, applied(4, 110), follower_high_watermark(5, "b2", 0)],
         "deleted-topic-served",
+    ),
+    "a broker keeps the replica of a deleted topic": (
+        [*EMPTY_REPLICA, event(3, "c1", "partition_deleted", offset=110), applied(4, 110), applied(5, 112)],
+        "deleted-replica-kept",
     ),
     "a broker acts on what an applied decision has changed": (
         [*SMALL, applied(4, 101), follower_high_watermark(5, "b2", 0) | {"partition_epoch": 0, **LED}],

@@ -52,6 +52,13 @@ def _discarded_unnamed(patch: Patch) -> None:
     patch.setattr(FetchSessionHandler, "discarded", lambda self, key: self._sent.pop(key, None))
 
 
+def _known_by_name(patch: Patch) -> None:
+    """A broker keeps the replica of a deleted topic where there is another one of its name by then."""
+    by_id = "if key not in hosted or hosted[key][0].id != replica.topic_id"
+    manager = "images.broker.replication.replica_manager:ReplicaManager._delete_all_except"
+    replace_in(patch, manager, by_id, "if key not in hosted")
+
+
 def _always_begun_anew(patch: Patch) -> None:
     """A follower that ends where its new leader's log starts begins anew, whatever it knows of its records."""
     right = log_start.on_leader_log_start_at_end
@@ -233,6 +240,9 @@ def _last_loss_counts(patch: Patch) -> None:
 POWER_LOSS: Fault = {"at": "4s", "for": "2s", "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}
 MOVES: Fault = {"at": "2s", "for": "2s", "fault": "move-leadership"}
 
+READ_AT_ONCE: Fault = {"at": 2, "for": 10, "fault": "recreate-topic", "topics": 4, "behind": "any"}
+"""A broker reads in one fetch that the topic was deleted, and that another one has its name."""
+
 TORN = POWER_LOSS | {"keep": "torn"}
 DELETION: Fault = {"at": "3s", "for": "2s", "fault": "delete-records", "stalled": True}
 DELETIONS: Sequence[Fault] = [DELETION | {"at": at} for at in (2, 4, 6)]
@@ -313,6 +323,7 @@ MISTAKES = (
     PlayedMistake("unexplained-offset", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
+    PlayedMistake("deleted-replica-kept", _known_by_name, [READ_AT_ONCE], {"seed": 5, "time_limit": "15s"}),
     PlayedMistake("answer-unasked", _discarded_unnamed, [MOVES], {"partitions": 3}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
