@@ -266,6 +266,9 @@ class ClusterAdmin(Protocol):
         """Append a batch of records to a partition; with acks -1 all in-sync replicas are to have it, with 1 its
         leader. Sent once."""
 
+    async def coordinator(self, group: str) -> str | None:
+        """The broker that coordinates a group; None when no broker tells."""
+
     async def committed(self, group: str, topic: str, partition: int) -> int | None:
         """The committed offset of a partition, -1 without any; None when no coordinator answers. One is found first."""
 

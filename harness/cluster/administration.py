@@ -270,9 +270,15 @@ class Administration:
         )
         return _answered(reply, lambda answer: answer.responses[0].partition_responses[0])
 
+    async def coordinator(self, group: str) -> str | None:
+        """FindCoordinator, of the one group."""
+        reply = await self._ask(finding.FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=(group,)))
+        found = reply.answer.coordinators[0] if reply.answer is not None else None
+        return None if found is None or found.error_code is not ErrorCode.none else self._names.get(found.node_id)
+
     async def committed(self, group: str, topic: str, partition: int) -> int | None:
         """OffsetFetch, of the one partition, by one who looks for the coordinator first: without that there is none."""
-        await self._ask(finding.FindCoordinatorRequest(key_type=_GROUP_KEY, coordinator_keys=(group,)))
+        await self.coordinator(group)
         wanted = resuming.OffsetFetchRequestTopics(name=topic, partition_indexes=(partition,))
         asked = resuming.OffsetFetchRequestGroup(group_id=group, topics=(wanted,))
         reply = await self._ask(resuming.OffsetFetchRequest(groups=(asked,), require_stable=True))

@@ -21,14 +21,15 @@ change then has, and no effect. So are changes that are to be refused, at any ti
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. It goes on
 until the topic is deleted, so that a commit is under way when its coordinator reads of that. Before, another topic may
-come and go, which is nothing to these offsets. Several of these faults at a time share the topic, as administrators do
-who know nothing of each other. In the end the topic is deleted.
+come and go, which is nothing to these offsets. The `coordinator` may be in trouble when the topic is deleted and made
+anew, and takes commits for the new one as soon as it can. Several of these faults at a time share the topic, as
+administrators do who know nothing of each other. In the end the topic is deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -47,6 +48,7 @@ from nemesis.ports import (
     SIDE_GROUP,
     SIDE_TOPIC,
     AdminResult,
+    ChannelName,
     ConfigOperation,
     EnvironmentCapability,
     KeepUnsynced,
@@ -54,6 +56,7 @@ from nemesis.ports import (
     MessagePart,
     MessageRule,
     both_ways,
+    on_channel,
     one_way,
 )
 
@@ -74,6 +77,11 @@ _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
 """Of a topic before it is to be deleted."""
+_COORDINATOR_SHARE = 0.5
+"""Of the faults with commits, where nobody else is behind."""
+_GROUPS: Final = "__consumer_offsets"
+_LOOKS, _LOOKS_AT_ONCE = 15, 5
+"""How often it is looked for whether a coordinator is left alone, and how often within the patience."""
 _PASSING_SHARE = 0.5
 """Of the topics with commits: while there are some, another topic is created and deleted."""
 _COMMITS_PAUSE_S = 0.005
@@ -123,6 +131,16 @@ class LostAnswer(StrEnum):
     """The controller has handed the change to the others, and resigns before it knows that they have it."""
 
 
+class CoordinatorPlight(StrEnum):
+    """What becomes of the coordinator of the group that commits, while a topic is deleted and made anew."""
+
+    BEHIND = "behind"
+    """It reads no metadata, and then of both changes at once; its session goes on."""
+    ALONE = "alone"
+    """Nobody fetches from it, so that its ISR may be too small to delete the offsets of the topic, until the group
+    commits for the next one."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecreateTopic(Fault):
     """Create a topic beside that of the run, write to it, maybe add partitions to it and configure it, delete it and
@@ -152,6 +170,8 @@ class RecreateTopic(Fault):
     """How the answers to the administrator are lost; without it none is."""
     commits: bool = False
     """Whether a group commits offsets of the topic until it is deleted."""
+    coordinator: CoordinatorPlight | None = None
+    """What becomes of its coordinator meanwhile; without it nothing does."""
     changes: bool = False
     """Whether partitions are added to each topic and moved, its configuration is changed, and it may be deleted by its
     id."""
@@ -162,18 +182,25 @@ class RecreateTopic(Fault):
     def __post_init__(self) -> None:
         if self.victim is None and self.keep is not None:
             raise ValueError(f"keep: {self.keep} without a victim that loses power")
+        if self.coordinator is not None and not (self.commits and self.behind is None):
+            raise ValueError(f"coordinator: {self.coordinator} is of a group with commits, where nobody else is behind")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Two topics or more, two of three with commits; with a victim in every other draw of runs that have any; where
-        controllers are nodes of their own, with a broker that is behind in one of three. The answers are lost in every
-        other draw, and topics are changed in every other."""
+        controllers are nodes of their own, with a broker that is behind in one of three, or the coordinator in trouble
+        in half of those with commits. The answers are lost in every other draw, and topics are changed in every
+        other."""
         fault = cls._of_nodes(draws)
         possible = [each for each in LostAnswer if _needed(each).isdisjoint(draws.cluster.unsupported)]
         if possible and draws.cluster.controllers and draws.random.random() < _ANSWERS_LOST_SHARE:
             fault = replace(fault, answers=draws.random.choice(possible))
         fault = replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
-        return replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
+        fault = replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
+        free = fault.commits and fault.behind is None and draws.cluster.controllers
+        if free and draws.random.random() < _COORDINATOR_SHARE:
+            return replace(fault, coordinator=draws.random.choice(tuple(CoordinatorPlight)))
+        return fault
 
     @classmethod
     def of_administrator(cls, random: Random, cluster: ClusterShape) -> Self:
@@ -222,7 +249,7 @@ class RecreateTopic(Fault):
                 handle.count_evidence("created")
             if reconnect is not None:
                 await handle.sleep(random.random() ** 2 * patience_s)
-                await reconnect()
+                await self._meanwhile(handle, self._reconnected(handle, reconnect))
             await self._write_batches(handle, with_end=bool(number) and self.victim is not None)
             await handle.sleep(random.random() * patience_s)
             if self.commits:
@@ -231,13 +258,23 @@ class RecreateTopic(Fault):
                     await self._pass_by(handle, partial(delete, PASSING_TOPIC), replicas)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
-            async with asyncio.TaskGroup() as tasks:
-                deleting = tasks.create_task(recorded(answers, self._asked(handle, _DELETE_TOPICS, deletion)))
-                while self.commits and not deleting.done():
-                    await self._commit_once(handle)
-                    await asyncio.sleep(random.random() * _COMMITS_PAUSE_S)
+            await self._meanwhile(handle, recorded(answers, self._asked(handle, _DELETE_TOPICS, deletion)))
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
+
+    async def _meanwhile(self, handle: FaultHandle, step: Coroutine[None, None, object]) -> None:
+        """Commit, where a group does, until the step is done."""
+        async with asyncio.TaskGroup() as tasks:
+            doing = tasks.create_task(step)
+            while self.commits and not doing.done():
+                await self._commit_once(handle)
+                await asyncio.sleep(handle.random.random() * _COMMITS_PAUSE_S)
+
+    async def _reconnected(self, handle: FaultHandle, reconnect: Callable[[], Awaitable[None]]) -> None:
+        """Heal what was cut; a coordinator that was alone needs a while until somebody is back in its ISR."""
+        await reconnect()
+        if self.coordinator is CoordinatorPlight.ALONE:
+            await handle.sleep(handle.random.random() * self.patience_ms / 1000)
 
     async def _pass_by(self, handle: FaultHandle, delete: Callable[[], Awaitable[AdminResult]], replicas: int) -> None:
         """Create another topic, and `delete` it."""
@@ -268,11 +305,34 @@ class RecreateTopic(Fault):
         return answer
 
     async def _cut_off(self, handle: FaultHandle) -> Callable[[], Awaitable[None]] | None:
-        """Cut the broker that is to be behind off from the controllers; what heals that again."""
-        if self.behind is None:
+        """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack;
+        what heals that again."""
+        behind: Sequence[str] = ()
+        if self.behind is not None:
+            behind = await handle.targets.resolve((self.behind,))
+        elif self.coordinator is not None and (node := await handle.cluster.admin.coordinator(SIDE_GROUP)) is not None:
+            handle.targets.add((node,))
+            behind = (node,)
+        if not behind:
             return None
-        behind = await handle.targets.resolve((self.behind,))
-        return await handle.cut(both_ways(behind, handle.cluster.controllers))
+        links = both_ways(behind, handle.cluster.controllers)
+        if self.coordinator is None:
+            return await handle.cut(links)
+        if self.coordinator is CoordinatorPlight.BEHIND:
+            return await handle.cut(on_channel(links, ChannelName.METADATA))
+        others = [broker for broker in handle.cluster.brokers if broker not in behind]
+        reconnect = await handle.cut(on_channel(one_way(others, behind), ChannelName.FETCH))
+        await self._meanwhile(handle, self._left_alone(handle, *behind))  # nobody lags where nothing is appended
+        return reconnect
+
+    async def _left_alone(self, handle: FaultHandle, coordinator: str) -> None:
+        """Wait until nobody else is in the ISR of some partition that the coordinator leads."""
+        for _ in range(_LOOKS):
+            view = await handle.cluster.admin.describe(_GROUPS)
+            if view is not None and any(one.isr == (coordinator,) for one in view.partitions.values()):
+                return
+            await handle.sleep(self.patience_ms / 1000 / _LOOKS_AT_ONCE)
+        handle.notes.append(f"{coordinator} is not left alone")
 
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
@@ -391,13 +451,20 @@ class RecreateTopic(Fault):
         behind = "" if self.behind is None else f", {self.behind} is behind"
         answers = "" if self.answers is None else f", answers {self.answers}"
         commits = ", with committed offsets" if self.commits else ""
+        commits += "" if self.coordinator is None else f", their coordinator is {self.coordinator}"
         changes = ", with changes" if self.changes else ""
         dry_runs = ", with dry runs" if self.dry_runs else ""
         return f"{self.name} ({self.topics} topics){ends}{behind}{answers}{commits}{changes}{dry_runs}"
 
     def needs(self) -> frozenset[EnvironmentCapability]:
-        """What it takes to lose answers."""
-        return frozenset() if self.answers is None else _needed(self.answers)
+        """What it takes to lose answers, and to keep from a coordinator what it is to lack alone."""
+        channels = {EnvironmentCapability.CHANNELS} if self.coordinator is not None else set()
+        return frozenset(channels if self.answers is None else channels | _needed(self.answers))
+
+    def adapted(self, unsupported: Collection[EnvironmentCapability], random: Random) -> Self | None:
+        """The coordinator is left alone where channels cannot be told apart."""
+        without = replace(self, coordinator=None) if EnvironmentCapability.CHANNELS in unsupported else self
+        return None if without.needs() & frozenset(unsupported) else without
 
 
 def _needed(answers: LostAnswer) -> frozenset[EnvironmentCapability]:

@@ -123,6 +123,9 @@ class FakeCluster:
         self.calls.append(f"append {len(records)} to {topic}-{partition} with acks {acks}")
         return self._answer()
 
+    async def coordinator(self, group: str) -> str | None:
+        return self.brokers[0]
+
     async def committed(self, group: str, topic: str, partition: int) -> int | None:
         self.calls.append(f"look where {group} stands in {topic}-{partition}")
         return -1

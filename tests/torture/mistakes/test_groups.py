@@ -23,6 +23,7 @@ from images.broker.groups.group import Caller, ClassicGroupMember, Group, GroupS
 from images.broker.groups.shard import Shard
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.replication.partition import ReplicaRole
+from images.broker.replication.replica_results import AppendResult
 from images.wire.connection import ConnectionLost
 from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
@@ -201,6 +202,23 @@ def _replaced_member_in_record(patch: Patch) -> None:
     replace_in(patch, "images.broker.groups.rebalance:_replace_static", outdated, "pass")
 
 
+def _deleted_by_name(patch: Patch) -> None:
+    """A topic whose name another one has when a coordinator reads of its deletion does not count as deleted."""
+    deleted = "images.broker.apis.groups:GroupCoordinator._deleted_topics"
+    replace_in(patch, deleted, " or after[name].id != topic.id", "")
+
+
+def _tombstones_last(patch: Patch) -> None:
+    """Tombstones that could not be appended before come after the record at hand."""
+
+    def append(self: Shard, records: Iterable[tuple[bytes, bytes | None]]) -> AppendResult:
+        append_result = self._append_now(tuple(records))
+        self._tombstones.append()
+        return append_result
+
+    patch.setattr(Shard, "_append", append)
+
+
 def _static_members_left_behind(patch: Patch) -> None:
     """A rebalance removes whoever has not joined in time, static members, too."""
     replace_in(patch, "images.broker.groups.membership:on_tick", " and member.instance_id is None", "")
@@ -253,6 +271,9 @@ JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], 
 
 COMMITTED: Fault = {"at": 2, "for": 8, "fault": "recreate-topic", "commits": True, "topics": 4, "patience_ms": 500}
 
+TROUBLED: Fault = {"at": 2, "for": 30, "fault": "recreate-topic", "commits": True, "topics": 4}
+LONG = {"time_limit": "32s"}
+
 SLOW: Fault = {"at": 2, "for": 17, "fault": "packets", "nodes": ["brokers"], "against": ["brokers"], "delay_ms": 150}
 IMPATIENT = STATIC | {
     "clients": {"static_members": 1.0, "awkward_members": 1.0, "consumer_life": 4.0, "consumer_rest": 0.2}
@@ -263,6 +284,8 @@ MISTAKES = (
     PlayedMistake("offsets-held-otherwise", _commits_under_way_kept, [COMMITTED]),
     PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
+    PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
+    PlayedMistake("tombstone-missing", _tombstones_last, [TROUBLED | {"coordinator": "alone"}], LONG),
     PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
     PlayedMistake("joins-answered-otherwise", _led_by_who_is_absent, world=LATE_STATIC | {"seed": 6}),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
