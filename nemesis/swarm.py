@@ -169,7 +169,7 @@ class _Drawing:
             for family in chosen
             for fault in family.background(streams.of("background", family.number), cluster)
         ]
-        weights = {family: streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
+        weights = {family: family.weight * streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
         of_slots: list[ScheduledFault] = []
         slots = list(_slots(streams.of("slots"), tempo, cluster.patience_s, time_limit_s))
         end_s = time_limit_s - cluster.injection_s

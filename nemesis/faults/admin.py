@@ -30,6 +30,7 @@ from nemesis.ports import (
     MessageEffect,
     MessagePart,
     MessageRule,
+    both_ways,
     one_way,
 )
 from nemesis.situation import Event, Occurrence
@@ -40,11 +41,15 @@ _ALL_ALIKE_SHARE = 0.25
 _CONTROLLER_SHARE = 0.2
 _UNHEARD_SHARE = 0.25
 _AGAIN_SHARE = 0.3
+_SHORT_SHARE = 1 / 3
+_LEAVES_LIMIT_S = 10.0
+"""Longest wait for a replica to leave the ISR."""
 _REGISTERED_LIMIT_S = 4.0
 """Longest wait for the controllers to register a broker."""
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 
-_FAMILY = Family(number=8, name="admin", colour="#5b5ea6")
+_FAMILY = Family(number=8, name="admin", colour="#5b5ea6", weight=3.0)
+"""A dozen faults, most of them in several ways."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +57,58 @@ class Reassign(Fault):
     """Move a partition to another broker, or take one of its replicas away where all brokers hold one; put it back.
 
     The replica taken away is drawn, and may be the leader. Put back, it comes as an empty one under an old name
-    (Kafka Replication Correctness §6.5.4).
+    (Kafka Replication Correctness §6.5.4). With `short` another replica, which stays, is cut off from the leader before
+    and has left the ISR: the move has to wait for it where those that stay would be too few.
     """
 
     name: ClassVar[str] = "reassign"
     number: ClassVar[int] = 1
     family: ClassVar[Family] = _FAMILY
-    proof: ClassVar[tuple[str, ...]] = ("reassigned",)
+    proof: ClassVar[tuple[str, ...]] = ("reassigned", "held")
+    """Messages are held where a replica is cut off first, also if the run ends before the request."""
+    weight: ClassVar[float] = 2.0
+    """With all members of the ISR or not."""
     in_steps: ClassVar[bool] = True
     removes_replicas: ClassVar[bool] = True
 
     partition: int = 0
     again_ms: float | None = None
     """After so long the same is asked once more, as by a tool that has not heard the answer; None: it is not."""
+    short: bool = False
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, in a share of the draws asked for twice."""
+        """Some partition, in a share of the draws asked for twice, and in one with a replica out of the ISR."""
         if not draws.cluster.replica_can_be_moved:
             return None
         partition, again = draws.partition(), draws.random.random() < _AGAIN_SHARE
-        return cls(partition, float(round(draws.random.random() * draws.patience_ms)) if again else None)
+        again_ms = float(round(draws.random.random() * draws.patience_ms)) if again else None
+        return cls(partition, again_ms, draws.random.random() < _SHORT_SHARE)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it, maybe twice."""
         answers: list[AdminResult] = []
-        moved = await _move(handle, self.partition, answers)
+        staying = await self._cut_off(handle) if self.short else ""
+        moved = await _move(handle, self.partition, answers, staying)
         if moved is None:
             return
         handle.count_evidence("reassigned")
         if self.again_ms is not None:
             await asyncio.sleep(self.again_ms / 1000)
             await recorded(answers, handle.cluster.admin.reassign(handle.topic, self.partition, moved.target))
+
+    async def _cut_off(self, handle: FaultHandle) -> str:
+        """Keep a follower from its leader until it has left the ISR."""
+        leader = await handle.targets.leader(self.partition)
+        followers = [member for member in handle.situation.partition(self.partition).isr if member != leader]
+        if leader is None or not followers:
+            handle.notes.append("there is no follower to be cut off")
+            return ""
+        follower, since = handle.random.choice(followers), len(handle.situation.events)
+        handle.targets.add((leader, follower))
+        await handle.cut(both_ways([leader], [follower]))
+        await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, _LEAVES_LIMIT_S)
+        return follower
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +359,11 @@ class _MovedReplicas(NamedTuple):
     target: tuple[str, ...]
 
 
-async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult]) -> _MovedReplicas | None:
-    """Ask for other replicas; None when it was not done. The answers to this and to later requests about the partition
-    go into `answers`."""
+async def _move(
+    handle: FaultHandle, partition: int, answers: list[AdminResult], staying: str = ""
+) -> _MovedReplicas | None:
+    """Ask for other replicas, but keep the one that is `staying`; None when it was not done. The answers to this and to
+    later requests about the partition go into `answers`."""
     admin, before = handle.cluster.admin, await claimed(handle, partition)
     if not before:
         return None
@@ -344,7 +371,7 @@ async def _move(handle: FaultHandle, partition: int, answers: list[AdminResult])
     if len(before) < 2 or (not outside and len(before) <= handle.min_isr):
         handle.notes.append("no replica can be spared")
         return None
-    leaving = handle.random.choice(before)
+    leaving = handle.random.choice([broker for broker in before if broker != staying])
     coming = (handle.random.choice(outside),) if outside else ()
     target = tuple(broker for broker in before if broker != leaving) + coming
     handle.targets.add((leaving, *coming))

@@ -50,6 +50,8 @@ class Family:
     """Whether `--faults all` draws it: False where the protocol promises nothing against it."""
     possible: Callable[[ClusterShape], bool] = _always
     """Whether such a cluster has anything for the family."""
+    weight: float = 1.0
+    """How often its faults are drawn, relative to those of other families: one may be many faults."""
     alone_share: float = 0.0
     """Share of the runs with this family in which it has the run to itself."""
     background: Callable[[Random, ClusterShape], Sequence[Fault]] = _no_background

@@ -12,7 +12,7 @@ from random import Random
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.drawing import Draws, draw_channel
+from nemesis.drawing import Draws, draw_channel, draw_scale, some
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import CLIENTS, ChannelName, EnvironmentCapability, LinkQuality, both_ways, on_channel, one_way
@@ -21,6 +21,26 @@ _SURE_LOSS: Final = 0.4
 """A broker that sends nothing but heartbeats loses one of them, or of their answers."""
 _OF_CONTROLLERS: Final = 0.3
 """Share of the faults that concern the links between controllers, where these read snapshots in several parts."""
+_SLOW_SHARE: Final = 0.6
+"""Share of the runs in which connections of one name are slow all the time."""
+_METADATA_MS: Final = (30.0, 1_500.0)
+_FETCH_MS: Final = (10.0, 500.0)
+"""By which they are."""
+
+
+def _slow_throughout(random: Random, cluster: ClusterShape) -> list[Fault]:
+    """In six of ten runs the connections of one name are slow all the time. Either some brokers read late of what is
+    decided, and of several changes at once: a topic that is deleted and created anew, a partition and its
+    configuration. Or some followers fetch slowly, and what is appended is under way when the next change comes."""
+    needs = {EnvironmentCapability.DELAY, EnvironmentCapability.CHANNELS}
+    if random.random() >= _SLOW_SHARE or not cluster.controllers or needs & frozenset(cluster.unsupported):
+        return []
+    nodes = tuple(some(random, cluster.brokers))
+    if len(cluster.brokers) > 1 and random.random() < 0.5:
+        delay_ms = round(draw_scale(random, *_FETCH_MS))
+        return [Packets(nodes=nodes, against=("brokers",), delay_ms=delay_ms, channel=ChannelName.FETCH)]
+    delay_ms = round(draw_scale(random, *_METADATA_MS))
+    return [Packets(nodes=nodes, against=("controllers",), delay_ms=delay_ms, channel=ChannelName.METADATA)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +49,7 @@ class Packets(Fault):
 
     name: ClassVar[str] = "packets"
     number: ClassVar[int] = 1
-    family: ClassVar[Family] = Family(number=6, name="packets", colour="#5c8f3e")
+    family: ClassVar[Family] = Family(number=6, name="packets", colour="#5c8f3e", background=_slow_throughout)
     proof: ClassVar[tuple[str, ...]] = ("delayed", "lost")
     acts_within: ClassVar[float] = 2.0
 

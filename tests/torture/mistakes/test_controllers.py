@@ -235,6 +235,12 @@ def _no_unclean_election(patch: Patch) -> None:
     patch.setattr(partition_change, "unclean_election_allowed", lambda _: False)
 
 
+def _completed_by_the_whole_isr(patch: Patch) -> None:
+    """A reassignment is complete once the ISR is large enough, with those that are to leave."""
+    completes = "images.broker.controller.reassignment:complete_reassignment"
+    replace_in(patch, completes, "len(in_sync) >= topic", "len(isr) >= topic")
+
+
 def _sessions_by_wall_clock(patch: Patch) -> None:
     """A controller measures sessions by the wall clock."""
     patch.setattr(
@@ -286,6 +292,8 @@ LEADER_RETURNS: Fault = {"at": "2.5s", "for": "7s", "fault": "kill", "nodes": ["
 BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": ["b1"]}
 LEFT_BEHIND: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c3"]}
 """It lacks what a snapshot of the others has taken the place of."""
+SHORT: Fault = {"at": 2, "for": 5, "fault": "reassign", "short": True}
+
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 ALONE = {"controllers": 1, "time_limit": "12s"}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
@@ -336,6 +344,7 @@ MISTAKES = (
     PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
     PlayedMistake("metadata-unheard", _waits_without_limit, [LEADER_FALLS_SILENT]),
     PlayedMistake("left-without-leader", _no_unclean_election, ONE_IS_BEHIND, ANY_LEADS),
+    PlayedMistake("reassignment-shrinks-isr", _completed_by_the_whole_isr, [SHORT]),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
     PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
 )
