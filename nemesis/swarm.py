@@ -6,12 +6,13 @@ first, and the faults from that profile:
 - which families take part, from one to all of them, and how often each;
 - the tempo: one long outage, a few long ones, many short ones, bursts with quiet between them, or a steady rain;
 - how strongly faults aim at leaders, how much they overlap, which partition flavour and disk behaviour prevail;
-- whether some clocks run wrong for the whole run;
+- whether some clocks run wrong for the whole run, or the connections of one name are slow;
 - whether scripted faults run one after the other and undisturbed, or among all other faults.
 
 A share of the faults may wait for a condition of the protocol instead of a time alone (`nemesis.triggers`). The first
 that has an effect by itself keeps its time, so that there is something to wait for. A share of the partitions and of
-the slow and lossy links may concern the connections of one name alone (`Fault.limited`).
+the slow and lossy links may concern the connections of one name alone (`Fault.limited`), and some of these be slow
+from the beginning to the end.
 
 **The fair budget.** The protocol promises that an acknowledged record survives while fewer than min.insync.replicas
 of its replicas lose data. Kills, power losses and wiped disks (all come back as unclean restarts) therefore hit only
@@ -168,6 +169,7 @@ class _Drawing:
             ScheduledFault(0.0, time_limit_s, fault)
             for family in chosen
             for fault in family.background(streams.of("background", family.number), cluster)
+            if self.channels or EnvironmentCapability.CHANNELS not in fault.needs()
         ]
         weights = {family: family.weight * streams.of("weight", family.number).uniform(0.2, 1.0) for family in chosen}
         of_slots: list[ScheduledFault] = []

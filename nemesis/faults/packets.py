@@ -22,7 +22,7 @@ _SURE_LOSS: Final = 0.4
 _OF_CONTROLLERS: Final = 0.3
 """Share of the faults that concern the links between controllers, where these read snapshots in several parts."""
 _SLOW_SHARE: Final = 0.6
-"""Share of the runs in which connections of one name are slow all the time."""
+"""Share of the runs in which connections of one name are slow all the time, where any are told apart."""
 _METADATA_MS: Final = (30.0, 1_500.0)
 _FETCH_MS: Final = (10.0, 500.0)
 """By which they are."""

@@ -44,6 +44,8 @@ class _GroupAnswers:
     """(Generation, member) → the first record with its assignment."""
     members: dict[int, set[str]] = field(default_factory=dict)
     """By generation, everybody who was a member in it."""
+    static: set[str] = field(default_factory=set)
+    """The static ones of all records: a generation may begin without them."""
     failed: TraceRow | None = None
     """The last write of the group itself that failed."""
     unassigned: tuple[int, int] | None = None
@@ -207,9 +209,12 @@ def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Ite
 
 
 def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
-    """A rebalance that writes waits for a generation, which begins when all members have joined."""
+    """A rebalance that writes waits for a generation, which begins when all members have joined, or some and the others
+    are static."""
     group.members.setdefault(detail["generation"], set()).update(detail["members"])
-    absent = [member[:12] for member, answer in detail["members"].items() if answer != "join"]
+    members = detail["members"]
+    silent = [member for member, answer in members.items() if answer != "join"]
+    absent = [one[:12] for one in silent if one not in group.static or len(silent) == len(members)]
     generation = detail["generation"]
     if detail["state"] == "PreparingRebalance" and detail["storing"] and absent:
         yield _step(
@@ -252,6 +257,7 @@ def _assigned(event: TraceRow, detail: dict[str, Any], topic: str, partition: in
 def _storing(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> None:
     """The record of an assignment is appended, or refused, as soon as it is made."""
     assigned, group.assigned = group.assigned, None
+    group.static |= {member for member, (instance, *_) in detail.get("record", {}).items() if instance is not None}
     if assigned is not None and detail["error"] == "none":
         for member in assigned.details()["members"]:
             group.assignment_records.setdefault((detail["generation"], member), event)

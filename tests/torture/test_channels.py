@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import filterfalse
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -101,12 +102,31 @@ def links_limited(schedule: Schedule) -> list[Fault]:
     return [each.fault for each in schedule if getattr(each.fault, "channel", None) is not None]
 
 
+def is_slow_throughout(scheduled: ScheduledFault) -> bool:
+    """Whether connections of one name are slow from the beginning to the end."""
+    fault = scheduled.fault
+    return isinstance(fault, Packets) and fault.channel is not None and (scheduled.at_s, scheduled.for_s) == (0, 60)
+
+
+def test_some_connections_are_slow_throughout_where_channels_are_drawn_and_links_can_be_slowed() -> None:
+    slow = [
+        {each.fault.channel for each in draw(Random(seed), CLUSTER, 60.0, channels=0.2) if is_slow_throughout(each)}
+        for seed in range(40)
+    ]
+    assert slow.count(set()) > 10
+    assert {ChannelName.FETCH, ChannelName.METADATA} == set().union(*slow)
+    for missing in (EnvironmentCapability.CHANNELS, EnvironmentCapability.DELAY):
+        lacking = replace(CLUSTER, unsupported=frozenset({missing}))
+        drawn = (draw(Random(seed), lacking, 60.0, channels=0.2) for seed in range(40))
+        assert not any(is_slow_throughout(each) for schedule in drawn for each in schedule)
+
+
 def test_channels_are_drawn_as_often_as_asked_for_and_change_no_other_draw() -> None:
     limited = 0
     for seed in range(25):
         plain, some = (draw(Random(seed), CLUSTER, 60.0, channels=share) for share in (0.0, 0.5))
         assert links_limited(plain) == []
-        for before, after in zip(plain, some, strict=True):
+        for before, after in zip(plain, filterfalse(is_slow_throughout, some), strict=True):
             if isinstance(after.fault, NetworkPartition | Packets):
                 limited += after.fault.channel is not None
                 assert replace(after, fault=replace(after.fault, channel=None)) == before

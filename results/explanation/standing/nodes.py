@@ -31,7 +31,7 @@ _KINDS: Final = (
 _OF_ROLES: Final = (
     "quorum_candidate", "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_unattached", "quorum_recovered",
 )  # fmt: skip
-_OF_LOGS: Final = ("node_started", "log_recovered", "log_closed", "replica_deleted")
+_OF_LOGS: Final = ("node_started", "log_recovered", "log_closed", "replica_deleted", "clean_shutdown")
 _DAMAGED: Final = re.compile(r"\[Errno 5\] (?P<damage>.+): '(?P<path>[^']+)'$")
 """The last words of a process that could not use a file of its disk."""
 
@@ -60,25 +60,31 @@ def restart_steps(
 ) -> Iterator[Step]:
     """Processes that take the end of the one before for a clean shutdown, and a fault had killed that; with a topic
     also one log's end. One that was killed while it stopped had closed that log before, or all of them, and one that
-    was killed while it started had not opened them yet: what is closed and synced is so for the next process, too."""
+    was killed while it started had not opened them yet: what is closed and synced is so for the next process, too.
+    What processes before it had left open does not matter to one that was registered as unclean after them."""
     killed = [failure for failure in failures if failure.killed and not failure.interrupted]
     began: dict[str, tuple[int, int]] = {}
-    open_logs: dict[str, set[TopicPartition]] = {}
+    open_logs: dict[str, dict[TopicPartition, int]] = {}  # with the start of the process that opened them
+    stopped: dict[str, int] = {}
     for event in trace_rows(trace.filter(pc.field("kind").isin(_OF_LOGS))):
         before, now = began.get(event.node, (0, 0))
-        place, opened = (event.topic, event.partition), open_logs.setdefault(event.node, set())
+        place, opened = (event.topic, event.partition), open_logs.setdefault(event.node, {})
         if event.kind == "node_started":
             before, now = began[event.node] = now, event.time_ns
             clean = f"presents broker epoch {event.broker_epoch} as that of a clean shutdown"
-            claims = event.broker_epoch >= 0 and bool(opened)
+            is_of_last = stopped.pop(event.node, event.broker_epoch + 1) == event.broker_epoch
+            claims = event.broker_epoch >= 0 and (before in opened.values() if is_of_last else bool(opened))
         elif event.kind == "log_recovered":
             clean = f"opened its log of {topic}-{partition} as closed by a clean shutdown, unchecked"
             claims = place == (topic, partition) and place in opened
             claims = claims and event.details().get("clean") is True and event.log_end > 0
-            opened.add(place)
+            opened[place] = now
+        elif event.kind == "clean_shutdown":
+            stopped[event.node] = event.broker_epoch
+            continue
         else:
             if event.kind == "replica_deleted" or event.details().get("synced") is True:
-                opened.discard(place)
+                opened.pop(place, None)
             continue
         ends = [failure for failure in killed if failure.node == event.node and before < failure.started_ns <= now]
         if claims and ends:

@@ -153,13 +153,13 @@ TENTH: Final = (
                 _GROUPS_REBALANCE,
                 "    next_group = group._replace(generation=generation, storing=False)\n"
                 "    if error is not ErrorCode.none:\n"
-                "        failed = tuple(JoinAnswer(member.id, error) for member in group.members)\n"
+                "        failed = tuple(JoinAnswer(member.id, error) for member in group.members if member.joining)\n"
                 "        members = tuple(member._replace(joining=False, last_contact_ms=now_ms) "
                 "for member in group.members)\n"
                 "        step = prepare(next_group._replace(members=members), now_ms, 0)\n"
                 "        return step._replace(decisions=failed + step.decisions)\n",
                 "    if error is not ErrorCode.none:\n"
-                "        failed = tuple(JoinAnswer(member.id, error) for member in group.members)\n"
+                "        failed = tuple(JoinAnswer(member.id, error) for member in group.members if member.joining)\n"
                 "        members = tuple(member._replace(joining=False, last_contact_ms=now_ms) "
                 "for member in group.members)\n"
                 "        return GroupStep(group._replace(generation=generation, "
