@@ -25,7 +25,8 @@ A spec is YAML, every field optional:
     clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
-    channels: 0                 # share of the drawn faults of links that hit one kind of connection alone, fetches say
+    channels: 0                 # share of the drawn faults of links that hit one kind of connection alone, fetches say;
+                                # above 0 one kind may be slow throughout, too
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
     schedules: 1                # drawn schedules at the same time: more make a run denser
     administrators: 0           # administrators that change a second topic during the run (needs the family `admin`)

@@ -105,7 +105,7 @@ append_refused            leader      log_end; detail: producer_id, sequence of 
                                       producer state has, -1 for none; producer_epoch, where it is above 0
 isr_too_small             leader      a batch with acks=all is refused: members=ISR that it compares with the minimum
 answer_unasked            follower    an answer of the leader, to a fetch from offset, has partitions that the fetch had
-                                      not; detail: unasked, by topic id
+                                      not; detail: unasked, by topic id; by=who answered
 records_refused           follower    offset=base of the batch in the leader's answer, which does not follow log_end; -1
                                       for bytes that are no sound batch
 acknowledged              leader      offset=base, log_end=last offset + 1, high_watermark; detail: acks; retry, the
@@ -148,7 +148,8 @@ leave_answered            leader      … log_end, high_watermark, when LeaveGro
 groups_listed             leader      … log_end, high_watermark, when ListGroups is answered; detail: asked=states in
                                       small letters, or none for all, told {group: state} of this partition
 generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
-                                      members, told {id: [generation, leader, members] in the answer to its join}
+                                      members, told {id: [generation, leader, members] in the answer to its join} of
+                                      those that have joined
 group_changed             leader      … log_end, high_watermark, when it waits for something else; detail: group, state,
                                       generation, storing=a record that is not committed yet, members {id: the answer
                                       that it waits for}, held {partition: committed offset that it has}, at_ms

@@ -130,14 +130,15 @@ def _records_refused(partition: PartitionState, event: TraceRow, _: CheckSetting
 
 
 def _answer_unasked(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A fetch is answered for the partitions that it has, named in it or in its session before: else the leader goes on
-    to fetch others for the follower, which takes nothing from that."""
+    """A fetch is answered for the partitions that it has, named in it or in its session before: an answer with others
+    shows that leader and follower have different sessions."""
+    detail = event.details()
     partition.report(
         event,
         "answer-unasked",
         UNKNOWN,
-        f"b{event.leader} answered a fetch of {event.node}, {event.at}",
-        f"the answer has the partitions {', '.join(event.details()['unasked'])} (by topic id), which the fetch had not",
+        f"b{detail['by']} answered a fetch of {event.node}, {event.at}",
+        f"the answer has the partitions {', '.join(detail['unasked'])} (by topic id), which the fetch had not",
     )
 
 

@@ -11,6 +11,8 @@ COMPLETING: Final = "CompletingRebalance"
 STABLE: Final = "Stable"
 EMPTY: Final = "Empty"
 JOIN, SYNC = "join", "sync"
+EXTENSION_MS_MIN: Final = 100
+"""By which a rebalance that nobody has joined goes on at least, as brokers do it."""
 AWAKE_MS_MAX: Final = 100
 """Of the time between two events of a coordinator, as much counts as time in which it could act: it may be paused."""
 
@@ -97,14 +99,14 @@ class HeldGroup:
         return max((member.identity.rebalance_ms for member in self.members.values()), default=0)
 
     def wait_longer(self, at_ms: int) -> None:
-        """While nobody has joined of static members, all that there are, the wait begins anew whenever it has ended."""
+        """While a group has only static members and none has joined, its wait begins anew each time it ends: by now at
+        the latest, since the coordinator may notice late. Whoever joins before that ends the wait with those absent."""
         until_ms = self.waits_until_ms()
         if until_ms is None or until_ms > at_ms or self.state != PREPARING:
             return
         self.waited_out = True
         if self.members and not any(one.wait == JOIN or one.identity.instance is None for one in self.members.values()):
-            self.longest_ms = max(self.longest_timeout_ms(), AWAKE_MS_MAX)
-            self.since_ms = at_ms - (at_ms - until_ms) % self.longest_ms
+            self.since_ms, self.longest_ms = at_ms, max(self.longest_timeout_ms(), EXTENSION_MS_MIN)
 
     def waits_until_ms(self) -> int | None:
         """The end of the wait for members; None where there is none."""

@@ -275,37 +275,31 @@ def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> No
 
 def check_exists(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A broker that has applied the end of a topic has no replica of it any more, whatever has its name by then."""
-    applied = cluster.applied.get(event.node, UNKNOWN)
-    if partition.deleted_at is None or partition.created_again or applied < partition.deleted_at:
-        return
-    partition.report(
-        event,
-        "deleted-topic-served",
-        event.offset,
-        f"{event.node} went on with a replica of a deleted topic {event.at} ({event.kind})",
-        f"the topic was deleted at offset {partition.deleted_at} of the metadata, which {event.node} had applied up to "
-        f"{applied}",
-    )
+    if end := _applied_end(cluster, partition, event.node):
+        served = f"{event.node} went on with a replica of a deleted topic {event.at} ({event.kind})"
+        partition.report(event, "deleted-topic-served", event.offset, served, end)
 
 
 def check_deleted(cluster: ClusterState, event: TraceRow) -> None:
     """A broker that applies metadata has by then deleted the replicas of the topics whose end it had applied before."""
-    node, applied = event.node, cluster.applied.get(event.node, UNKNOWN)
+    node = event.node
     for partition in cluster.partitions.values():
-        if partition.deleted_at is None or partition.created_again or applied < partition.deleted_at:
+        if partition.deleted_at is None or not (end := _applied_end(cluster, partition, node)):
             continue
         opened_ns = partition.opened.get(node, UNKNOWN)
         if opened_ns < cluster.life_starts.get(node, 0) or node in partition.removed or node in partition.deleted:
             continue
         partition.removed.add(node)
-        partition.report(
-            event,
-            "deleted-replica-kept",
-            partition.deleted_at,
-            f"{node} had not deleted its replica of a deleted topic when it applied other metadata {event.at}",
-            f"the topic was deleted at offset {partition.deleted_at} of the metadata, which {node} had applied up to "
-            f"{applied}",
-        )
+        kept = f"{node} had not deleted its replica of a deleted topic when it applied other metadata {event.at}"
+        partition.report(event, "deleted-replica-kept", partition.deleted_at, kept, end)
+
+
+def _applied_end(cluster: ClusterState, partition: PartitionState, node: str) -> str:
+    """That a node had applied the end of a partition's topic, in words; empty where it had not."""
+    deleted_at, applied = partition.deleted_at, cluster.applied.get(node, UNKNOWN)
+    if deleted_at is None or partition.created_again or applied < deleted_at:
+        return ""
+    return f"the topic was deleted at offset {deleted_at} of the metadata, which {node} had applied up to {applied}"
 
 
 def check_taken_over(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:

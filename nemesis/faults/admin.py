@@ -64,8 +64,8 @@ class Reassign(Fault):
     name: ClassVar[str] = "reassign"
     number: ClassVar[int] = 1
     family: ClassVar[Family] = _FAMILY
-    proof: ClassVar[tuple[str, ...]] = ("reassigned", "held")
-    """Messages are held where a replica is cut off first, also if the run ends before the request."""
+    proof: ClassVar[tuple[str, ...]] = ("reassigned", "held", "refused")
+    """Links are cut where a replica is to be out of the ISR, also if the run ends before the request."""
     weight: ClassVar[float] = 2.0
     """With all members of the ISR or not."""
     in_steps: ClassVar[bool] = True

@@ -24,12 +24,13 @@ _OF_CONTROLLERS: Final = 0.3
 _SLOW_SHARE: Final = 0.6
 """Share of the runs in which connections of one name are slow all the time, where any are told apart."""
 _METADATA_MS: Final = (30.0, 1_500.0)
+"""The least and the longest delay of metadata then."""
 _FETCH_MS: Final = (10.0, 500.0)
-"""By which they are."""
+"""Of fetches."""
 
 
 def _slow_throughout(random: Random, cluster: ClusterShape) -> list[Fault]:
-    """In six of ten runs the connections of one name are slow all the time. Either some brokers read late of what is
+    """In six of ten draws the connections of one name are slow all the time. Either some brokers read late of what is
     decided, and of several changes at once: a topic that is deleted and created anew, a partition and its
     configuration. Or some followers fetch slowly, and what is appended is under way when the next change comes."""
     needs = {EnvironmentCapability.DELAY, EnvironmentCapability.CHANNELS}

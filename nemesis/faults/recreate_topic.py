@@ -80,8 +80,8 @@ _COMMITS_MAX = 4
 _COORDINATOR_SHARE = 0.5
 """Of the faults with commits, where nobody else is behind."""
 _GROUPS: Final = "__consumer_offsets"
-_LOOKS, _LOOKS_AT_ONCE = 15, 5
-"""How often it is looked for whether a coordinator is left alone, and how often within the patience."""
+_LOOKS_MOST, _LOOKS_BY_PATIENCE = 15, 5
+"""How often it is looked whether a coordinator is left alone, and how often within the patience."""
 _PASSING_SHARE = 0.5
 """Of the topics with commits: while there are some, another topic is created and deleted."""
 _COMMITS_PAUSE_S = 0.005
@@ -131,7 +131,7 @@ class LostAnswer(StrEnum):
     """The controller has handed the change to the others, and resigns before it knows that they have it."""
 
 
-class CoordinatorPlight(StrEnum):
+class CoordinatorTrouble(StrEnum):
     """What becomes of the coordinator of the group that commits, while a topic is deleted and made anew."""
 
     BEHIND = "behind"
@@ -170,7 +170,7 @@ class RecreateTopic(Fault):
     """How the answers to the administrator are lost; without it none is."""
     commits: bool = False
     """Whether a group commits offsets of the topic until it is deleted."""
-    coordinator: CoordinatorPlight | None = None
+    coordinator: CoordinatorTrouble | None = None
     """What becomes of its coordinator meanwhile; without it nothing does."""
     changes: bool = False
     """Whether partitions are added to each topic and moved, its configuration is changed, and it may be deleted by its
@@ -199,7 +199,7 @@ class RecreateTopic(Fault):
         fault = replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
         free = fault.commits and fault.behind is None and draws.cluster.controllers
         if free and draws.random.random() < _COORDINATOR_SHARE:
-            return replace(fault, coordinator=draws.random.choice(tuple(CoordinatorPlight)))
+            return replace(fault, coordinator=draws.random.choice(tuple(CoordinatorTrouble)))
         return fault
 
     @classmethod
@@ -273,7 +273,7 @@ class RecreateTopic(Fault):
     async def _reconnected(self, handle: FaultHandle, reconnect: Callable[[], Awaitable[None]]) -> None:
         """Heal what was cut; a coordinator that was alone needs a while until somebody is back in its ISR."""
         await reconnect()
-        if self.coordinator is CoordinatorPlight.ALONE:
+        if self.coordinator is CoordinatorTrouble.ALONE:
             await handle.sleep(handle.random.random() * self.patience_ms / 1000)
 
     async def _pass_by(self, handle: FaultHandle, delete: Callable[[], Awaitable[AdminResult]], replicas: int) -> None:
@@ -318,7 +318,7 @@ class RecreateTopic(Fault):
         links = both_ways(behind, handle.cluster.controllers)
         if self.coordinator is None:
             return await handle.cut(links)
-        if self.coordinator is CoordinatorPlight.BEHIND:
+        if self.coordinator is CoordinatorTrouble.BEHIND:
             return await handle.cut(on_channel(links, ChannelName.METADATA))
         others = [broker for broker in handle.cluster.brokers if broker not in behind]
         reconnect = await handle.cut(on_channel(one_way(others, behind), ChannelName.FETCH))
@@ -327,11 +327,12 @@ class RecreateTopic(Fault):
 
     async def _left_alone(self, handle: FaultHandle, coordinator: str) -> None:
         """Wait until nobody else is in the ISR of some partition that the coordinator leads."""
-        for _ in range(_LOOKS):
+        for _ in range(_LOOKS_MOST):
             view = await handle.cluster.admin.describe(_GROUPS)
-            if view is not None and any(one.isr == (coordinator,) for one in view.partitions.values()):
+            led = [one for one in view.partitions.values() if one.leader == coordinator] if view is not None else []
+            if any(one.isr == (coordinator,) for one in led):
                 return
-            await handle.sleep(self.patience_ms / 1000 / _LOOKS_AT_ONCE)
+            await handle.sleep(self.patience_ms / 1000 / _LOOKS_BY_PATIENCE)
         handle.notes.append(f"{coordinator} is not left alone")
 
     async def _end_victim(self, handle: FaultHandle) -> None:

@@ -32,6 +32,7 @@ class FakeCluster:
         self.leading: dict[tuple[str, int], str] = {("t", 0): "b1", ("t", 1): "b2"}
         self.active: str | None = "c1"
         self.cuts: set[Link] = set()
+        self.ever_cut: set[Link] = set()
         self.resets: set[Link] = set()
         self.qualities: dict[Link, LinkQuality] = {}
         self.interceptions: dict[int, MessageRule] = {}
@@ -169,6 +170,7 @@ class FakeCluster:
     async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
         self.calls.append("cut")
         self.cuts.update(links)
+        self.ever_cut.update(links)
         if reset:
             self.resets.update(links)
 

@@ -57,6 +57,27 @@ def test_where_all_brokers_hold_a_replica_one_is_taken_away_and_put_back() -> No
     assert handle.evidence == {"reassigned": 1.0}
 
 
+def test_a_replica_that_is_out_of_the_isr_stays_where_another_one_leaves() -> None:
+    cluster = FakeCluster()
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
+    handle.situation.isr_changed(0, cluster.brokers)
+
+    async def scenario() -> str:
+        injecting = asyncio.create_task(Reassign(0, short=True).inject(handle))
+        await asyncio.sleep(0.1)
+        (follower,) = {link.target for link in cluster.cuts} - {"b1"}
+        assert not cluster.calls[1:], "it is asked for when the follower has left"
+        handle.situation.isr_changed(0, tuple(broker for broker in cluster.brokers if broker != follower))
+        await injecting
+        await handle.heal()
+        return follower
+
+    follower = run(scenario())
+    _, moved, *_ = cluster.calls
+    assert follower in moved.split()
+    assert cluster.pristine
+
+
 def test_a_partition_moves_to_a_broker_outside_when_there_is_one() -> None:
     cluster = FakeCluster(brokers=4)
     cluster.placed = ("b1", "b2", "b3")

@@ -13,7 +13,7 @@ from harness.runner.topic_names import TopicNames
 from images.trace import TraceEvent
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
-from nemesis.faults.recreate_topic import LostAnswer, RecreateTopic
+from nemesis.faults.recreate_topic import CoordinatorTrouble, LostAnswer, RecreateTopic
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import (
@@ -21,10 +21,15 @@ from nemesis.ports import (
     SIDE_GROUP,
     SIDE_TOPIC,
     UNANSWERED,
+    ChannelName,
     EnvironmentCapability,
     KeepUnsynced,
+    Link,
     MessageEffect,
     MessagePart,
+    both_ways,
+    on_channel,
+    one_way,
 )
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.wholeness import Wholeness
@@ -200,6 +205,34 @@ def test_the_controller_resigns_while_the_others_do_not_say_that_they_have_the_c
         (1, MessagePart.REQUEST, MessageEffect.HOLD)
     }
     assert cluster.pristine
+
+
+def test_a_coordinator_is_in_trouble_only_where_channels_can_be_told_apart() -> None:
+    fault = RecreateTopic(commits=True, coordinator=CoordinatorTrouble.ALONE, answers=LostAnswer.DROPPED)
+    channels, messages = EnvironmentCapability.CHANNELS, EnvironmentCapability.MESSAGES
+    assert fault.needs() == {channels, messages}
+    assert fault.adapted((channels,), Random(1)) == replace(fault, coordinator=None)
+    assert fault.adapted((channels, messages), Random(1)) is None
+    assert fault.adapted((), Random(1)) == fault
+    for other in (RecreateTopic(), RecreateTopic(commits=True, behind="b1")):
+        with pytest.raises(ValueError, match="is of a group with commits"):
+            replace(other, coordinator=CoordinatorTrouble.BEHIND)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "cut"),
+    [
+        (CoordinatorTrouble.BEHIND, on_channel(both_ways(["b1"], ["c1"]), ChannelName.METADATA)),
+        (CoordinatorTrouble.ALONE, on_channel(one_way(["b2", "b3"], ["b1"]), ChannelName.FETCH)),
+    ],
+)
+def test_a_coordinator_lacks_something_while_the_topic_is_deleted_and_made_anew(
+    trouble: CoordinatorTrouble, cut: tuple[Link, ...]
+) -> None:
+    cluster = FakeCluster()
+    carried_out(RecreateTopic(2, commits=True, coordinator=trouble, patience_ms=10), cluster)
+    assert set(cluster.ever_cut) == set(cut)
+    assert not cluster.cuts
 
 
 def test_answers_are_lost_only_where_messages_can_be_told_apart() -> None:

@@ -36,10 +36,11 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
     before = coordinator.groups.get(name, HeldGroup())
     after = HeldGroup(str(detail["state"]), int(detail["generation"]), bool(detail["storing"]))
     after.pending, after.left, after.recorded = before.pending, before.left, before.recorded
+    renews = before.state == PREPARING and (after.state == COMPLETING or after.generation > before.generation)
     for member_id, wait in detail["members"].items():
         known = before.members.get(member_id)
         identity = partition.groups.identities.get(member_id, Identity(None, 0, 0))
-        contact_ms = at_ms if known is None or known.wait != wait else known.contact_ms
+        contact_ms = at_ms if known is None or known.wait != wait or renews else known.contact_ms
         after.members[member_id] = HeldMember(identity, wait, contact_ms)
     after.take_over_leader(before)
     same_wait = (before.state, before.generation) == (after.state, after.generation)

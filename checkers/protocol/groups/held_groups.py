@@ -34,7 +34,7 @@ def check_recorded(partition: PartitionState, event: TraceRow, name: str, group:
 
 
 def check_left(partition: PartitionState, event: TraceRow, group: HeldGroup) -> None:
-    """Who has left is no member any more."""
+    """A member that has left is removed."""
     stayed = sorted(group.left & group.members.keys())
     if stayed:
         group.left -= set(stayed)

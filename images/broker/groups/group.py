@@ -94,7 +94,8 @@ class Group(NamedTuple):
     pending: tuple[tuple[str, int], ...] = ()
     """Member ids given to clients that must join again with them (KIP-394), each with its expiry."""
     deadline_ms: int = NEVER_MS
-    """End of the wait for members to join, or for members of the new generation to send SyncGroup."""
+    """End of the wait for members to join, which may begin anew, or for members of the new generation to send
+    SyncGroup."""
     initial_delay_until_ms: int = 0
     """End of the initial delay: the first rebalance waits for more members until then, even if all known ones have
     joined."""

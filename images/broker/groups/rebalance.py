@@ -23,7 +23,7 @@ from images.broker.groups.group import (
     SyncAnswer,
 )
 
-_LONGER_MS_MIN: Final = 100
+_EXTENSION_MS_MIN: Final = 100
 """By which a rebalance that nobody has joined goes on at least: a rebalance timeout may be 0."""
 
 
@@ -160,8 +160,8 @@ def complete_if_all_joined(group: Group, now_ms: int) -> GroupStep:
 
 def complete(group: Group, now_ms: int) -> GroupStep:
     """The group waits for nobody any more: the next generation begins once that is stored, at once if there are no
-    members. Static members that have not joined stay in it until their session ends, as in Kafka; while nobody has
-    joined, all of whom are such members, the group goes on waiting."""
+    members. Static members that have not joined stay in it until their session ends. If no member has joined, only such
+    ones are left, and the wait begins anew, as in Kafka."""
     generation = group.generation + 1
     if not group.members:
         empty = group._replace(
@@ -173,8 +173,8 @@ def complete(group: Group, now_ms: int) -> GroupStep:
         )
         return GroupStep(empty, (StoreGroup(generation),))
     if not any(member.joining for member in group.members):
-        longer_ms = max(group.longest_rebalance_timeout_ms, _LONGER_MS_MIN)
-        return GroupStep(group._replace(deadline_ms=now_ms + longer_ms))
+        extension_ms = max(group.longest_rebalance_timeout_ms, _EXTENSION_MS_MIN)
+        return GroupStep(group._replace(deadline_ms=now_ms + extension_ms))
     return GroupStep(group._replace(storing=True, record_outdated=False), (StoreGeneration(generation),))
 
 
@@ -188,10 +188,10 @@ def generation_record(group: Group, generation: int) -> Group:
 def generation_stored(group: Group, generation: int, error: ErrorCode, now_ms: int) -> GroupStep:
     """The append of `StoreGeneration` is committed, or has failed.
 
-    The generation has the members of now. After a failure all join again, and the number is not used, since its record
-    may be committed later. Nor is it used if all who had joined have left. Nor is it if a static member was replaced
-    meanwhile, or joined, maybe after one of its instance was removed: the record has the one before it, and a later
-    coordinator would fence the living one.
+    The generation has the members of now. Its number is not used in three cases. After a failure all join again, since
+    the record may be committed later. If all who had joined have left, the wait begins anew. And if a static member was
+    replaced meanwhile, or joined, maybe after one of its instance was removed, the record has the one before it, and a
+    later coordinator would fence the living one.
     """
     if group.state is not GroupState.PREPARING or not group.storing or generation != group.generation + 1:
         return GroupStep(group)

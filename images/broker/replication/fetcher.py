@@ -170,14 +170,16 @@ class Fetcher:
                 if not self._session.answered(response.error_code, response.session_id):
                     self._log(f"broker {self.leader} ended the fetch session: {response.error_code.name}")
                     continue
-                if self._answers_others(response, states):
+                if self._has_unasked(response, states):
+                    await self._back_off()
                     continue
                 unanswered = dict(states)
                 for topic in response.responses:
                     for answer in topic.partitions:
                         key = (topic.topic_id, answer.partition_index)
-                        state = states[key]
-                        unanswered.pop(key, None)
+                        state = unanswered.pop(key, None)
+                        if state is None:
+                            continue  # answered twice
                         if not state.answer_applies():
                             self._session.discarded(key)
                         await self._process(state, answer)
@@ -188,7 +190,7 @@ class Fetcher:
                 self._log(f"fetching from broker {self.leader} failed: {lost}")
                 await self._back_off()
 
-    def _answers_others(self, response: Any, states: Mapping[Key, _FetchState]) -> bool:
+    def _has_unasked(self, response: Any, states: Mapping[Key, _FetchState]) -> bool:
         """Whether an answer has partitions that were not asked for, after which the session begins anew."""
         others = [
             (topic.topic_id, answer.partition_index)
@@ -202,7 +204,7 @@ class Fetcher:
                 f"broker {self.leader} answered a fetch for partitions that it did not have: {', '.join(unasked)}"
             )
             asked = next(iter(states.values()))
-            asked.replica.traced("answer_unasked", asked.offset, asked.offset, {"unasked": unasked})
+            asked.replica.traced("answer_unasked", asked.offset, asked.offset, {"unasked": unasked, "by": self.leader})
             self._session.begin_anew()
         return bool(others)
 

@@ -259,12 +259,24 @@ def test_a_static_member_that_has_not_joined_stays_in_its_group(events: list[Row
     assert broken([*STATIC, *events]) == found
 
 
+def test_the_session_of_a_static_member_that_is_absent_begins_with_the_generation() -> None:
+    assigned = asks(3.3, "sync", "waits", said=2, assigned={M: "ab", N: "cd"})
+    led = [*STATIC, *begins(3.2, {M: [2, M, [M, N]]}), assigned, becomes(3.3, "CompletingRebalance", 2, m="sync", n="")]
+    led += [becomes(3.4, "Stable", 2, m="", n="")]
+    alive = [asks(4 + tenth / 10, "heartbeat", "none", said=2) for tenth in range(100)]
+    assert broken([*led, *alive[:-15]]) == [], "it lasts until 12.2 s"
+    assert broken([*led, *alive]) == ["member-kept"]
+
+
 def test_a_rebalance_that_nobody_has_joined_goes_on() -> None:
+    """Two seconds from when the coordinator noticed that it had ended: at 6 s at the latest."""
     left = [*STATIC[:-2], asks(2, "leave", "none"), becomes(2, "PreparingRebalance", n="")]
-    asked = [joins(7, "o", known=False), becomes(7, "PreparingRebalance", o="join", n="")]
+    noticed = asks(6, "heartbeat", "unknown_member_id")
+    asked = [noticed, joins(7, "o", known=False), becomes(7, "PreparingRebalance", o="join", n="")]
     goes_on = beats(7, M, error="unknown_member_id")
-    assert broken([*left, *asked, *begins(7.2, {"o": [2, "o", ["o", N]]}, "o")]) == []
-    assert broken([*left, *asked, *goes_on]) == ["rebalance-overdue"], "the wait ends at 7.2 s"
+    assert broken([*left, *asked, *begins(8, {"o": [2, "o", ["o", N]]}, "o")]) == []
+    assert broken([*left, *asked, *goes_on[:12]]) == []
+    assert broken([*left, *asked, *goes_on]) == ["rebalance-overdue"]
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ BROKEN = {
     "refused-needlessly": [*ALONE, decided(3, 2, 1, 1, (1, 2, 3)), too_small(4, 2)],
     "logs-not-compared": [*COPIED, decided(3, 1, 1, 2, (1, 2)), appended(4, "b2", 5, 6) | IN_PLACE],
     "records-out-of-place": [*COPIED, event(4, "b2", "records_refused", offset=7, log_end=5)],
-    "answer-unasked": [*COPIED, event(4, "b2", "answer_unasked", {"unasked": ["t-1"]}, offset=5, log_end=5)],
+    "answer-unasked": [*COPIED, event(4, "b2", "answer_unasked", {"unasked": ["t-1"], "by": 1}, offset=5, log_end=5)],
     "leader-epoch-not-entered": [*COPIED, led(4, [[1, 0]], 2)],
     "position-of-another-leadership": [*COPIED, fetched(2.5, 2), led(4, [[1, 0], [3, 5]], 3, {"2": 5})],
     "recovery-early": [*RECOVERABLE, recovery(told={"2": [1, 5]}, last_known_elr=[3])],

@@ -401,6 +401,26 @@ def test_a_group_that_waits_for_a_write_that_failed_is_told_with_its_error() -> 
     assert "(the record of generation 3 failed with TIMED_OUT at 0.500000 s)" in step.text
 
 
+def test_a_group_that_writes_a_generation_waits_for_no_static_member_unless_nobody_has_joined() -> None:
+    record = {"group": "g", "generation": 2, "error": "none", "record": {"n": ["i", 1, 1, ""], "m": [None, 1, 1, ""]}}
+    known = event(0.5, "b1", "group_storing", record, topic="__consumer_offsets", leader=1, leader_epoch=1, log_end=6)
+    for waits, told in (
+        ({"m": "join", "n": ""}, []),
+        ({"m": "", "n": "join"}, ["group-waits-for-no-write"]),
+        ({"n": ""}, ["group-waits-for-no-write"]),
+    ):
+        trace = small_evidence.trace(known, group(1, "PreparingRebalance", storing=True, **waits))
+        assert [str(step.kind) for step in group_steps(trace, "t", 0)] == told
+
+
+def test_a_decision_that_two_controllers_trace_is_one() -> None:
+    by_its_successor = changed(4, 1, 1, 2, (1, 2))
+    late = {**by_its_successor, "time_ns": 4_100_000_000, "node": "c2"}
+    another = {**late, "members": [1]}
+    assert kinds([*BORN, by_its_successor, late]) == []
+    assert "decided-with-old-epoch" in kinds([*BORN, by_its_successor, another])
+
+
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_group_that_acts_before_its_record_is_written_is_told_and_no_other(kind: str) -> None:
     for cases in GROUPS[kind]:

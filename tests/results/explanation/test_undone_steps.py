@@ -378,3 +378,17 @@ def test_a_clean_shutdown_that_was_none_is_told(killed: int, stopping: list[Even
     events = small_evidence.trace(started[0], opened[0], *stopping, started[1], opened[1])
     steps = restart_steps(events, node_failures(faults), "t", 0)
     assert [step.text[: len(text)] for step, text in zip(steps, expected, strict=True)] == expected
+
+
+@pytest.mark.parametrize(("presented", "told"), [(7, []), (4, ["b2 presents broker epoch 4"])])
+def test_what_an_earlier_process_left_open_does_not_concern_one_that_stops_before_it_opens_a_log(
+    presented: int, told: list[str]
+) -> None:
+    lives = ((1, -1), (5, -1), (7, presented))
+    started = [{**event(time_s, "b2", "node_started"), "broker_epoch": epoch} for time_s, epoch in lives]
+    opened = event(1.1, "b2", "log_recovered", {"clean": True}, offset=0, log_end=3)
+    stopped = {**event(5.5, "b2", "clean_shutdown"), "broker_epoch": 7}
+    kills = [small_evidence.fault("kill", ["b2"], at, at + 0.5, {"nodes": {"b2": {"killed": 1}}}) for at in (3, 6)]
+    events = small_evidence.trace(started[0], opened, started[1], stopped, started[2])
+    steps = list(restart_steps(events, node_failures(small_evidence.faults(*kills))))
+    assert [step.text[:26] for step in steps] == told

@@ -224,7 +224,7 @@ def _static_members_left_behind(patch: Patch) -> None:
     replace_in(patch, "images.broker.groups.membership:on_tick", " and member.instance_id is None", "")
 
 
-def _led_by_who_is_absent(patch: Patch) -> None:
+def _led_by_absent_member(patch: Patch) -> None:
     """The leader of the generation before leads the next one, also if it has not joined that."""
     replace_in(
         patch, "images.broker.groups.rebalance:_begin", "group.leader if group.leader in joined else", "group.leader or"
@@ -287,7 +287,7 @@ MISTAKES = (
     PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
     PlayedMistake("tombstone-missing", _tombstones_last, [TROUBLED | {"coordinator": "alone"}], LONG),
     PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
-    PlayedMistake("joins-answered-otherwise", _led_by_who_is_absent, world=LATE_STATIC | {"seed": 6}),
+    PlayedMistake("joins-answered-otherwise", _led_by_absent_member, world=LATE_STATIC | {"seed": 6}),
     PlayedMistake("leave-answered-otherwise", _member_left_out, world=AWKWARD | {"seed": 5}),
     PlayedMistake("committed-offset-lost", _nothing_if_any_is_refused, world=AWKWARD),
     PlayedMistake("read-answers-twice", _reads_shared, world=AWKWARD),
