@@ -36,6 +36,7 @@ def _group_changed(partition: PartitionState, event: TraceRow, _: CheckSettings)
     before = coordinator.groups.get(name, HeldGroup())
     after = HeldGroup(str(detail["state"]), int(detail["generation"]), bool(detail["storing"]))
     after.pending, after.left, after.recorded = before.pending, before.left, before.recorded
+    # With a generation that begins, or whose number is not used, every session begins anew.
     renews = before.state == PREPARING and (after.state == COMPLETING or after.generation > before.generation)
     for member_id, wait in detail["members"].items():
         known = before.members.get(member_id)

@@ -5,12 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from checkers.protocol.group_state import (
-    AWAKE_MS_MAX,
-    EMPTY,
-    Coordinator,
-    HeldGroup,
-)
+from checkers.protocol.group_state import AWAKE_MS_MAX, EMPTY, Coordinator, HeldGroup, HeldMember
 from checkers.protocol.state import PartitionState
 from checkers.tables import TraceRow
 
@@ -53,11 +48,7 @@ def check_overdue(partition: PartitionState, event: TraceRow, coordinator: Coord
     coordinator.at_ms = at_ms
     for name, group in coordinator.groups.items():
         for member_id, member in group.members.items():
-            expires_ms = member.expires_ms()
-            if expires_ms is None or expires_ms + AWAKE_MS_MAX >= at_ms:
-                continue
-            before, member.overdue_ms = member.overdue_ms, member.overdue_ms + awake_ms
-            if before < _OVERDUE_MS <= member.overdue_ms:
+            if _falls_overdue(member, member.expires_ms(), at_ms, awake_ms):
                 partition.report(
                     event,
                     "member-kept",
@@ -67,11 +58,7 @@ def check_overdue(partition: PartitionState, event: TraceRow, coordinator: Coord
                     f"{member.identity.session_ms} ms",
                 )
         group.wait_longer(at_ms)
-        until_ms = group.waits_until_ms()
-        if until_ms is None or until_ms + AWAKE_MS_MAX >= at_ms:
-            continue
-        before, group.overdue_ms = group.overdue_ms, group.overdue_ms + awake_ms
-        if before < _OVERDUE_MS <= group.overdue_ms:
+        if _falls_overdue(group, group.waits_until_ms(), at_ms, awake_ms):
             partition.report(
                 event,
                 "rebalance-overdue",
@@ -81,7 +68,16 @@ def check_overdue(partition: PartitionState, event: TraceRow, coordinator: Coord
             )
 
 
+def _falls_overdue(held: HeldMember | HeldGroup, until_ms: int | None, at_ms: int, awake_ms: int) -> bool:
+    """Whether by now the coordinator could have ended for too long what was to end at `until_ms`."""
+    if until_ms is None or until_ms + AWAKE_MS_MAX >= at_ms:
+        return False
+    before, held.overdue_ms = held.overdue_ms, held.overdue_ms + awake_ms
+    return before < _OVERDUE_MS <= held.overdue_ms
+
+
 def described(group: HeldGroup) -> str:
+    """The group in words."""
     members = ", ".join(f"{one} ({member.wait or 'in touch'})" for one, member in sorted(group.members.items()))
     return f"{group.state}, generation {group.generation}, members {members or 'none'}"
 
