@@ -211,8 +211,8 @@ def _begun(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Ite
 def _changed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any]) -> Iterator[Step]:
     """A rebalance that writes waits for a generation, which begins when all members have joined, or some and the others
     are static."""
-    group.members.setdefault(detail["generation"], set()).update(detail["members"])
     members = detail["members"]
+    group.members.setdefault(detail["generation"], set()).update(members)
     silent = [member for member, answer in members.items() if answer != "join"]
     absent = [one[:12] for one in silent if one not in group.static or len(silent) == len(members)]
     generation = detail["generation"]

@@ -170,43 +170,33 @@ class Fetcher:
                 if not self._session.answered(response.error_code, response.session_id):
                     self._log(f"broker {self.leader} ended the fetch session: {response.error_code.name}")
                     continue
-                if self._has_unasked(response, states):
+                answers = {
+                    (topic.topic_id, answer.partition_index): answer
+                    for topic in response.responses
+                    for answer in topic.partitions
+                }
+                if unasked := [key for key in answers if key not in states]:
+                    self._on_unasked(unasked, next(iter(states.values())))
                     await self._back_off()
                     continue
-                unanswered = dict(states)
-                for topic in response.responses:
-                    for answer in topic.partitions:
-                        key = (topic.topic_id, answer.partition_index)
-                        state = unanswered.pop(key, None)
-                        if state is None:
-                            continue  # answered twice
-                        if not state.answer_applies():
-                            self._session.discarded(key)
-                        await self._process(state, answer)
-                for state in unanswered.values():
-                    state.replica.on_fit(state.offset, state.leader_epoch)
+                for key, answer in answers.items():
+                    if not states[key].answer_applies():
+                        self._session.discarded(key)
+                    await self._process(states[key], answer)
+                for key, state in states.items():
+                    if key not in answers:
+                        state.replica.on_fit(state.offset, state.leader_epoch)
             except ConnectionLost as lost:
                 self._session.begin_anew()
                 self._log(f"fetching from broker {self.leader} failed: {lost}")
                 await self._back_off()
 
-    def _has_unasked(self, response: Any, states: Mapping[Key, _FetchState]) -> bool:
-        """Whether an answer has partitions that were not asked for, after which the session begins anew."""
-        others = [
-            (topic.topic_id, answer.partition_index)
-            for topic in response.responses
-            for answer in topic.partitions
-            if (topic.topic_id, answer.partition_index) not in states
-        ]
-        if others:
-            unasked = [f"{topic_id}-{index}" for topic_id, index in others]
-            self._log(
-                f"broker {self.leader} answered a fetch for partitions that it did not have: {', '.join(unasked)}"
-            )
-            asked = next(iter(states.values()))
-            asked.replica.traced("answer_unasked", asked.offset, asked.offset, {"unasked": unasked, "by": self.leader})
-            self._session.begin_anew()
-        return bool(others)
+    def _on_unasked(self, keys: Iterable[Key], asked: _FetchState) -> None:
+        """The answer to a fetch of the partition `asked` has others that the fetch had not: the session begins anew."""
+        unasked = [f"{topic_id}-{index}" for topic_id, index in keys]
+        self._log(f"broker {self.leader} answered a fetch for partitions that it did not have: {', '.join(unasked)}")
+        asked.replica.traced("answer_unasked", asked.offset, asked.offset, {"unasked": unasked, "by": self.leader})
+        self._session.begin_anew()
 
     async def _call(self, request: Any) -> Any:
         if self._connection is None or self._connection.closed:
