@@ -91,15 +91,15 @@ def deletions(evidence: RunEvidence) -> Mapping[TopicPartition, tuple[Deletion, 
     requests = deletion_requests(evidence)
     if not requests and not evidence.settings.retains_less:
         return {}
-    is_traced = _is_traced(evidence)
-    log_starts = _decided_log_starts(evidence) if is_traced else {}
+    traced = is_traced(evidence)
+    log_starts = _decided_log_starts(evidence) if traced else {}
     permitted = {}
     for name in named_partitions(evidence.history):
         request = requests.get(name[1], DeletionRequest())
         of_partition = [*_decided(log_starts.get(name, ()), request, evidence.settings)]
-        if not is_traced or not evidence.recovery:
+        if not traced or not evidence.recovery:
             of_partition += [Deletion(begun_ns, below, below) for begun_ns, below in request.requests if below < NEVER]
-        if not is_traced:
+        if not traced:
             of_partition += _on_disk(evidence, name, request)
         of_partition = [deletion for deletion in of_partition if deletion.below > 0]
         if of_partition:
@@ -111,7 +111,7 @@ def knows_all_deletions(evidence: RunEvidence) -> bool:
     """Whether `deletions` are all that the run can have had: the trace has every one, up to the end of the run, or
     requests for fixed offsets were all. Where brokers write no trace, a replica may also have forgotten its log's start
     in a crash, as Kafka's do."""
-    if _is_traced(evidence):
+    if is_traced(evidence):
         return bool(evidence.recovery)
     unlimited = any(request.bound == NEVER for request in deletion_requests(evidence).values())
     return not unlimited and not evidence.settings.retains_less
@@ -121,7 +121,8 @@ _LogStart = tuple[int, str, int]
 """time_ns, reason, offset."""
 
 
-def _is_traced(evidence: RunEvidence) -> bool:
+def is_traced(evidence: RunEvidence) -> bool:
+    """Whether the steps of deletions are known."""
     return evidence.settings.has_trace and evidence.trace.num_rows > 0
 
 

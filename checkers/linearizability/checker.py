@@ -16,7 +16,8 @@ refused, and a refused read returned nothing.
 2. An offset below the greatest that anything speaks of, at which nothing stands, was taken by an append of unknown
    outcome that nobody saw. Which one? The earliest invoked ones, in the order of the offsets. They have no deadline, so
    only their invocations matter, and exchanging any other choice for this one never invokes anything later. If there
-   are not enough of them, somebody else wrote to the log.
+   are not enough of them, somebody else wrote to the log. An offset of a batch that stands twice since a deletion
+   (`checkers.linearizability.repeated_batches`) needs none.
 3. With everything in one order, a run exists iff nothing completed before something was invoked that stands before it.
    So: keep the running maximum of invocations along the offsets, and compare it with every deadline.
    - an append's deadline is its own completion;
@@ -76,7 +77,9 @@ Cost: about 16 bytes an offset and a few passes over the columns; `harness/bench
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -84,9 +87,11 @@ import pyarrow as pa
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
 from checkers.fault_model import check_partitions
 from checkers.linearizability.placement import CONFLICT, DUPLICATE, FAILED, PHANTOM, Placement, place
+from checkers.linearizability.repeated_batches import offsets_of_copies
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, unknown_verdict, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, NOTHING, OK, Columns, Int64
+from workloads.history import TopicPartition
 
 NAME = "linearizability"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY}
@@ -113,6 +118,7 @@ def check(evidence: RunEvidence) -> Verdict:
         recency=settings.recency,
         offsets_binding=settings.acks == -1,
         ends_confirmed=settings.confirmed_ends,
+        copies=offsets_of_copies(evidence),
     )
     return check_partitions(NAME, evidence, check_one)
 
@@ -125,12 +131,19 @@ def check_partition(
     recency: str = "default",
     offsets_binding: bool = True,
     ends_confirmed: bool = True,
+    copies: Mapping[TopicPartition, Sequence[range]] = MappingProxyType({}),
     tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run, as `Columns` or as a table with the history's schema, in any order of rows."""
     if not isinstance(columns, Columns):
         columns = Columns.from_table(columns)
-    placement = place(columns, recency=recency, offsets_binding=offsets_binding, ends_confirmed=ends_confirmed)
+    placement = place(
+        columns,
+        recency=recency,
+        offsets_binding=offsets_binding,
+        ends_confirmed=ends_confirmed,
+        copies=copies.get((topic, partition), ()),
+    )
     if placement.reused_values:
         return unknown_verdict(
             NAME, "two appends wrote the same value, so a value does not tell which of them was seen"

@@ -10,7 +10,7 @@ Time: linear in rows, returned records and the end of the log. Rows may come in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -134,11 +134,17 @@ class _Rows:
 
 
 def place(
-    columns: Columns, *, recency: str = "default", offsets_binding: bool = True, ends_confirmed: bool = True
+    columns: Columns,
+    *,
+    recency: str = "default",
+    offsets_binding: bool = True,
+    ends_confirmed: bool = True,
+    copies: Sequence[range] = (),
 ) -> Placement:
     """Place every operation at the offset that it asserts. With `offsets_binding=False` an acknowledgement promises
     neither its offset nor that the append stays (acks=1), so that acknowledged appends count as of unknown outcome.
-    With `ends_confirmed=False` an end offset says that the log was at least so long, and not that it was no longer."""
+    With `ends_confirmed=False` an end offset says that the log was at least so long, and not that it was no longer.
+    At `copies` may stand records that have another place in the log, too."""
     rows = _Rows(columns, recency, offsets_binding, ends_confirmed)
     end, impossible = 0, []
     unknown_parts, failed_parts, acknowledged = [], [], 0
@@ -179,7 +185,10 @@ def place(
         seen = len(filled)
         latest[filled] = columns.invoked_ns[filled_by]
         # An offset at which a misplaced record was read is no hole: it has that finding, and needs no unseen append.
+        # Nor does one where a record may stand twice.
         holes = np.setdiff1d(np.flatnonzero(value_at == NOTHING), columns.poll_offset[odd])
+        for copy in copies:
+            holes = holes[(holes < copy.start) | (holes >= copy.stop)]
         if len(holes):
             unseen = np.setdiff1d(unknown, filled_by, assume_unique=True)
             unseen = unseen[np.argsort(columns.invoked_ns[unseen], kind="stable")]
