@@ -201,7 +201,8 @@ leader-epoch-stood        the leader epoch never falls; a change of leader and t
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2), but as
                           the leader of an unclean election
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)
-reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1)
+reassignment-shrinks-isr  the removal of replicas does not leave the ISR smaller than min.insync.replicas (rule 1), nor
+                          does it take an added one out of the ISR or the ELR while the ISR is that small
 reassignment-drops-last-known  … and takes no member of the LastKnownELR while ISR and ELR are empty
 recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
 recovery-outdated         … in the life that is registered and the leader epoch in which there is no leader; so does the

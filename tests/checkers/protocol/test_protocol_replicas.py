@@ -401,3 +401,15 @@ def test_a_cancellation_alone_gives_up_what_is_needed_where_unclean_elections_ar
     dropped = decided(6, 3, -1, 3, (), (1, 2, 3), reason, last_known_elr=[1])
     found = kinds([*events, dropped], settings=CheckSettings(unclean_election=True))
     assert ("reassignment-drops-last-known" in found) == (reason == "reassignment")
+
+
+def test_no_cancellation_takes_a_member_of_the_elr_while_too_few_are_in_the_isr() -> None:
+    moving = {"replicas": (1, 2, 3, 4), "adding": [4], "removing": [3]}
+    joined = decided(5, 2, 1, 1, (1, 4), **moving)
+    alone = decided(6, 3, 1, 1, (1,), **moving, reason="alter_partition", elr=[4])
+    cancelled = decided(7, 4, 1, 2, (1,), (1, 2, 3), "reassignment_cancelled")
+    assert "reassignment-shrinks-isr" in kinds([*ADDING, joined, alone, cancelled])
+    unneeded = decided(6, 3, 1, 1, (1,), **moving, reason="alter_partition", elr=[2])
+    assert "reassignment-shrinks-isr" not in kinds([*ADDING, joined, unneeded, cancelled])
+    later = cancelled | {"partition_epoch": cancelled["partition_epoch"] + 1}
+    assert "reassignment-shrinks-isr" not in kinds([*ADDING, joined, alone, later]), "4 may have left the ELR"

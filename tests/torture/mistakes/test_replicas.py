@@ -320,7 +320,6 @@ then b2 is paused: b3 leads, and is sent the batches again. It had them."""
 
 MISTAKES = (
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
-    PlayedMistake("unexplained-offset", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
     PlayedMistake("deleted-replica-kept", _known_by_name, [READ_AT_ONCE], {"seed": 5, "time_limit": "15s"}),
