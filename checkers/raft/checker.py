@@ -24,6 +24,7 @@ metadata-logs-differ        two logs that hold a batch of the same offset and ep
                             of the same epoch: by induction they are the same up to there (Log Matching)
 committed-metadata-differs  the record committed at an offset never changes
 committed-metadata-cut      no controller truncates its log below the offset that it knows to be committed
+metadata-cut-in-part        … and it cuts all that its leader's answer rules out
 metadata-lost               a controller's log comes back from a restart with everything it had
 metadata-not-on-disk        … which is on its disk as soon as it says so, and so are its votes and its snapshots (in
                             simulation, where the disk tells)
@@ -110,7 +111,7 @@ from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.disks import disk_findings
 from checkers.raft.leaderships import leadership_findings
 from checkers.raft.lives import broker_epoch_findings, life_findings
-from checkers.raft.metadata_log import UNKNOWN, MetadataLog, differ, left_behind
+from checkers.raft.metadata_log import UNKNOWN, MetadataLog, cut_in_part, differ, left_behind
 from checkers.raft.metadata_snapshots import snapshot_findings
 from checkers.raft.producer_ids import ProducerIds
 from checkers.raft.voter_positions import misplaced_voters
@@ -315,6 +316,8 @@ class _RaftState:
                 f"{event.node} cut its metadata log to {event.offset} {event.at}",
                 f"it knew that everything below {known} was committed",
             )
+        if lines := cut_in_part(log, event):
+            self.report(event, "metadata-cut-in-part", *lines)
         del log.epochs[max(0, event.offset - log.start) :]
 
     def restored(self, event: TraceRow) -> None:

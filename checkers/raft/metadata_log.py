@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from checkers.tables import WITH_BYTES_BEHIND, TraceRow
 
 UNKNOWN = -1
@@ -22,6 +24,22 @@ def left_behind(opened: TraceRow) -> tuple[str, ...]:
         f"{opened.node} started {opened.at} with a metadata log that ends at {opened.log_end}, and left {behind} bytes "
         "behind its last batch",
         WITH_BYTES_BEHIND,
+    )
+
+
+def cut_in_part(log: MetadataLog, cut: TraceRow) -> tuple[str, ...]:
+    """The lines about a cut that leaves records of which its leader's answer says that it has others; none where it
+    takes them all."""
+    if "answer" not in cut.details() or cut.log_end != log.end:
+        return ()
+    epoch, end = cut.details()["answer"]
+    most = log.shared_up_to(epoch, end)
+    if most is None or cut.offset <= most:
+        return ()
+    return (
+        f"{cut.node} cut its metadata log {cut.log_end} → {cut.offset} {cut.at}: its leader's has controller epoch "
+        f"{epoch} up to {end}, and nothing later that both may share",
+        f"what the leader may have, too, ends at {most} in its own",
     )
 
 
@@ -51,6 +69,14 @@ class MetadataLog:
         """
         epochs = opened.details().get("epochs") or []
         return opened.offset == opened.log_end and bool(epochs) and differ(self.at(opened.offset - 1), epochs[-1][0])
+
+    def shared_up_to(self, epoch: int, end: int) -> int | None:
+        """Where this log is to be cut after its leader's answer that its own has no later `epoch` than this up to its
+        `end`, and that they part; None where the records that decide it are not known."""
+        if not self.epochs or self.epochs[0] > epoch or UNKNOWN in self.epochs:
+            return None
+        shared = self.start + bisect_right(self.epochs, epoch)
+        return shared if self.at(shared - 1) < epoch else min(shared, end)
 
     def put(self, offset: int, end: int, epoch: int) -> None:
         """Records of one epoch from `offset` on, in place of all that was there."""

@@ -48,8 +48,10 @@ def committed(time_s: float, node: str, epoch: int, before: int, after: int) -> 
     )
 
 
-def cut(time_s: float, node: str, to: int, end: int, known: int = 0) -> Event:
-    return small_evidence.event(time_s, node, "metadata_truncated", offset=to, log_end=end, high_watermark=known)
+def cut(time_s: float, node: str, to: int, end: int, known: int = 0, **detail: list[int]) -> Event:
+    return small_evidence.event(
+        time_s, node, "metadata_truncated", detail, offset=to, log_end=end, high_watermark=known
+    )
 
 
 def registered(time_s: float, node: str, broker: int, epoch: int) -> Event:
@@ -232,6 +234,7 @@ BROKEN = {
     "commit-without-majority": [*ELECTED, committed(2, "c1", 1, 0, 1)],
     "metadata-logs-differ": [*ELECTED, appended(2, "c2", 0, 1, 1, crc=8)],
     "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
+    "metadata-cut-in-part": [*COMMITTED, appended(2, "c2", 1, 3, 2), cut(4, "c2", 3, 3, answer=[1, 4])],
     "metadata-not-on-disk": [
         *BORN,
         small_evidence.event(2, "c2", "quorum_follower", {"at_risk": ["quorum-state"]}, leader_epoch=1),

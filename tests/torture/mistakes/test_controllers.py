@@ -56,6 +56,12 @@ def _vote_unsynced(patch: Patch) -> None:
     patch.setattr(log, "write_durably", write)
 
 
+def _cut_to_leaders_end(patch: Patch) -> None:
+    """A log is cut to where its leader's end of an epoch is, also where its own is lower."""
+    function = "images.broker.log.divergence:truncation_offset"
+    replace_in(patch, function, "min(own.end, diverging.end, log_end)", by="min(diverging.end, log_end)")
+
+
 # ---- votes -----------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +324,22 @@ COMES_BACK_SLOWLY: Sequence[Fault] = [
 ]
 """c1 has appended what nobody else has. Until it has heard that and fetches again, the next leader commits."""
 
+FETCHES_NOTHING: Fault = {"at": 2, "for": 5, "fault": "message", "api": "Fetch", "part": "response", "effect": "hold"}
+NEITHER_HAS_ALL: Sequence[Fault] = [
+    {"at": 2, "for": 3.5, "fault": "partition", "shape": "controllers-apart", "nodes": ["c1"]},
+    {"at": 2.1, "for": 3, "fault": "recreate-topic", "changes": True, "topics": 2},
+    {"at": 2.1, "for": 5, "fault": "kill", "nodes": ["b3"]},
+    FETCHES_NOTHING | {"nodes": ["c3"], "against": ["c2"], "count": 20},
+    {
+        "at": 2.2,
+        "for": 5,
+        "fault": "kill",
+        "nodes": ["c2"],
+        "when": {"traced": {"node": "c2", "events": ["quorum_leader"]}},
+    },
+]
+"""c1 has appended what nobody else has, and so has c2, in the next epoch and from a lower offset on. c1 leads again."""
+
 MISTAKES = (
     PlayedMistake("replicas-otherwise", _minimum_of_all_replicas, MOVED_TO_FEWER, {"seed": 4}, said="complete at once"),
     PlayedMistake("metadata-not-on-disk", _vote_unsynced),
@@ -331,6 +353,7 @@ MISTAKES = (
         [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}],
     ),
     PlayedMistake("position-of-another-log", _diverging_fetch_counted, COMES_BACK_SLOWLY, {"time_limit": "12s"}),
+    PlayedMistake("metadata-cut-in-part", _cut_to_leaders_end, NEITHER_HAS_ALL, {"time_limit": "13s"}),
     PlayedMistake("appended-without-leader", _in_charge_after_resigning, [DEPOSED]),
     PlayedMistake("isr-answer-undecided", _answered_before_commit, [LAGS, DEPOSED], IMPATIENT),
     PlayedMistake("registered-undecided", _answered_before_commit, [LEAVES, DEPOSED]),
