@@ -1,5 +1,5 @@
 """A coordinator that takes late commits: of an earlier generation of a member that it knows, or while the generation is
-not assigned yet. docs/mutants.md says in how many random runs it is found."""
+not assigned yet. docs/found-by-reading.md says in how many random runs it is found."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A broker that lets a static member return before the record of that is committed, as the prototype once did: what
-random runs see of it. docs/mutants.md says in how many."""
+random runs see of it. docs/found-by-reading.md says in how many."""
 
 from __future__ import annotations
 
