@@ -208,7 +208,7 @@ def _wrong_replicas(situation: _Situation) -> str:
         return ""
     if has != whole:
         return f"nothing but {_listed(before.replicas)} follows, or {_listed(target)} in the end"
-    asked = situation.reason == "alter_partition" or isr <= before.isr  # a member of the ELR is elected after that
+    asked = situation.reason == "alter_partition" or isr <= before.isr  # who is elected joins the ISR after that
     if moving and asked and _completes(situation, target, before.adding):
         return f"the reassignment to {_listed(target)} is complete: all that it adds are in the ISR"
     return ""
@@ -234,7 +234,7 @@ def _wrong_start(situation: _Situation, originals: frozenset[int]) -> str:
             f"a reassignment of {names(originals)} begins: added {names(after.adding)}, to go {names(after.removing)}"
         )
     target = tuple(replica for replica in after.replicas if replica not in after.removing)
-    if _completes(situation, target, after.adding):
+    if after.isr <= situation.before.isr and _completes(situation, target, after.adding):
         return f"the reassignment to {_listed(target)} is complete at once: it adds nobody who is not in the ISR"
     return ""
 

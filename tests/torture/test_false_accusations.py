@@ -314,3 +314,40 @@ def test_a_retry_that_outlives_its_batch_stands_twice(monkeypatch: pytest.Monkey
     apply_mistake(monkeypatch, NOTHING_STANDS_TWICE)
     accused = run_in_simulation(spec)
     assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"unexplained-offset"}
+
+
+COMPLETE_BY_ELECTION: Final = Mistake(
+    "complete_by_election",
+    "Whoever judges the beginning of a reassignment counts a leader that the same change elects to the ISR.",
+    "checkers.protocol.decision_promises:_wrong_start",
+    replace="after.isr <= situation.before.isr and ",
+    by="",
+)
+
+
+def test_an_unclean_election_in_the_change_that_begins_a_reassignment_does_not_complete_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The only replica is gone, and an administrator adds another one. That leads at once, uncleanly, and so is in the
+    ISR. As Kafka's, the controllers complete reassignments before they elect, so this one is complete with the next
+    change. The varied seed 72000039 of `append`, told with three faults."""
+    script = [
+        {"at": 1, "fault": "place-replicas", "nodes": ["b3"]},
+        {"at": 4, "for": 4, "fault": "kill", "nodes": ["b3"]},
+        {"when": {"fenced": "b3"}, "fault": "place-replicas", "nodes": ["b2", "b3"]},
+    ]
+    settings = {
+        "unclean.leader.election.enable": "true",
+        "unclean.recovery.strategy": "last-known-leader",
+        "min.insync.replicas": 1,
+        "broker.session.timeout.ms": 1500,
+    }
+    clients = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 3}
+    cluster = {"partitions": 1, "replication_factor": 2}
+    spec = parse({"seed": 1, "time_limit": 8, **cluster, **clients, "settings": settings, "faults": script})
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+
+    apply_mistake(monkeypatch, COMPLETE_BY_ELECTION)
+    accused = run_in_simulation(spec)
+    assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"replicas-otherwise"}
