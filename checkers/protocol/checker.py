@@ -29,8 +29,8 @@ high-watermark-behind     … and is no lower than what all have whom the leader
 latest-below-start        a leader answers with the latest offset only once its high watermark has reached its epoch's
                           start (Applied-HW)
 latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has
-                          proposed it, has fetched since the read began; none that had left for a later leader epoch
-                          by then has
+                          proposed it, has fetched since the read began, as the leader tells of each; none that had
+                          left for a later leader epoch by then has
 read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
                           connection and in its leader epoch
 offset-misstated          it answers from its own log: with its start for the earliest offset, for a time with the first

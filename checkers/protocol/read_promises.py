@@ -30,6 +30,9 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
     partition.proposals.pop(event.node, None)
     for kind in ("latest_told", "offsets_told"):
         partition.told_reads.pop((event.node, kind), None)
+    for leader, follower in list(partition.confirmed_reads):
+        if leader == event.node:
+            del partition.confirmed_reads[leader, follower]
 
 
 def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -67,11 +70,12 @@ def _fetch_answered(partition: PartitionState, event: TraceRow, _: CheckSettings
 def _reads_confirmed(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A follower's fetch confirms the reads that had begun when the last answer before it was sent to it: it was sent
     upon that, so on its connection and in its leader epoch."""
-    read = event.details()["read"]
+    read, follower = event.details()["read"], event.details()["replica"]
+    partition.confirmed_reads[event.node, follower] = event.leader_epoch, read
     leader_epoch, begun = partition.answered_reads.get(_connection_of(event), (UNKNOWN, 0))
     if leader_epoch == event.leader_epoch and read <= begun:
         return
-    replica = f"b{event.details()['replica']}"
+    replica = f"b{follower}"
     partition.report(
         event,
         "read-confirmed-early",
@@ -97,6 +101,7 @@ def _read_of(event: TraceRow) -> tuple[str, int, object]:
 def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     _answers_once(partition, event)
     if event.members:  # the leader at least, but in runs of earlier versions
+        _check_fetched(partition, event, frozenset(event.members))
         _answered(partition, event, frozenset(event.members))
 
 
@@ -104,6 +109,7 @@ def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) 
     _answers_once(partition, event)
     detail = event.details()
     if "confirmed" in detail:  # not in runs of earlier versions
+        _check_fetched(partition, event, frozenset(integers(detail, "confirmed")))
         _answered(partition, event, frozenset(integers(detail, "confirmed")))
 
 
@@ -161,6 +167,19 @@ def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSett
     if moves and event.offset < moves[0].offset:
         asked = f"it had moved its log's start to {moves[0].offset} for that {moves[0].at}, which it was to wait for"
         partition.report(event, "deletion-unconfirmed", event.offset, _deleted(event), asked)
+
+
+def _check_fetched(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
+    """Whoever counts as having confirmed a read has fetched since it began, as was traced."""
+    read = event.details().get("read")
+    if not isinstance(read, int) or event.node not in partition.reads_begun:
+        return  # of an earlier version
+    heard = {follower: partition.confirmed_reads.get((event.node, follower)) for follower in confirmed - {event.leader}}
+    silent = frozenset(
+        follower for follower, last in heard.items() if last is None or last[0] != event.leader_epoch or last[1] < read
+    )
+    if silent:
+        partition.report(event, *_unconfirmed(event, names(silent), f"of which no fetch had confirmed read {read}"))
 
 
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:

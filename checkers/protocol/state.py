@@ -300,6 +300,8 @@ class PartitionState:
     """Leader → the number of the read of the latest offset that began last."""
     answered_reads: dict[tuple[str, object, object], tuple[int, object]] = field(default_factory=dict)
     """(Leader, follower, connection) → leader epoch of the last answer sent there, and the read that had begun last."""
+    confirmed_reads: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """(Leader, follower) → leader epoch, and number of the last read that its fetches have confirmed in it."""
     deleted_at: int | None = None
     """The offset of the metadata at which the topic was deleted."""
     snapshots: dict[str, Mapping[str, int]] = field(default_factory=dict)

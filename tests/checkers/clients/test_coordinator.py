@@ -152,6 +152,13 @@ def told(time_s: float, kind: str, partition_epoch: int, *confirmed: int) -> dic
     return event(time_s, "b1", kind, facts, **place)
 
 
+def counted(read: int, leader_epoch: int = 1) -> list[dict[str, Any]]:
+    """b2 is answered, and has fetched upon that, which confirms the reads up to this one."""
+    place = {"leader": 1, "leader_epoch": leader_epoch, "partition_epoch": 3}
+    answer, fetch = {"replica": 2, "connection": 4}, {"replica": 2, "connection": 4, "read": read}
+    return [event(3.7, "b1", "fetch_answered", answer, **place), event(3.8, "b1", "reads_confirmed", fetch, **place)]
+
+
 def promises_broken(*events: dict[str, Any]) -> list[str]:
     return kinds(check_protocol(RunEvidence(trace=trace(*events))))
 
@@ -361,11 +368,27 @@ def test_nobody_confirms_a_read_who_had_left_for_a_later_leader_before_it_began(
     known = [decided(0, 3, 1, 2), leads(1, 0)]
     left = event(2, "b2", "became_follower", leader=3, leader_epoch=2, partition_epoch=4)
     asked = event(3, "b1", "latest_asked", {"read": 7}, leader=1, leader_epoch=1, partition_epoch=3)
-    answer = told(4, kind, 3, 2)
-    assert promises_broken(*known, left, asked, answer) == [finding]
-    assert promises_broken(*known, asked, left | {"time_ns": 3_500_000_000}, answer) == []
-    assert promises_broken(*known, left | {"leader_epoch": 1}, asked, answer) == []
-    assert promises_broken(*known, left | {"node": "b3"}, asked, answer) == []
+    answers = *counted(7), told(4, kind, 3, 2)
+    assert promises_broken(*known, left, asked, *answers) == [finding]
+    assert promises_broken(*known, asked, left | {"time_ns": 3_500_000_000}, *answers) == []
+    assert promises_broken(*known, left | {"leader_epoch": 1}, asked, *answers) == []
+    assert promises_broken(*known, left | {"node": "b3"}, asked, *answers) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "finding"), [("latest_told", "latest-unconfirmed"), ("offsets_told", "offsets-unconfirmed")]
+)
+def test_nobody_confirms_a_read_by_what_it_fetched_before_that_leadership_or_that_read(kind: str, finding: str) -> None:
+    asked = event(3, "b1", "latest_asked", {"read": 7}, leader=1, leader_epoch=1, partition_epoch=3)
+    began, answer = [decided(0, 3, 1, 2), leads(1, 0)], told(4, kind, 3, 2)
+    assert promises_broken(*began, asked, *counted(7), answer) == []
+    assert promises_broken(*began, asked, answer) == [finding]
+    assert promises_broken(*began, asked, *counted(6), answer) == [finding]
+    assert promises_broken(*began, asked, *counted(7, leader_epoch=0), answer) == [finding]
+    asked_before, again = asked | {"time_ns": 1_500_000_000}, leads(3.9, 0)
+    assert promises_broken(*began, asked_before, *counted(7), again, asked | {"time_ns": 3_950_000_000}, answer) == [
+        finding
+    ]
 
 
 def test_a_leader_alone_in_its_isr_needs_nobody_to_confirm_a_read() -> None:

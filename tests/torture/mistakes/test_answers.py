@@ -14,7 +14,8 @@ from images.broker.broker_node import BrokerNode
 from images.broker.groups import shard
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.metadata.image import ClusterImage, PartitionImage
-from images.broker.replication.partition import NO_EPOCH
+from images.broker.replication import become_leader_or_follower
+from images.broker.replication.partition import NO_EPOCH, Limits, Partition, PartitionStep
 from images.broker.replication.replica import Replica
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
@@ -54,6 +55,22 @@ def _no_committed_text(patch: Patch) -> None:
     _records_without(patch, metadata="")
 
 
+def _reads_of_before(patch: Patch) -> None:
+    """A leader that is elected again counts its reads anew, and what its followers have confirmed of those before."""
+    right = become_leader_or_follower._lead
+
+    def lead(before: Partition, updated: Partition, now_ms: int, limits: Limits) -> PartitionStep:
+        step = right(before, updated, now_ms, limits)
+        leadership, earlier = step.partition.leader_state, before.leadership
+        if earlier is None:
+            return step
+        followers = tuple(earlier.follower(each.id) or each for each in leadership.followers)
+        counted = leadership._replace(read_index=0, followers=followers)
+        return step._replace(partition=step.partition._replace(leadership=counted))
+
+    patch.setattr(become_leader_or_follower, "_lead", lead)
+
+
 def _serves_unready(patch: Patch) -> None:
     """A broker serves clients once it is registered."""
     right = BrokerNode._register
@@ -82,12 +99,17 @@ SLOW: Fault = {"at": "3.5s", "for": "6s", "fault": "packets", "nodes": ["control
 MOVED: Fault = {"at": "2s", "for": "7s", "fault": "move-leadership", "moves": 6, "patience_ms": 1000}
 LATE: Fault = {"at": "2s", "for": "7s", "fault": "packets", "channel": "metadata", "nodes": ["b1"], "delay_ms": 400}
 """Clients hear from others that b1 leads again before b1 has heard that it had been deposed."""
+TAKEN_AWAY: Fault = {"at": "3s", "for": "3s", "fault": "reassign"}
+"""The leader epoch rises, and the leader stays."""
 
 MISTAKES = (
     PlayedMistake("metadata-misstated", _isr_of_all_replicas, world=KILLS, said="isr"),
     PlayedMistake("metadata-misstated", _nobody_offline, world=KILLS, said="offline"),
     PlayedMistake("metadata-told-early", _serves_unready, [ALL_RESTART, SLOW | {"delay_ms": 200}]),
     PlayedMistake("query-of-another-epoch", _asked_in_any_epoch, [MOVED, LATE], {"seed": 2, "consumers": 3}),
+    PlayedMistake(
+        "latest-unconfirmed", _reads_of_before, [TAKEN_AWAY], {"seed": 2}, said="of which no fetch had confirmed"
+    ),
     PlayedMistake("committed-otherwise", _no_committed_epoch, world=GROUPS),
     PlayedMistake("committed-otherwise", _no_committed_text, world=GROUPS),
 )
