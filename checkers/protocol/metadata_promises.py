@@ -107,11 +107,11 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     completed = bool(gone) and (bool(caught_up) or not before.adding)
     next_one = after.partition_epoch == before.partition_epoch + 1
     relied_on = gone & before.adding & (before.isr | before.elr) if next_one else frozenset()
-    least = minimum if relied_on else min(minimum, len(before.isr))
+    least = min(minimum, len(before.replicas & after.replicas) if relied_on else len(before.isr))
     given_up = settings.unclean_election and change.reason != "reassignment"  # another target asks for no loss
     if (completed or relied_on) and len(after.isr) < least and not given_up:
         needed = f", since {names(relied_on)} may have what was committed" if relied_on else ""
-        change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {minimum} in the ISR{needed}")
+        change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {least} in the ISR{needed}")
     forgotten = before.last_known_elr & gone
     if forgotten and not before.isr | before.elr and not given_up:
         line = f"ISR and ELR are empty, so {names(forgotten)} may alone have had what is committed"

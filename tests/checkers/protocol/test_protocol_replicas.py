@@ -411,5 +411,10 @@ def test_no_cancellation_takes_a_member_of_the_elr_while_too_few_are_in_the_isr(
     assert "reassignment-shrinks-isr" in kinds([*ADDING, joined, alone, cancelled])
     unneeded = decided(6, 3, 1, 1, (1,), **moving, reason="alter_partition", elr=[2])
     assert "reassignment-shrinks-isr" not in kinds([*ADDING, joined, unneeded, cancelled])
+    of_two = [
+        decided(4, 1, 1, 1, (1, 2, 4), (1, 2, 4), "alter_partition", adding=[4], min_isr=3),
+        decided(5, 2, 1, 2, (1, 2), (1, 2, 3), "reassignment", adding=[3], min_isr=3),
+    ]
+    assert "reassignment-shrinks-isr" not in kinds([*COPIED, *of_two]), "the minimum of 3 is 2 where 2 replicas stay"
     later = cancelled | {"partition_epoch": cancelled["partition_epoch"] + 1}
     assert "reassignment-shrinks-isr" not in kinds([*ADDING, joined, alone, later]), "4 may have left the ELR"
