@@ -157,11 +157,16 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(37, "replica.fetch.wait.max.ms", (500, 50, 900)),
     Dimension(38, "replica.fetch.backoff.ms", (100, 20, 1_000)),
     Dimension(39, "replica.lag.time.max.ms", (2_000, 1_000, 4_000)),
+    # For the answer of a leader, or of the active controller, as that was paused or its answer held.
+    Dimension(77, "replica.socket.timeout.ms", (1_500, 6_000)),
     Dimension(40, "replica.high.watermark.checkpoint.interval.ms", (1_000, 100, 5_000)),
     Dimension(41, "broker.heartbeat.interval.ms", (300, 100, 600)),
     Dimension(42, "broker.session.timeout.ms", (2_000, 1_000, 4_000)),
     Dimension(43, "controller.quorum.election.timeout.ms", (500, 250, 1_000)),
     Dimension(44, "controller.quorum.fetch.timeout.ms", (1_000, 500, 2_000)),
+    # With Kafka's own, the last one, an answer may be of the election before, or of the leader before.
+    Dimension(75, "controller.quorum.request.timeout.ms", (500, 1_000, 2_000)),
+    Dimension(76, "controller.quorum.election.backoff.max.ms", (300, 50, 1_000)),
     Dimension(45, "metadata.log.segment.bytes", (4_096, 1_024, 65_536)),
     # With the least, one snapshot follows the other, and a node that reads one in parts may be too late.
     Dimension(46, "metadata.log.max.record.bytes.between.snapshots", (8_192, 1_000, 65_536, 200)),
