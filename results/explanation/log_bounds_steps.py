@@ -110,13 +110,16 @@ def _bytes_left(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 
 
 def _begun_anew(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
-    """A follower takes its log start from its leader: that of the leader's log, not of anything above it."""
-    detail = event.details()
+    """A follower takes its log start from its leader: that of the leader's log, not of anything above it. One whose log
+    began there or higher, since an unclean election has undone a deletion, skips nothing by that."""
+    detail, own = event.details(), state.replicas.get(event.node)
     start = detail.get("log_start") if event.kind == "truncated" else event.offset
     leader = state.replicas.get(f"b{event.leader}")
     if event.kind == "log_start" and detail.get("reason") != "leader":
         return
     if start is None or leader is None or leader.role != "leader" or start <= leader.log_start:
+        return
+    if own is not None and start <= own.log_start:
         return
     did = f"deleted its log, which ended at {event.log_end}, and began it anew at {start}"
     if event.kind == "log_start":

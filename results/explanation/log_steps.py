@@ -255,6 +255,8 @@ def _sequence(replica: ReplicaView, event: TraceRow, step: Callable[[StepKind, s
     of_producer = [(copy, key[1]) for key, copy in replica.batches.items() if key[0] == batch[0]]
     if of_producer:
         copy, sequence = max(of_producer, key=lambda one: one[0].offset)
+        if UNKNOWN in replica.log[copy.end : event.offset]:
+            return  # a loss of power may have undone a cut: what stands there may be of this producer
         same_epoch = copy.producer_epoch == event.details().get("producer_epoch", 0)
         expected = (sequence + copy.end - copy.offset) % SEQUENCE_MODULUS if same_epoch else 0
         if batch[1] != expected:
