@@ -250,8 +250,11 @@ class ClusterAdmin(Protocol):
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Log start offset and high watermark of a partition; None when no leader answers."""
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
-        """Delete a partition's records below `offset`, or with -1 below the high watermark."""
+    async def delete_records(
+        self, topic: str, partition: int, offset: int, waits_s: float | None = None
+    ) -> AdminResult:
+        """Delete a partition's records below `offset`, or with -1 below the high watermark. The leader waits for its
+        replicas so long, by default half a second."""
 
     async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
         """Create a topic of one partition with so many replicas."""

@@ -223,13 +223,17 @@ class Administration:
             ends.append(int(listed_part.offset))
         return ends[0], ends[1]
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
+    async def delete_records(
+        self, topic: str, partition: int, offset: int, waits_s: float | None = None
+    ) -> AdminResult:
         """DeleteRecords, of the partition's leader."""
         part = deleting.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        timeout = _REPLICATION_TIMEOUT if waits_s is None else timedelta(seconds=waits_s)
         reply = await self._ask(
             deleting.DeleteRecordsRequest(
-                topics=(deleting.DeleteRecordsTopic(name=topic, partitions=(part,)),), timeout=_REPLICATION_TIMEOUT
-            )
+                topics=(deleting.DeleteRecordsTopic(name=topic, partitions=(part,)),), timeout=timeout
+            ),
+            timeout.total_seconds() + ANSWER_LIMIT_S / 2,
         )
         return _answered(reply, lambda answer: answer.topics[0].partitions[0])
 
@@ -342,25 +346,25 @@ class Administration:
             asked.created_topic = _created_topic(result(reply.answer))
         return told
 
-    async def _ask(self, request: Any) -> _Reply:
+    async def _ask(self, request: Any, limit_s: float = ANSWER_LIMIT_S) -> _Reply:
         """The first broker's answer that is one."""
         in_doubt = False
         for address in self._addresses.values():
-            reply = await self._call(address, request)
+            reply = await self._call(address, request, limit_s)
             passed_on = reply.answer is not None and _controller_did_not_answer(reply.answer)
             if reply.answer is not None and not passed_on and not _not_leader(reply.answer):
                 return _Reply(reply.answer, in_doubt)
             in_doubt |= reply.in_doubt or passed_on
         return _Reply(None, in_doubt)
 
-    async def _call(self, address: tuple[str, int], request: Any) -> _Reply:
+    async def _call(self, address: tuple[str, int], request: Any, limit_s: float = ANSWER_LIMIT_S) -> _Reply:
         """Ask one node. A node that cannot be reached leaves no doubt."""
         try:
             connection = await self._open(*address, "faultline-admin", ANSWER_LIMIT_S)
         except ConnectionLost:
             return _Reply(None, in_doubt=False)
         try:
-            return _Reply(await connection.call(request, ANSWER_LIMIT_S), in_doubt=False)
+            return _Reply(await connection.call(request, limit_s), in_doubt=False)
         except UnsupportedVersion:
             return _Reply(None, in_doubt=False, unsupported=True)
         except ConnectionLost:

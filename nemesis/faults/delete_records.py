@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
@@ -24,6 +25,9 @@ _TO_HIGH_WATERMARK_SHARE: Final = 0.1
 _LOSING_SHARE: Final = 0.4
 """Of the deletions in runs in which brokers may lose data: one does as soon as records are deleted."""
 _RETRY_S: Final = 0.5
+_MOMENTS: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 0.925)
+"""Where the share of each moment begins, and that of the last one ends: in the rest nothing is waited for."""
+_WAITING_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,9 @@ class DeleteRecords(Fault):
     of its followers start. With `moved` leadership moves to a replica that the leader before does not reach any more,
     and the request is sent then: that member of the ISR has told the new leader nothing. With `behind` a follower is
     cut off from the leader until it has left the ISR, and records are deleted that it has not: it begins anew where the
-    log of its leader starts, maybe in the middle of a batch.
+    log of its leader starts, maybe in the middle of a batch. With `alone` the followers are cut off from everybody
+    until the leader is alone in its ISR, and the request is sent then: a follower that is in the ELR may lead, and
+    still has the records. With `waits`, too, it is sent once they are cut off, and waits until they are out of the ISR.
 
     The power of the `nodes`, which may lose data, is cut when the request is answered, and they start again at once:
     what is left of their logs may end below the start that they have written down.
@@ -62,22 +68,30 @@ class DeleteRecords(Fault):
     after_election: bool = False
     moved: bool = False
     behind: bool = False
+    alone: bool = False
+    waits: bool = False
     patience_ms: float = 2_000.0
     nodes: tuple[str, ...] = ()
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     """How much of what they had not synced the `nodes` keep."""
 
     def __post_init__(self) -> None:
-        if self.stalled + self.after_election + self.moved + self.behind > 1:
-            raise ValueError("stalled, after_election, moved and behind: a request is sent at one such moment only")
+        if self.waits and not self.alone:
+            raise ValueError("waits: only a request to a leader that is to be alone waits for that")
+        if self.stalled + self.after_election + self.moved + self.behind + self.alone > 1:
+            raise ValueError(
+                "stalled, after_election, moved, behind and alone: a request is sent at one such moment only"
+            )
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, of a stalled leader in one of four, of a new one in as many, of a moved one in a fifth, and
-        with a follower that is behind in as many. Where brokers may lose data, one does in two of five."""
+        """Some partition, of a stalled leader in one of five, of a new one in as many, of a moved one, and with a
+        follower that is behind in as many, and of a leader alone in one of eight. Where brokers may lose data, one does
+        in two of five."""
         partition, when = draws.partition(), draws.random.random()
-        moments = when < 0.25, 0.25 <= when < 0.5, 0.5 <= when < 0.7, 0.7 <= when < 0.9
-        drawn = cls(partition, *moments, draws.patience_ms)
+        stalled, after_election, moved, behind, alone = (first <= when < end for first, end in pairwise(_MOMENTS))
+        waits = alone and draws.random.random() < _WAITING_SHARE
+        drawn = cls(partition, stalled, after_election, moved, behind, alone, waits, draws.patience_ms)
         if not draws.profile.victims or draws.random.random() >= _LOSING_SHARE:
             return drawn
         return replace(drawn, nodes=(draws.victim(),), keep=draws.keep())
@@ -96,11 +110,14 @@ class DeleteRecords(Fault):
             await self._await(handle, Occurrence.ELECTED)
         if self.moved:
             await self._move_leadership(handle)
+        if self.alone:
+            await self._leave_alone(handle)
         if offset == TO_HIGH_WATERMARK:
             handle.count_evidence("to_high_watermark")
         else:
             handle.note_evidence("asked_below", offset)
-        answer = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset)).outcome
+        waits_s = 3 * self.patience_ms / 1000 if self.waits else None
+        answer = (await handle.cluster.admin.delete_records(handle.topic, self.partition, offset, waits_s)).outcome
         outcome = {DONE: "deleted", "REQUEST_TIMED_OUT": "begun", "UNANSWERED": "unanswered"}
         handle.count_evidence(outcome.get(answer, "refused"))
         for node in await handle.targets.resolve(self.nodes):
@@ -144,6 +161,24 @@ class DeleteRecords(Fault):
         await handle.sleep(handle.random.uniform(0.1, 0.5) * self.patience_ms / 1000)
         return end
 
+    async def _leave_alone(self, handle: FaultHandle) -> None:
+        """Cut the followers off from all others, and wait until they have left the ISR, unless the request is to."""
+        leader = await handle.targets.leader(self.partition)
+        followers = [member for member in handle.situation.partition(self.partition).isr if member != leader]
+        if leader is None or not followers:
+            handle.notes.append("there is no follower in the ISR")
+            return
+        handle.targets.add((leader, *followers))
+        others = [node for node in (*handle.cluster.brokers, *handle.cluster.controllers) if node not in followers]
+        await handle.cut(both_ways(followers, others))
+        if self.waits:
+            return
+        try:
+            async with asyncio.timeout(2 * self.patience_ms / 1000):
+                await handle.situation.until(lambda: handle.situation.partition(self.partition).isr == (leader,))
+        except TimeoutError:
+            handle.notes.append("the followers did not leave the ISR in time")
+
     async def _await(self, handle: FaultHandle, kind: Occurrence, node: str = "") -> None:
         def is_met(event: Event) -> bool:
             return event.kind is kind and event.partition == self.partition and node in ("", event.subject)
@@ -162,7 +197,8 @@ class DeleteRecords(Fault):
         start, end = await self._offsets(handle)
         if above is not None:
             return min(end, above + 1 + int((end - above) * handle.random.random()))
-        return start + int((end - start) * handle.random.random() ** 3)
+        offset = start + int((end - start) * handle.random.random() ** 3)
+        return min(end, max(offset, start + 1)) if self.alone else offset
 
     async def _offsets(self, handle: FaultHandle) -> tuple[int, int]:
         while (known := await handle.cluster.admin.offsets(handle.topic, self.partition)) is None:

@@ -104,7 +104,9 @@ class FakeCluster:
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         return self.offsets_told
 
-    async def delete_records(self, topic: str, partition: int, offset: int) -> AdminResult:
+    async def delete_records(
+        self, topic: str, partition: int, offset: int, waits_s: float | None = None
+    ) -> AdminResult:
         self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 

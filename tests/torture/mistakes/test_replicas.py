@@ -244,6 +244,7 @@ READ_AT_ONCE: Fault = {"at": 2, "for": 10, "fault": "recreate-topic", "topics": 
 """A broker reads in one fetch that the topic was deleted, and that another one has its name."""
 
 TORN = POWER_LOSS | {"keep": "torn"}
+OF_ONE: Fault = {"at": 3, "for": 8, "fault": "delete-records", "alone": True}
 DELETION: Fault = {"at": "3s", "for": "2s", "fault": "delete-records", "stalled": True}
 DELETIONS: Sequence[Fault] = [DELETION | {"at": at} for at in (2, 4, 6)]
 DELETED_ALONE: Sequence[Fault] = [
@@ -334,6 +335,10 @@ MISTAKES = (
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     PlayedMistake("deletion-below-minimum", _deleted_with_any_isr, DELETED_ALONE, {"time_limit": "12s"}),
+    PlayedMistake("deletion-below-minimum", _deleted_with_any_isr, [OF_ONE], {"time_limit": "12s"}),
+    PlayedMistake(
+        "deletion-below-minimum", _deleted_with_any_isr, [OF_ONE | {"waits": True}], {"time_limit": "14s", "seed": 2}
+    ),
     PlayedMistake("deletion-undone", _deleted_with_any_isr, DELETED_ALONE, {"time_limit": "12s"}),
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
