@@ -139,6 +139,8 @@ class CoordinatorTrouble(StrEnum):
     ALONE = "alone"
     """Nobody fetches from it, so that its ISR may be too small to delete the offsets of the topic, until the group
     commits for the next one."""
+    LOADING = "loading"
+    """It is gone, and nobody fetches from its successor, which cannot have loaded the offsets before all is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,8 @@ class RecreateTopic(Fault):
         """One topic after the other; healing deletes what is left."""
         admin, random, patience_s = handle.cluster.admin, handle.random, self.patience_ms / 1000
         replicas = handle.replication_factor or len(handle.cluster.brokers)
+        if self.coordinator is CoordinatorTrouble.LOADING:  # there are no more brokers when a topic is made anew
+            replicas = min(replicas, len(handle.cluster.brokers) - 1)
         answers: list[AdminResult] = []
 
         async def delete(topic: str = SIDE_TOPIC, *, by_id: bool = False) -> AdminResult:
@@ -321,6 +325,11 @@ class RecreateTopic(Fault):
         if self.coordinator is CoordinatorTrouble.BEHIND:
             return await handle.cut(on_channel(links, ChannelName.METADATA))
         others = [broker for broker in handle.cluster.brokers if broker not in behind]
+        if self.coordinator is CoordinatorTrouble.LOADING:
+            fetches = on_channel(one_way(others, others), ChannelName.FETCH)
+            reconnect = await handle.cut((*links, *both_ways(behind, others), *fetches))
+            await self._meanwhile(handle, self._succeeded(handle, *behind))
+            return reconnect
         reconnect = await handle.cut(on_channel(one_way(others, behind), ChannelName.FETCH))
         await self._meanwhile(handle, self._left_alone(handle, *behind))  # nobody lags where nothing is appended
         return reconnect
@@ -334,6 +343,14 @@ class RecreateTopic(Fault):
                 return
             await handle.sleep(self.patience_ms / 1000 / _LOOKS_BY_PATIENCE)
         handle.notes.append(f"{coordinator} is not left alone")
+
+    async def _succeeded(self, handle: FaultHandle, coordinator: str) -> None:
+        """Wait until another broker coordinates the group."""
+        for _ in range(_LOOKS_MOST):
+            if await handle.cluster.admin.coordinator(SIDE_GROUP) not in (None, coordinator):
+                return
+            await handle.sleep(self.patience_ms / 1000 / _LOOKS_BY_PATIENCE)
+        handle.notes.append(f"{coordinator} has no successor")
 
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""

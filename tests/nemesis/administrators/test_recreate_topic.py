@@ -224,6 +224,13 @@ def test_a_coordinator_is_in_trouble_only_where_channels_can_be_told_apart() -> 
     [
         (CoordinatorTrouble.BEHIND, on_channel(both_ways(["b1"], ["c1"]), ChannelName.METADATA)),
         (CoordinatorTrouble.ALONE, on_channel(one_way(["b2", "b3"], ["b1"]), ChannelName.FETCH)),
+        (
+            CoordinatorTrouble.LOADING,
+            (
+                *both_ways(["b1"], ["b2", "b3", "c1"]),
+                *on_channel(one_way(["b2", "b3"], ["b2", "b3"]), ChannelName.FETCH),
+            ),
+        ),
     ],
 )
 def test_a_coordinator_lacks_something_while_the_topic_is_deleted_and_made_anew(

@@ -208,6 +208,17 @@ def _deleted_by_name(patch: Patch) -> None:
     replace_in(patch, deleted, " or after[name].id != topic.id", "")
 
 
+def _deleted_while_loading(patch: Patch) -> None:
+    """A coordinator that loads its log does not note which topics are deleted meanwhile."""
+    right = Shard.forget_topics
+
+    def forget_topics(self: Shard, topics: Iterable[str]) -> None:
+        if self.loaded:
+            right(self, topics)
+
+    patch.setattr(Shard, "forget_topics", forget_topics)
+
+
 def _tombstones_last(patch: Patch) -> None:
     """Tombstones that could not be appended before come after the record at hand."""
 
@@ -285,6 +296,7 @@ MISTAKES = (
     PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
+    PlayedMistake("tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG),
     PlayedMistake("tombstone-missing", _tombstones_last, [TROUBLED | {"coordinator": "alone"}], LONG),
     PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
     PlayedMistake("joins-answered-otherwise", _led_by_absent_member, world=LATE_STATIC | {"seed": 6}),
