@@ -31,20 +31,9 @@ from nemesis.ports import DONE, EnvironmentCapability
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Occurrence
 from nemesis.swarm import draw
+from tests.nemesis.administrators.carried_out import carried_out
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
-
-
-def carried_out(fault: Fault, cluster: FakeCluster) -> FaultHandle:
-    """The fault injected and healed."""
-    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
-
-    async def scenario() -> None:
-        await fault.inject(handle)
-        await handle.heal()
-
-    run(scenario())
-    return handle
 
 
 def test_where_all_brokers_hold_a_replica_one_is_taken_away_and_put_back() -> None:

@@ -12,7 +12,7 @@ from nemesis.faults.delete_records import DeleteRecords
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import Link, both_ways
 from nemesis.situation import Occurrence
-from tests.nemesis.administrators.test_admin import carried_out
+from tests.nemesis.administrators.carried_out import carried_out
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 

@@ -17,6 +17,7 @@ from nemesis.nemesis import Nemesis
 from nemesis.ports import EnvironmentCapability, Link, both_ways
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.swarm import draw
+from tests.nemesis.administrators.carried_out import carried_out
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -24,16 +25,9 @@ BACK, ELECTED = "reassign t-0 b1 b2 b3", "elect t-0"
 SHAPE = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=2)
 
 
-def carried_out(fault: MoveLeadership, cluster: FakeCluster, seed: int = 3) -> FaultHandle:
-    """The fault injected and healed."""
-    handle = FaultHandle(cluster, ActiveEffects(), Random(seed), "t", min_isr=2, replication_factor=len(cluster.placed))
-
-    async def scenario() -> None:
-        await fault.inject(handle)
-        await handle.heal()
-
-    run(scenario())
-    return handle
+def moved(fault: MoveLeadership, cluster: FakeCluster, seed: int = 3) -> FaultHandle:
+    """The fault carried out in runs with as many replicas as there are."""
+    return carried_out(fault, cluster, seed, replication_factor=len(cluster.placed))
 
 
 def firsts(cluster: FakeCluster) -> list[str]:
@@ -50,7 +44,7 @@ def firsts(cluster: FakeCluster) -> list[str]:
 @pytest.mark.parametrize("seed", range(5))
 def test_each_move_elects_another_replica_and_healing_restores_their_order(seed: int) -> None:
     cluster = FakeCluster()
-    handle = carried_out(MoveLeadership(0, moves=6), cluster, seed)
+    handle = moved(MoveLeadership(0, moves=6), cluster, seed)
     leaders = ["b1", *firsts(cluster)]
     assert len(leaders) == 7
     assert all(one != other for one, other in pairwise(leaders))
@@ -93,7 +87,7 @@ def test_with_a_cut_two_brokers_that_do_not_reach_each_other_take_turns() -> Non
 def test_a_move_that_does_not_take_effect_is_counted_by_its_answer(answers: list[str], evidence: str) -> None:
     cluster = FakeCluster()
     cluster.answers = list(answers)
-    handle = carried_out(MoveLeadership(0, moves=1), cluster)
+    handle = moved(MoveLeadership(0, moves=1), cluster)
     assert handle.evidence == {evidence: 1.0}
     assert not MoveLeadership().took_effect(handle.evidence)
     assert cluster.calls.count(ELECTED) == len(answers) - 1
@@ -102,7 +96,7 @@ def test_a_move_that_does_not_take_effect_is_counted_by_its_answer(answers: list
 def test_a_partition_with_one_replica_is_left_alone_and_none_is_drawn() -> None:
     cluster = FakeCluster()
     cluster.placed = ("b1",)
-    handle = carried_out(MoveLeadership(0, cut=True), cluster)
+    handle = moved(MoveLeadership(0, cut=True), cluster)
     assert not cluster.calls
     assert handle.notes == ["no other replica may lead"]
 
@@ -120,7 +114,7 @@ def test_without_a_leader_any_replica_comes_first() -> None:
     cluster = FakeCluster()
     cluster.leading = {}
     for cut in (False, True):
-        assert carried_out(MoveLeadership(0, moves=2, cut=cut), cluster).evidence["moved"] == 2.0
+        assert moved(MoveLeadership(0, moves=2, cut=cut), cluster).evidence["moved"] == 2.0
 
 
 def test_no_other_fault_moves_the_partition_meanwhile() -> None:
@@ -143,7 +137,7 @@ def test_no_other_fault_moves_the_partition_meanwhile() -> None:
 def test_what_is_under_way_is_cancelled_first_where_it_would_go_on() -> None:
     cluster = FakeCluster()
     cluster.unsupported = {EnvironmentCapability.REPLACED_REASSIGNMENTS: "it goes on"}
-    carried_out(MoveLeadership(0, moves=1), cluster)
+    moved(MoveLeadership(0, moves=1), cluster)
     assert cluster.calls[-2:] == ["reassign t-0 cancel", BACK]
 
 

@@ -14,7 +14,6 @@ from images.trace import TraceEvent
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.recreate_topic import CoordinatorTrouble, LostAnswer, RecreateTopic
-from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import (
     PASSING_TOPIC,
@@ -33,21 +32,11 @@ from nemesis.ports import (
 )
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.wholeness import Wholeness
+from tests.nemesis.administrators.carried_out import carried_out
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
 CREATED, DELETED = f"create {SIDE_TOPIC} with 3", f"delete {SIDE_TOPIC}"
-
-
-def carried_out(fault: RecreateTopic, cluster: FakeCluster) -> FaultHandle:
-    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", replication_factor=3)
-
-    async def scenario() -> None:
-        await fault.inject(handle)
-        await handle.heal()
-
-    run(scenario())
-    return handle
 
 
 def administered(cluster: FakeCluster) -> list[str]:
@@ -56,7 +45,7 @@ def administered(cluster: FakeCluster) -> list[str]:
 
 def test_each_topic_is_written_before_it_is_deleted_and_none_is_left() -> None:
     cluster = FakeCluster()
-    handle = carried_out(RecreateTopic(topics=3), cluster)
+    handle = carried_out(RecreateTopic(topics=3), cluster, replication_factor=3)
     assert administered(cluster) == [CREATED, DELETED] * 3 + [DELETED]
     for created in (place for place, call in enumerate(cluster.calls) if call == CREATED):
         assert cluster.calls[created + 1].startswith("append")
@@ -67,14 +56,14 @@ def test_each_topic_is_written_before_it_is_deleted_and_none_is_left() -> None:
 
 def test_a_broker_that_is_behind_reads_of_the_deletion_and_of_the_next_topic_at_once() -> None:
     cluster = FakeCluster()
-    carried_out(RecreateTopic(topics=2, behind="b2"), cluster)
+    carried_out(RecreateTopic(topics=2, behind="b2"), cluster, replication_factor=3)
     assert administered(cluster) == [CREATED, "cut", DELETED, CREATED, "heal_links", DELETED, DELETED]
     assert cluster.pristine
 
 
 def test_a_group_commits_offsets_of_each_topic_before_it_is_deleted() -> None:
     cluster = FakeCluster()
-    handle = carried_out(RecreateTopic(topics=3, commits=True), cluster)
+    handle = carried_out(RecreateTopic(topics=3, commits=True), cluster, replication_factor=3)
     commit = f"commit {SIDE_TOPIC}-0 for {SIDE_GROUP}"
     for deleted in [place for place, call in enumerate(cluster.calls) if call == DELETED][:-1]:
         assert cluster.calls[deleted - 1] == commit
@@ -83,20 +72,20 @@ def test_a_group_commits_offsets_of_each_topic_before_it_is_deleted() -> None:
 
 def test_another_topic_comes_and_goes_while_a_group_has_offsets_and_none_is_left() -> None:
     cluster = FakeCluster()
-    carried_out(RecreateTopic(topics=20, commits=True), cluster)
+    carried_out(RecreateTopic(topics=20, commits=True), cluster, replication_factor=3)
     came = [place for place, call in enumerate(cluster.calls) if call == f"create {PASSING_TOPIC} with 3"]
     went = f"delete {PASSING_TOPIC}"
     assert 0 < len(came) < 20
     assert all(cluster.calls[place - 1].startswith("commit") for place in came)
     assert all(cluster.calls[place + 1] == went for place in came)
     assert cluster.calls.count(went) == 2 * len(came)
-    carried_out(RecreateTopic(topics=20), without := FakeCluster())
+    carried_out(RecreateTopic(topics=20), without := FakeCluster(), replication_factor=3)
     assert not any(PASSING_TOPIC in call for call in without.calls)
 
 
 def test_topics_are_changed_while_they_are_written_and_some_are_deleted_by_their_ids() -> None:
     cluster = FakeCluster()
-    handle = carried_out(RecreateTopic(topics=40, changes=True), cluster)
+    handle = carried_out(RecreateTopic(topics=40, changes=True), cluster, replication_factor=3)
     grown = [call for call in cluster.calls if call.startswith("grow")]
     configured = [call.split()[2:] for call in cluster.calls if call.startswith("configure")]
     assert handle.evidence["grown"] == len(grown)
@@ -108,7 +97,7 @@ def test_topics_are_changed_while_they_are_written_and_some_are_deleted_by_their
 
 def test_dry_runs_go_before_the_same_changes_and_some_of_them_are_to_be_refused() -> None:
     cluster = FakeCluster()
-    carried_out(RecreateTopic(topics=20, changes=True, dry_runs=True), cluster)
+    carried_out(RecreateTopic(topics=20, changes=True, dry_runs=True), cluster, replication_factor=3)
     tried = [place for place, call in enumerate(cluster.calls) if call.startswith("try to ")]
     assert all(cluster.calls[place + 1] == cluster.calls[place].removeprefix("try to ") for place in tried)
     changes = {" ".join(cluster.calls[place].split()[2:]) for place in tried}
@@ -125,7 +114,7 @@ def test_dry_runs_go_before_the_same_changes_and_some_of_them_are_to_be_refused(
 
 def test_a_victim_is_needed_in_the_isr_when_it_ends_and_the_strategy_changes_when_it_is_back() -> None:
     cluster = FakeCluster()
-    carried_out(RecreateTopic(topics=2, victim="b1", changes=True), cluster)
+    carried_out(RecreateTopic(topics=2, victim="b1", changes=True), cluster, replication_factor=3)
     ended = cluster.calls.index("kill b1")
     assert "min.insync.replicas" in cluster.calls[ended - 1], cluster.calls
     assert "unclean.recovery.strategy" in cluster.calls[ended + 2]
@@ -134,7 +123,7 @@ def test_a_victim_is_needed_in_the_isr_when_it_ends_and_the_strategy_changes_whe
 def test_a_topic_has_the_partitions_that_were_added_and_not_those_that_were_refused() -> None:
     cluster = FakeCluster()
     cluster.answers = ["INVALID_REPLICATION_FACTOR"] * 1_000
-    carried_out(RecreateTopic(topics=20, changes=True), cluster)
+    carried_out(RecreateTopic(topics=20, changes=True), cluster, replication_factor=3)
     assert {call.rpartition(" ")[2] for call in cluster.calls if call.startswith("grow")} == {"2", "3", "4"}
     assert all(f"to {SIDE_TOPIC}-0" in call for call in cluster.calls if call.startswith("append"))
 
@@ -142,7 +131,7 @@ def test_a_topic_has_the_partitions_that_were_added_and_not_those_that_were_refu
 def test_where_no_topic_is_deleted_nothing_took_effect() -> None:
     cluster = FakeCluster()
     cluster.answers = ["UNKNOWN_TOPIC_OR_PARTITION"] * 100
-    handle = carried_out(RecreateTopic(topics=1), cluster)
+    handle = carried_out(RecreateTopic(topics=1), cluster, replication_factor=3)
     assert administered(cluster) == [CREATED, DELETED, DELETED]
     assert handle.evidence == {}
 
@@ -189,7 +178,7 @@ def test_an_event_that_may_be_of_any_topic_of_its_name_is_of_none() -> None:
 
 def test_the_first_answer_to_each_request_is_dropped() -> None:
     cluster = FakeCluster(controllers=3)
-    handle = carried_out(RecreateTopic(topics=2, answers=LostAnswer.DROPPED), cluster)
+    handle = carried_out(RecreateTopic(topics=2, answers=LostAnswer.DROPPED), cluster, replication_factor=3)
     assert [(rule.api_key, rule.part, rule.effect, rule.count) for rule in cluster.intercepted_by] == [
         (api, MessagePart.RESPONSE, MessageEffect.DROP, 1) for api in (19, 20, 19, 20)
     ]
@@ -199,7 +188,7 @@ def test_the_first_answer_to_each_request_is_dropped() -> None:
 
 def test_the_controller_resigns_while_the_others_do_not_say_that_they_have_the_change() -> None:
     cluster = FakeCluster(controllers=3)
-    carried_out(RecreateTopic(topics=1, answers=LostAnswer.DEPOSED), cluster)
+    carried_out(RecreateTopic(topics=1, answers=LostAnswer.DEPOSED), cluster, replication_factor=3)
     assert administered(cluster) == [CREATED, "move controller", DELETED, "move controller", DELETED]
     assert {(rule.api_key, rule.part, rule.effect) for rule in cluster.intercepted_by} == {
         (1, MessagePart.REQUEST, MessageEffect.HOLD)
@@ -237,7 +226,7 @@ def test_a_coordinator_lacks_something_while_the_topic_is_deleted_and_made_anew(
     trouble: CoordinatorTrouble, cut: tuple[Link, ...]
 ) -> None:
     cluster = FakeCluster()
-    carried_out(RecreateTopic(2, commits=True, coordinator=trouble, patience_ms=10), cluster)
+    carried_out(RecreateTopic(2, commits=True, coordinator=trouble, patience_ms=10), cluster, replication_factor=3)
     assert set(cluster.ever_cut) == set(cut)
     assert not cluster.cuts
 
