@@ -71,11 +71,12 @@ def check_ages(
     offsets, invoked_ns = _acknowledged(appends)
     for event in expirations:
         before = event.details().get("before", 0)
-        chosen = slice(*np.searchsorted(offsets, (before, event.offset)))
-        if not len(offsets[chosen]):
+        chosen = np.arange(*np.searchsorted(offsets, (before, event.offset)))
+        chosen = chosen[invoked_ns[chosen] <= event.time_ns]  # after an unclean election others may stand there
+        if not len(chosen):
             continue
-        youngest = int(np.argmax(invoked_ns[chosen]))
-        offset, age_ns = int(offsets[chosen][youngest]), event.time_ns - int(invoked_ns[chosen][youngest])
+        youngest = chosen[np.argmax(invoked_ns[chosen])]
+        offset, age_ns = int(offsets[youngest]), event.time_ns - int(invoked_ns[youngest])
         if age_ns + INEXACT_NS < (settings.retention_ms - settings.clock_error_ms) * 1_000_000:
             partition.report(
                 event,

@@ -245,9 +245,10 @@ def test_a_log_start_beyond_the_requested_deletion_is_a_violation() -> None:
 
 
 def test_a_record_that_goes_by_time_is_as_old_as_the_retention() -> None:
-    def found(age_s: float, *faults: dict[str, Any], **settings: Any) -> list[str]:
+    def found(age_s: float, *faults: dict[str, Any], again_s: int = 0, **settings: Any) -> list[str]:
+        taken_again = [append(10, again_s, again_s + 1, 1)] if again_s else []
         evidence = RunEvidence(
-            history=small_evidence.history([append(7, 1, 2, 0), append(8, 2, 3, 2), append(9, 3, 4, 3)]),
+            history=small_evidence.history([append(7, 1, 2, 0), append(8, 2, 3, 2), append(9, 3, 4, 3)], taken_again),
             trace=small_evidence.trace(*COMMITTED, start_moved(2 + age_s, "b1", 0, 3, "retention_ms")),
             settings=CheckSettings(**{"retention_ms": 5_000, "acks": -1} | settings),
             faults=small_evidence.faults(*faults),
@@ -258,6 +259,8 @@ def test_a_record_that_goes_by_time_is_as_old_as_the_retention() -> None:
     assert found(4.9) == ["retention-early"]
     assert found(4.9, retention_ms=4_000) == []
     assert found(4.9, acks=1) == []
+    assert found(5.0, again_s=6) == ["retention-early"]
+    assert found(5.0, again_s=8) == [], "an unclean election has given the offset to another append since"
     assert found(4.9, clock_error_ms=200) == []
     assert found(4.9, small_evidence.fault("clock", ["b1"], 0, 1, {"offset_ms": 300})) == []
     assert found(4.9, small_evidence.fault("clock", ["b2"], 0, 1, {"offset_ms": 300})) == ["retention-early"]
