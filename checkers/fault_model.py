@@ -464,32 +464,34 @@ class FaultTimes(NamedTuple):
 
 def wrong_timers(faults: pa.Table) -> FaultTimes:
     """When timers may have run wrong: by the faults that change these, not wall clocks alone. A clock that was set back
-    stands still until it has caught up, also after the fault."""
+    stands still until it has caught up, also after the fault, and one is put right once no fault of it is left."""
     struck: dict[str, list[dict[str, Any]]] = {}
-    for row in faults.filter(pc.equal(faults["family"], "clock")).to_pylist():
-        for node in row["nodes"] if _changes_timers(row) else ():
+    for row in faults.filter(pc.equal(faults["family"], "clock")).sort_by("started_ns").to_pylist():
+        for node in row["nodes"]:
             struck.setdefault(node, []).append(row)
-    times = {}
+    times: dict[str, list[tuple[int, int]]] = {}
     for node, rows in struck.items():
         back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in rows)
-        times[node] = [(began_ns, ended_ns + back_ns) for began_ns, ended_ns in map(_widened, rows)]
+        for began_ns, ended_ns in map(_held, filter(_changes_timers, rows)):
+            for first_ns, last_ns in map(_held, rows):
+                ended_ns = max(ended_ns, last_ns) if began_ns <= last_ns and first_ns <= ended_ns else ended_ns
+            times.setdefault(node, []).append((began_ns - _STALL_MARGIN_NS, ended_ns + back_ns + _STALL_MARGIN_NS))
     return FaultTimes(times)
 
 
 def stalls(faults: pa.Table) -> FaultTimes:
     """When processes may not have run: by every fault but those of links and of wall clocks alone."""
-    times: dict[str, list[tuple[int, int]]] = {}
-    for row in faults.select(["family", "nodes", "started_ns", "ended_ns", "detail"]).to_pylist():
-        if row["family"] not in _OF_LINKS and (row["family"] != "clock" or _changes_timers(row)):
-            for node in row["nodes"]:
-                times.setdefault(node, []).append(_widened(row))
+    times = {node: [*of_clock] for node, of_clock in wrong_timers(faults).times.items()}
+    for row in faults.select(["family", "nodes", "started_ns", "ended_ns"]).to_pylist():
+        for node in row["nodes"] if row["family"] not in (*_OF_LINKS, "clock") else ():
+            times.setdefault(node, []).append(_held(row, _STALL_MARGIN_NS))
     return FaultTimes(times)
 
 
-def _widened(fault: Mapping[str, Any]) -> tuple[int, int]:
-    """When the fault may have held at the earliest, and at the latest."""
-    ended_ns = NEVER if fault["ended_ns"] is None else fault["ended_ns"] + _STALL_MARGIN_NS
-    return fault["started_ns"] - _STALL_MARGIN_NS, ended_ns
+def _held(fault: Mapping[str, Any], margin_ns: int = 0) -> tuple[int, int]:
+    """From when to when the fault held, and so long before and after."""
+    ended_ns = NEVER if fault["ended_ns"] is None else fault["ended_ns"]
+    return fault["started_ns"] - margin_ns, ended_ns + margin_ns
 
 
 def _changes_timers(fault: Mapping[str, Any]) -> bool:

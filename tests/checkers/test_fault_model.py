@@ -288,6 +288,24 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
     assert not wrong.between("b3", 5 * S, 9 * S)
 
 
+def test_a_clock_is_wrong_until_the_last_fault_that_overlaps_is_over() -> None:
+    """The wall clock is set while the timers run fast: both are put right together."""
+
+    def clock(began_s: float, ended_s: float, **detail: float) -> dict[str, Any]:
+        return small_evidence.fault("clock", ["b1"], began_s, ended_s, {}) | {"detail": json.dumps(detail)}
+
+    wall, fast, later = (
+        clock(1, 20, wall_jump_ms=900, rate=1),
+        clock(2, 3, rate=2),
+        clock(30, 40, wall_jump_ms=9, rate=1),
+    )
+    for faults in ((wall, fast, later), (later, fast, wall)):
+        wrong = wrong_timers(small_evidence.faults(*faults))
+        assert wrong.between("b1", 19 * S, 20 * S)
+        assert not wrong.between("b1", 23 * S, 50 * S)
+        assert stalls(small_evidence.faults(*faults)).times == wrong.times
+
+
 def test_a_clock_that_was_set_back_stands_still_after_its_fault() -> None:
     back = small_evidence.fault("clock", ["b1"], 1, 2, {}) | {"detail": json.dumps({"jump_ms": -4000})}
     wrong = wrong_timers(small_evidence.faults(back))
