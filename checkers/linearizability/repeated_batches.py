@@ -33,8 +33,8 @@ def offsets_of_copies(evidence: RunEvidence) -> Mapping[TopicPartition, Sequence
         return copies
     appended: dict[tuple[TopicPartition, tuple[int, ...]], list[range]] = {}
     for event in trace_rows(evidence.trace.filter(pc.equal(evidence.trace["kind"], "appended"))):
-        name, numbers = (event.topic, event.partition), _numbers(event)
-        if name not in deleted or event.node != f"b{event.leader}" or numbers is None:
+        name = event.topic, event.partition
+        if name not in deleted or event.node != f"b{event.leader}" or (numbers := _numbers(event)) is None:
             continue
         of_batch = appended.setdefault((name, numbers), [])
         for before in of_batch:
