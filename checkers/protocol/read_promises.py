@@ -303,8 +303,9 @@ def _contradiction(partition: PartitionState, event: TraceRow, start: int) -> st
     if asked == _EARLIEST:
         expected, rightly = f"its log starts at {start}", event.offset == start
     else:
-        batches = partition.batches_of(event.node).from_offset(start)
-        if batches is None:
+        held = partition.batches_of(event.node)
+        batches = held.from_offset(start)
+        if batches is None or event.log_end > held.end:  # a batch whose sync is under way has not been told of
             return None
         possible = _newest(batches, start) if asked == _MAX_TIMESTAMP else _not_older(batches, start, asked)
         readable = [batch for batch in possible if batch.base < event.high_watermark]

@@ -377,3 +377,41 @@ def test_a_clock_runs_wrong_until_all_that_changed_it_is_over(monkeypatch: pytes
     apply_mistake(monkeypatch, EACH_BY_ITSELF)
     accused = run_in_simulation(spec)
     assert "group-time-otherwise" in {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
+
+
+NOTHING_UNTOLD: Final = (
+    Mistake(
+        "roles",
+        "Whoever judges what a new leader knows takes its log to end where it says.",
+        "checkers.protocol.log_knowledge_promises:_has_untold",
+        replace="stop > end",
+        by="stop < 0",
+    ),
+    Mistake(
+        "answers",
+        "Whoever judges what a leader tells of its log takes that to end where the last batch that it told of does.",
+        "checkers.protocol.read_promises:_contradiction",
+        replace="event.log_end > held.end",
+        by="False",
+    ),
+)
+
+
+def test_a_batch_whose_sync_fails_is_told_of_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the log, and the process ends of that. Until it has, it answers by a log that has the batch, and it may
+    come to lead. The varied seed 78000202 of both workloads, told with two faults."""
+    script = [
+        {"at": 2, "for": 6, "fault": "slow-disk", "nodes": ["brokers"], "delay_ms": 60},
+        {"at": 3, "for": 6, "fault": "failing-sync", "nodes": ["brokers"], "failing_syncs": 1, "keep": "everything"},
+    ]
+    clients = {"producers": 3, "rate": 30, "clients": {"time_readers": 4, "clock_error": 0.3}}
+    cluster = {"partitions": 1, "settings": {"flush.messages": 1}}
+    spec = parse({"seed": 8, "time_limit": 10, **cluster, **clients, "faults": script})
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+
+    for mistake in NOTHING_UNTOLD:
+        apply_mistake(monkeypatch, mistake)
+    accused = run_in_simulation(spec)
+    kinds = {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
+    assert kinds == {"producer-state-wrong", "offset-misstated"}

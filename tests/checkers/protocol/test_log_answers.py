@@ -74,6 +74,7 @@ RIGHT = {
     "the next batch in place of that one": [*FROM_THREE, told(5_000, 4)],
     "the newest record": [*BATCHES, newest(2, 9_000)],
     "no newest record where it is not committed": [*BATCHES, newest(-1, -1, high_watermark=2, epoch=-1)],
+    "none while a newer record is being synced": [*BATCHES, newest(-1, -1, epoch=-1) | {"log_end": 10}],
     "the newest of the batch in which the log starts": [*FROM_THREE, newest(3, 9_000)],
     "the newest one behind that batch": [*FROM_THREE, newest(6, 8_000, high_watermark=8)],
     "none once it knows all that may be committed": [*LEADS_FROM_EIGHT, told(9_001, -1, epoch=-1, high_watermark=8)],
