@@ -101,7 +101,6 @@ def _read_of(event: TraceRow) -> tuple[str, int, object]:
 def _latest_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     _answers_once(partition, event)
     if event.members:  # the leader at least, but in runs of earlier versions
-        _check_fetched(partition, event, frozenset(event.members))
         _answered(partition, event, frozenset(event.members))
 
 
@@ -109,7 +108,6 @@ def _offsets_told(partition: PartitionState, event: TraceRow, _: CheckSettings) 
     _answers_once(partition, event)
     detail = event.details()
     if "confirmed" in detail:  # not in runs of earlier versions
-        _check_fetched(partition, event, frozenset(integers(detail, "confirmed")))
         _answered(partition, event, frozenset(integers(detail, "confirmed")))
 
 
@@ -173,7 +171,7 @@ def _check_fetched(partition: PartitionState, event: TraceRow, confirmed: frozen
     """Whoever counts as having confirmed a read has fetched since it began, as was traced."""
     read = event.details().get("read")
     if not isinstance(read, int) or event.node not in partition.reads_begun:
-        return  # of an earlier version
+        return  # of an earlier version, or of a deletion
     heard = {follower: partition.confirmed_reads.get((event.node, follower)) for follower in confirmed - {event.leader}}
     silent = frozenset(
         follower for follower, last in heard.items() if last is None or last[0] != event.leader_epoch or last[1] < read
@@ -183,6 +181,7 @@ def _check_fetched(partition: PartitionState, event: TraceRow, confirmed: frozen
 
 
 def _answered(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
+    _check_fetched(partition, event, confirmed)
     proposed = frozenset().union(*changes_in_flight(partition, event))
     elsewhere = partition.elsewhere.get(_read_of(event), frozenset())
     partition.reads.append(ReadAnswer(event, confirmed, proposed, elsewhere))

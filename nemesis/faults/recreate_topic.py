@@ -81,7 +81,7 @@ _COORDINATOR_SHARE = 0.5
 """Of the faults with commits, where nobody else is behind."""
 _GROUPS: Final = "__consumer_offsets"
 _LOOKS_MOST, _LOOKS_BY_PATIENCE = 15, 5
-"""How often it is looked whether a coordinator is left alone, and how often within the patience."""
+"""How often it is looked at the coordinator, and how often within the patience."""
 _PASSING_SHARE = 0.5
 """Of the topics with commits: while there are some, another topic is created and deleted."""
 _COMMITS_PAUSE_S = 0.005
@@ -320,10 +320,8 @@ class RecreateTopic(Fault):
         if not behind:
             return None
         links = both_ways(behind, handle.cluster.controllers)
-        if self.coordinator is None:
-            return await handle.cut(links)
-        if self.coordinator is CoordinatorTrouble.BEHIND:
-            return await handle.cut(on_channel(links, ChannelName.METADATA))
+        if self.coordinator in (None, CoordinatorTrouble.BEHIND):
+            return await handle.cut(links if self.coordinator is None else on_channel(links, ChannelName.METADATA))
         others = [broker for broker in handle.cluster.brokers if broker not in behind]
         if self.coordinator is CoordinatorTrouble.LOADING:
             fetches = on_channel(one_way(others, others), ChannelName.FETCH)
@@ -336,21 +334,29 @@ class RecreateTopic(Fault):
 
     async def _left_alone(self, handle: FaultHandle, coordinator: str) -> None:
         """Wait until nobody else is in the ISR of some partition that the coordinator leads."""
-        for _ in range(_LOOKS_MOST):
+
+        async def is_alone() -> bool:
             view = await handle.cluster.admin.describe(_GROUPS)
-            led = [one for one in view.partitions.values() if one.leader == coordinator] if view is not None else []
-            if any(one.isr == (coordinator,) for one in led):
-                return
-            await handle.sleep(self.patience_ms / 1000 / _LOOKS_BY_PATIENCE)
-        handle.notes.append(f"{coordinator} is not left alone")
+            partitions = view.partitions.values() if view is not None else ()
+            return any(one.leader == coordinator and one.isr == (coordinator,) for one in partitions)
+
+        await self._look(handle, is_alone, f"{coordinator} is not left alone")
 
     async def _succeeded(self, handle: FaultHandle, coordinator: str) -> None:
         """Wait until another broker coordinates the group."""
+
+        async def is_succeeded() -> bool:
+            return await handle.cluster.admin.coordinator(SIDE_GROUP) not in (None, coordinator)
+
+        await self._look(handle, is_succeeded, f"{coordinator} has no successor")
+
+    async def _look(self, handle: FaultHandle, holds: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+        """Look until it holds, and note what is the case if it does not in time."""
         for _ in range(_LOOKS_MOST):
-            if await handle.cluster.admin.coordinator(SIDE_GROUP) not in (None, coordinator):
+            if await holds():
                 return
             await handle.sleep(self.patience_ms / 1000 / _LOOKS_BY_PATIENCE)
-        handle.notes.append(f"{coordinator} has no successor")
+        handle.notes.append(otherwise)
 
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""

@@ -18,7 +18,7 @@ from checkers.violations import Tolerance
 from harness.environments.mistakes import Mistake
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
-from harness.spec import TOPIC, parse
+from harness.spec import TOPIC, Spec, parse
 from results.run import evidence_loader
 from tests.simulation.applied_mistake import apply_mistake
 
@@ -29,6 +29,15 @@ def found_by_groups(outcome: Outcome) -> set[str]:
     return {
         finding.kind for verdict in outcome.verdicts if verdict.checker == groups.NAME for finding in verdict.findings
     }
+
+
+def accused_of(spec: Spec, patch: pytest.MonkeyPatch, *mistakes: Mistake) -> set[str]:
+    """What a run, which is valid, is accused of by these mistakes."""
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    for mistake in mistakes:
+        apply_mistake(patch, mistake)
+    return {finding.kind for verdict in run_in_simulation(spec).verdicts for finding in verdict.findings}
 
 
 def test_commits_go_back_with_a_log_that_lost_more_than_promised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,11 +183,7 @@ def test_a_group_is_not_served_when_that_is_decided(monkeypatch: pytest.MonkeyPa
     values: dict[str, Any] = {"workload": "groups", "seed": 144, "time_limit": 3, "controllers": 1}
     few = {"producers": 1, "consumers": 3, "rate": 3, "clients": clients, "settings": settings}
     spec = parse({**values, **few, "faults": [{"at": 1.6, "for": 1.2, "fault": "kill", "nodes": ["b1"]}]})
-    assert run_in_simulation(spec).validity is Validity.VALID
-
-    apply_mistake(monkeypatch, TOLD_LATE)
-    accused = run_in_simulation(spec)
-    assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"wrong-coordinator"}
+    assert accused_of(spec, monkeypatch, TOLD_LATE) == {"wrong-coordinator"}
 
 
 def test_a_stop_before_the_logs_are_open_syncs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,11 +254,7 @@ def test_a_controller_that_ends_in_the_middle_of_a_callback_tells_what_it_has_do
     few = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 2}
     settings = {"metadata.log.max.record.bytes.between.snapshots": 1000}
     spec = parse({"seed": seed, "time_limit": 7, **few, "settings": settings, "faults": faults})
-    assert run_in_simulation(spec).validity is Validity.VALID
-
-    apply_mistake(monkeypatch, mistake)
-    accused = run_in_simulation(spec)
-    assert accusation in {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
+    assert accusation in accused_of(spec, monkeypatch, mistake)
 
 
 NOTHING_TAKEN_BACK: Final = Mistake(
@@ -278,12 +279,7 @@ def test_a_late_registration_of_the_life_before_covers_no_disk_that_was_emptied_
         {"id": "wipe", "at": 3.6, "for": 0.5, "fault": "wipe-disk", "nodes": ["b2"]},
     ]
     spec = parse({"seed": 1, "time_limit": 8, "partitions": 1, "faults": script})
-    outcome = run_in_simulation(spec)
-    assert outcome.validity is Validity.VALID, outcome.verdicts
-
-    apply_mistake(monkeypatch, NOTHING_TAKEN_BACK)
-    accused = run_in_simulation(spec)
-    assert "clean-shutdown-lost-records" in {found.kind for verdict in accused.verdicts for found in verdict.findings}
+    assert "clean-shutdown-lost-records" in accused_of(spec, monkeypatch, NOTHING_TAKEN_BACK)
 
 
 NOTHING_STANDS_TWICE: Final = Mistake(
@@ -309,11 +305,7 @@ def test_a_retry_that_outlives_its_batch_stands_twice(monkeypatch: pytest.Monkey
     settings = {"min.insync.replicas": 1, "retention.ms": 500, "log.retention.check.interval.ms": 200}
     cluster = {"brokers": 2, "replication_factor": 2, "partitions": 1}
     spec = parse({"seed": 1, "time_limit": 9, **cluster, **clients, "settings": settings, "faults": script})
-    assert run_in_simulation(spec).validity is Validity.VALID
-
-    apply_mistake(monkeypatch, NOTHING_STANDS_TWICE)
-    accused = run_in_simulation(spec)
-    assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"unexplained-offset"}
+    assert accused_of(spec, monkeypatch, NOTHING_STANDS_TWICE) == {"unexplained-offset"}
 
 
 COMPLETE_BY_ELECTION: Final = Mistake(
@@ -345,12 +337,7 @@ def test_an_unclean_election_in_the_change_that_begins_a_reassignment_does_not_c
     clients = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 3}
     cluster = {"partitions": 1, "replication_factor": 2}
     spec = parse({"seed": 1, "time_limit": 8, **cluster, **clients, "settings": settings, "faults": script})
-    outcome = run_in_simulation(spec)
-    assert outcome.validity is Validity.VALID, outcome.verdicts
-
-    apply_mistake(monkeypatch, COMPLETE_BY_ELECTION)
-    accused = run_in_simulation(spec)
-    assert {finding.kind for verdict in accused.verdicts for finding in verdict.findings} == {"replicas-otherwise"}
+    assert accused_of(spec, monkeypatch, COMPLETE_BY_ELECTION) == {"replicas-otherwise"}
 
 
 EACH_BY_ITSELF: Final = Mistake(
@@ -371,12 +358,7 @@ def test_a_clock_runs_wrong_until_all_that_changed_it_is_over(monkeypatch: pytes
         {"at": 4, "for": 1, **every, "rate": 2},
     ]
     spec = parse({"workload": "groups", "seed": 1, "time_limit": 16, "faults": script})
-    outcome = run_in_simulation(spec)
-    assert outcome.validity is Validity.VALID, outcome.verdicts
-
-    apply_mistake(monkeypatch, EACH_BY_ITSELF)
-    accused = run_in_simulation(spec)
-    assert "group-time-otherwise" in {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
+    assert "group-time-otherwise" in accused_of(spec, monkeypatch, EACH_BY_ITSELF)
 
 
 NOTHING_UNTOLD: Final = (
@@ -407,11 +389,4 @@ def test_a_batch_whose_sync_fails_is_told_of_by_nobody(monkeypatch: pytest.Monke
     clients = {"producers": 3, "rate": 30, "clients": {"time_readers": 4, "clock_error": 0.3}}
     cluster = {"partitions": 1, "settings": {"flush.messages": 1}}
     spec = parse({"seed": 8, "time_limit": 10, **cluster, **clients, "faults": script})
-    outcome = run_in_simulation(spec)
-    assert outcome.validity is Validity.VALID, outcome.verdicts
-
-    for mistake in NOTHING_UNTOLD:
-        apply_mistake(monkeypatch, mistake)
-    accused = run_in_simulation(spec)
-    kinds = {finding.kind for verdict in accused.verdicts for finding in verdict.findings}
-    assert kinds == {"producer-state-wrong", "offset-misstated"}
+    assert accused_of(spec, monkeypatch, *NOTHING_UNTOLD) == {"producer-state-wrong", "offset-misstated"}
