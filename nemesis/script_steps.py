@@ -5,9 +5,9 @@
     - {after: taken-off, fault: alter-config, key: min.insync.replicas, value: "1"}
 
 `observe` breaks nothing: it finds nodes and binds a name to them, or marks a moment for other steps. The others are
-requests of an administrator: a script says what is asked for, where the faults of `nemesis.faults.admin` draw it. Each
-asks until it is done, or until its time is over. Nothing is undone: a script puts back what it changes, above all the
-replicas of a partition, since a cluster is whole again only with all of them.
+requests of an administrator: a script says what is asked for, where the faults of `nemesis.faults.administrators` draw
+it. Each asks until it is done, or until its time is over. Nothing is undone: a script puts back what it changes, above
+all the replicas of a partition, since a cluster is whole again only with all of them.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ from typing import Any, Final
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile, draw_scale, some
+from nemesis.faults.administrators.recreate_topic import RecreateTopic
 from nemesis.faults.fault import Family, Fault
-from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, faults_of
 from nemesis.schedule import Schedule, ScheduledFault

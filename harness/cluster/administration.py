@@ -1,4 +1,4 @@
-"""The nemesis's administrator: asks the brokers, over Kafka's protocol, for what `nemesis/faults/admin.py` needs.
+"""The nemesis's administrator: asks the brokers, over Kafka's protocol, for what `nemesis/faults/administrators` needs.
 
 A request goes to one broker after another until one gives an answer other than that the controller did not answer it,
 or that it is not the leader; the time limit is short, since some may be cut off or frozen. A broker that was asked and

@@ -1,1 +1,1 @@
-"""Faults, one family in each module."""
+"""Faults, one family in each module or package."""

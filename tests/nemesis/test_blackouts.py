@@ -16,7 +16,7 @@ from harness.runner.run import run, run_in_simulation
 from harness.spec import parse
 from images.broker.log.log import Log
 from nemesis.cluster_shape import ClusterShape
-from nemesis.faults.admin import ControlledRestart, RollingRestart
+from nemesis.faults.administrators.admin import ControlledRestart, RollingRestart
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.fault import Fault
 from nemesis.handle import ActiveEffects, FaultHandle

@@ -9,7 +9,7 @@ from typing import Any
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
-from nemesis.faults.admin import RaiseMinIsr
+from nemesis.faults.administrators.admin import RaiseMinIsr
 from nemesis.faults.disk import PowerLoss, WipeDisk
 from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.leader import DeafLeader, StaleBrokerEpoch

@@ -22,11 +22,11 @@ from harness.spec import parse
 from images.broker.truncation_protocol import TruncationProtocol
 from nemesis.cluster_shape import ClusterShape, queries_epochs
 from nemesis.drawing import Draws, RunProfile
+from nemesis.faults.administrators.recreate_topic import RecreateTopic
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
-from nemesis.faults.recreate_topic import RecreateTopic
 from nemesis.faults.scripted.leader import StaleBrokerEpoch, UncleanReturn
 from nemesis.fields import FieldError
 from nemesis.ports import EnvironmentCapability, KeepUnsynced

@@ -32,7 +32,7 @@ from images.broker.metadata.image import ClusterImage, PartitionImage
 from images.wire.connection import ConnectionLost
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
-from nemesis.faults.recreate_topic import LostAnswer, RecreateTopic
+from nemesis.faults.administrators.recreate_topic import LostAnswer, RecreateTopic
 from nemesis.ports import SIDE_TOPICS, KeepUnsynced
 
 RECREATED: dict[str, Any] = {"at": 1, "for": 16, "fault": "recreate-topic"}
@@ -295,7 +295,7 @@ def test_a_controller_that_forgets_who_left_the_elr_when_the_strategy_changes_is
 
     if emptied:
         monkeypatch.setattr(PartitionChangeBuilder, "convert_last_known_elr", empty)
-    outcome = outcome_of(5, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
+    outcome = outcome_of(4, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
     assert outcome.validity is (Validity.INVALID if emptied else Validity.VALID), outcome.verdicts
     kinds = {each.kind for verdict in outcome.verdicts for each in verdict.findings}
     assert kinds == ({"last-known-elr-otherwise"} if emptied else set())

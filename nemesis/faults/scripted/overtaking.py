@@ -13,7 +13,7 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.admin import claimed, put_back, recorded
+from nemesis.faults.administrators.admin import claimed, put_back, recorded
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import (
     ScriptedFault,

@@ -11,7 +11,7 @@ import pytest
 
 from harness.search.hunt.operators import OPERATORS, Parents, fresh, is_legal, mutate
 from harness.spec import Spec, loads, parse
-from nemesis.faults.recreate_topic import RecreateTopic
+from nemesis.faults.administrators.recreate_topic import RecreateTopic
 from nemesis.swarm import is_fair, victims_of
 from nemesis.targets import TRIGGER
 

@@ -14,7 +14,7 @@ from harness.spec import parse
 from images.broker.raft.node import RaftNode
 from images.broker.raft.values import RaftRole
 from nemesis.cluster_shape import ClusterShape
-from nemesis.faults.admin import (
+from nemesis.faults.administrators.admin import (
     CancelReassignment,
     ControlledRestart,
     ElectPreferred,

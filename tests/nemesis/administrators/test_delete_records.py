@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.faults.delete_records import DeleteRecords
+from nemesis.faults.administrators.delete_records import DeleteRecords
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import Link, both_ways
 from nemesis.situation import Occurrence

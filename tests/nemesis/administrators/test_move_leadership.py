@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from nemesis.cluster_shape import ClusterShape
-from nemesis.faults.admin import Reassign
-from nemesis.faults.move_leadership import MoveLeadership
+from nemesis.faults.administrators.admin import Reassign
+from nemesis.faults.administrators.move_leadership import MoveLeadership
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import EnvironmentCapability, Link, both_ways

@@ -13,7 +13,8 @@ from harness.runner.topic_names import TopicNames
 from images.trace import TraceEvent
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
-from nemesis.faults.recreate_topic import CoordinatorTrouble, LostAnswer, RecreateTopic
+from nemesis.faults.administrators.coordinator_trouble import CoordinatorTrouble
+from nemesis.faults.administrators.recreate_topic import LostAnswer, RecreateTopic
 from nemesis.nemesis import Nemesis
 from nemesis.ports import (
     PASSING_TOPIC,

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.admin import Reassign, claimed, put_back, put_first
+from nemesis.faults.administrators.admin import Reassign, claimed, put_back, put_first
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, KeepUnsynced, both_ways

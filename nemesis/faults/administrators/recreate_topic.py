@@ -10,10 +10,8 @@ A broker passes what an administrator asks for on to the controller. Where the a
 whether it was done, and may say nothing else (`answers`).
 
 With `changes` each topic gets more partitions, other replicas, maybe fewer, and other configurations while it is
-written, and every other is deleted by its id. Lists that are changed item by item are those of throttled replicas,
-which have no effect; a minimum of in-sync replicas is above that of the run, and a strategy of unclean recovery one
-that accepts no loss: where the default accepts any, so does the run. A victim ends while that minimum needs it in the
-ISR, and the strategy changes when it is back.
+written, and every other is deleted by its id. A victim ends while a higher minimum of in-sync replicas needs it in the
+ISR, and the strategy of unclean recovery changes when it is back.
 
 With `dry_runs` most changes of a topic are tried before: a request that is only validated has the answer that the
 change then has, and no effect. So are changes that are to be refused, at any time of the topic.
@@ -29,16 +27,18 @@ administrators do who know nothing of each other. In the end the topic is delete
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from random import Random
 from typing import ClassVar, Final, Self
 
-from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.admin import Reassign, recorded, until_done
+from nemesis.faults.administrators.admin import Reassign, recorded, until_done
+from nemesis.faults.administrators.coordinator_trouble import CoordinatorTrouble, cut_coordinator_off
+from nemesis.faults.administrators.topic_changes import TopicChanges
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.handle import FaultHandle
@@ -48,15 +48,12 @@ from nemesis.ports import (
     SIDE_GROUP,
     SIDE_TOPIC,
     AdminResult,
-    ChannelName,
-    ConfigOperation,
     EnvironmentCapability,
     KeepUnsynced,
     MessageEffect,
     MessagePart,
     MessageRule,
     both_ways,
-    on_channel,
     one_way,
 )
 
@@ -79,9 +76,6 @@ _COMMITS_MAX = 4
 """Of a topic before it is to be deleted."""
 _COORDINATOR_SHARE = 0.5
 """Of the faults with commits, where nobody else is behind."""
-_GROUPS: Final = "__consumer_offsets"
-_LOOKS_MOST, _LOOKS_BY_PATIENCE = 15, 5
-"""How often it is looked at the coordinator, and how often within the patience."""
 _PASSING_SHARE = 0.5
 """Of the topics with commits: while there are some, another topic is created and deleted."""
 _COMMITS_PAUSE_S = 0.005
@@ -90,36 +84,11 @@ _CHANGES_SHARE = 0.5
 _CHANGE_SHARE = 0.5
 """Of the batches that a change goes before."""
 _BY_ID_SHARE = 0.5
-_GROWS_SHARE = 0.4
-"""Of the changes."""
-_MOVES_SHARE = 0.3
-"""Of the others; what is left changes the configuration."""
-_ADDED_MAX = 3
-"""Partitions at once."""
-_MINIMUM: Final = "min.insync.replicas"
-_STRATEGIES: Final = ("balanced", "manual")
-"""Of unclean recovery."""
-_MESSAGE_BYTES: Final = (500_000, 1_000_000)
-_LISTS_SHARE = 0.6
-_THROTTLED: Final = "leader.replication.throttled.replicas"
-"""It holds a list, and has no effect."""
-_THROTTLED_REPLICAS: Final = ("0:1", "0:2", "1:1", "1:2")
-_THROTTLED_AT_ONCE: Final = 3
-_OF_VALUES: Final = (*(ConfigOperation.SET,) * 2, ConfigOperation.DELETE, ConfigOperation.REPLACE)
-_OF_LISTS: Final = (
-    *(ConfigOperation.APPEND, ConfigOperation.SUBTRACT) * 2,
-    ConfigOperation.DELETE,
-    ConfigOperation.REPLACE,
-)
 _NONE_TO_DELETE = ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
 _CREATE_TOPICS: Final = 19
 _DELETE_TOPICS: Final = 20
 _ANSWERS_LOST_SHARE: Final = 0.5
-_DRY_RUN_SHARE: Final = 0.7
-_REFUSED_SHARE: Final = 0.5
 _RESIGNS_WITHIN_S: Final = 0.05
-_Change = Callable[..., Awaitable[AdminResult]]
-"""Asks for a change, or for a dry run of it."""
 
 
 class LostAnswer(StrEnum):
@@ -129,18 +98,6 @@ class LostAnswer(StrEnum):
     """The controller's answer does not arrive, and the connection breaks."""
     DEPOSED = "deposed"
     """The controller has handed the change to the others, and resigns before it knows that they have it."""
-
-
-class CoordinatorTrouble(StrEnum):
-    """What becomes of the coordinator of the group that commits, while a topic is deleted and made anew."""
-
-    BEHIND = "behind"
-    """It reads no metadata, and then of both changes at once; its session goes on."""
-    ALONE = "alone"
-    """Nobody fetches from it, so that its ISR may be too small to delete the offsets of the topic, until the group
-    commits for the next one."""
-    LOADING = "loading"
-    """It is gone, and nobody fetches from its successor, which cannot have loaded the offsets before all is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +192,7 @@ class RecreateTopic(Fault):
         if self.coordinator is CoordinatorTrouble.LOADING:  # there are no more brokers when a topic is made anew
             replicas = min(replicas, len(handle.cluster.brokers) - 1)
         answers: list[AdminResult] = []
+        changes = TopicChanges(handle, self.dry_runs)
 
         async def delete(topic: str = SIDE_TOPIC, *, by_id: bool = False) -> AdminResult:
             answer = await admin.delete_topic(topic, by_id=by_id)
@@ -245,16 +203,16 @@ class RecreateTopic(Fault):
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {SIDE_TOPIC}", answers))
         reconnect: Callable[[], Awaitable[None]] | None = None
         for number in range(self.topics):
-            await self._refused(handle, 0)
+            await changes.ask_in_vain(partitions=0)
             create = partial(admin.create_topic, SIDE_TOPIC, replicas)
-            await self._rehearse(handle, create)
+            await changes.rehearse(create)
             created = self._asked(handle, _CREATE_TOPICS, create)
             if (await recorded(answers, created)).outcome == DONE:
                 handle.count_evidence("created")
             if reconnect is not None:
                 await handle.sleep(random.random() ** 2 * patience_s)
                 await self._meanwhile(handle, self._reconnected(handle, reconnect))
-            await self._write_batches(handle, with_end=bool(number) and self.victim is not None)
+            await self._write_batches(handle, changes, with_end=bool(number) and self.victim is not None)
             await handle.sleep(random.random() * patience_s)
             if self.commits:
                 await self._commit(handle)
@@ -311,52 +269,12 @@ class RecreateTopic(Fault):
     async def _cut_off(self, handle: FaultHandle) -> Callable[[], Awaitable[None]] | None:
         """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack;
         what heals that again."""
-        behind: Sequence[str] = ()
         if self.behind is not None:
-            behind = await handle.targets.resolve((self.behind,))
-        elif self.coordinator is not None and (node := await handle.cluster.admin.coordinator(SIDE_GROUP)) is not None:
-            handle.targets.add((node,))
-            behind = (node,)
-        if not behind:
-            return None
-        links = both_ways(behind, handle.cluster.controllers)
-        if self.coordinator in (None, CoordinatorTrouble.BEHIND):
-            return await handle.cut(links if self.coordinator is None else on_channel(links, ChannelName.METADATA))
-        others = [broker for broker in handle.cluster.brokers if broker not in behind]
-        if self.coordinator is CoordinatorTrouble.LOADING:
-            fetches = on_channel(one_way(others, others), ChannelName.FETCH)
-            reconnect = await handle.cut((*links, *both_ways(behind, others), *fetches))
-            await self._meanwhile(handle, self._succeeded(handle, *behind))
-            return reconnect
-        reconnect = await handle.cut(on_channel(one_way(others, behind), ChannelName.FETCH))
-        await self._meanwhile(handle, self._left_alone(handle, *behind))  # nobody lags where nothing is appended
-        return reconnect
-
-    async def _left_alone(self, handle: FaultHandle, coordinator: str) -> None:
-        """Wait until nobody else is in the ISR of some partition that the coordinator leads."""
-
-        async def is_alone() -> bool:
-            view = await handle.cluster.admin.describe(_GROUPS)
-            partitions = view.partitions.values() if view is not None else ()
-            return any(one.leader == coordinator and one.isr == (coordinator,) for one in partitions)
-
-        await self._look(handle, is_alone, f"{coordinator} is not left alone")
-
-    async def _succeeded(self, handle: FaultHandle, coordinator: str) -> None:
-        """Wait until another broker coordinates the group."""
-
-        async def is_succeeded() -> bool:
-            return await handle.cluster.admin.coordinator(SIDE_GROUP) not in (None, coordinator)
-
-        await self._look(handle, is_succeeded, f"{coordinator} has no successor")
-
-    async def _look(self, handle: FaultHandle, holds: Callable[[], Awaitable[bool]], otherwise: str) -> None:
-        """Look until it holds, and note what is the case if it does not in time."""
-        for _ in range(_LOOKS_MOST):
-            if await holds():
-                return
-            await handle.sleep(self.patience_ms / 1000 / _LOOKS_BY_PATIENCE)
-        handle.notes.append(otherwise)
+            return await handle.cut(both_ways(await handle.targets.resolve((self.behind,)), handle.cluster.controllers))
+        if self.coordinator is not None:
+            meanwhile = partial(self._meanwhile, handle)
+            return await cut_coordinator_off(self.coordinator, handle, self.patience_ms, meanwhile)
+        return None
 
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
@@ -366,89 +284,23 @@ class RecreateTopic(Fault):
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()
 
-    async def _write_batches(self, handle: FaultHandle, *, with_end: bool) -> None:
+    async def _write_batches(self, handle: FaultHandle, changes: TopicChanges, *, with_end: bool) -> None:
         """A few batches, amid which perhaps the victim ends and the topic is changed."""
         random, partitions = handle.random, 1
         batches = random.randint(1, _BATCHES_MAX)
         last_before_end = int(batches * random.random() ** 2) if with_end else batches
         for batch in range(batches):
             if self.changes and random.random() < _CHANGE_SHARE:
-                partitions += await self._change(handle, partitions)
+                partitions += await changes.change(partitions)
             await self._write(handle, random.randrange(partitions) if partitions > 1 else 0)
             if batch == last_before_end:
                 if self.changes:
-                    await self._configure(handle, _MINIMUM)
+                    await changes.raise_minimum()
                 await self._end_victim(handle)
                 if self.changes:
-                    await self._configure(handle, RECOVERY_STRATEGY)
+                    await changes.choose_strategy()
             # Requests need no injection: a pause between two may be shorter than that.
             await asyncio.sleep(_PAUSE_SHARE * random.random() ** 3 * self.patience_ms / 1000)
-
-    async def _change(self, handle: FaultHandle, partitions: int) -> int:
-        """Add partitions, move one, or change the configuration; how many were added."""
-        admin, random = handle.cluster.admin, handle.random
-        await self._refused(handle, partitions)
-        if random.random() < _GROWS_SHARE:
-            added = random.randint(1, _ADDED_MAX)
-            grow = partial(admin.create_partitions, SIDE_TOPIC, partitions + added)
-            await self._rehearse(handle, grow)
-            if (await grow()).outcome != DONE:
-                return 0
-            handle.count_evidence("grown")
-            return added
-        if random.random() < _MOVES_SHARE:
-            await self._move(handle, random.randrange(partitions))
-        else:
-            await self._configure(handle)
-        return 0
-
-    async def _move(self, handle: FaultHandle, partition: int) -> None:
-        """Have a partition on other brokers, of which as many as may lose data lose nothing that is acknowledged."""
-        brokers = handle.cluster.brokers
-        replicas = handle.random.randint(min(handle.min_isr, len(brokers)), handle.replication_factor or len(brokers))
-        target = handle.random.sample(list(brokers), replicas)
-        if (await handle.cluster.admin.reassign(SIDE_TOPIC, partition, target)).outcome == DONE:
-            handle.count_evidence("moved")
-
-    async def _configure(self, handle: FaultHandle, key: str = "") -> None:
-        """Set this key, or change any, mostly that of a list, and mostly item by item."""
-        random = handle.random
-        if not key and random.random() < _LISTS_SHARE:
-            key, operation = _THROTTLED, random.choice(_OF_LISTS)
-            value = ",".join(random.sample(_THROTTLED_REPLICAS, random.randint(1, _THROTTLED_AT_ONCE)))
-        else:
-            values = {
-                _MINIMUM: handle.min_isr + 1,
-                "max.message.bytes": random.choice(_MESSAGE_BYTES),
-                RECOVERY_STRATEGY: random.choice(_STRATEGIES),
-            }
-            operation = ConfigOperation.SET if key else random.choice(_OF_VALUES)
-            key = key or random.choice(list(values))
-            value = str(values[key])
-        configure = partial(handle.cluster.admin.configure, SIDE_TOPIC, key, value, operation)
-        await self._rehearse(handle, configure)
-        if (await configure()).outcome == DONE:
-            handle.count_evidence("configured")
-
-    async def _rehearse(self, handle: FaultHandle, change: _Change) -> None:
-        """Ask for a dry run of a change, most of the time."""
-        if self.dry_runs and handle.random.random() < _DRY_RUN_SHARE:
-            await change(dry_run=True)
-
-    async def _refused(self, handle: FaultHandle, partitions: int) -> None:
-        """Now and then a change that is to be refused, of a topic with so many partitions, after a dry run of it."""
-        if not self.dry_runs or handle.random.random() >= _REFUSED_SHARE:
-            return
-        admin = handle.cluster.admin
-        changes: list[_Change] = [
-            partial(admin.create_topic, SIDE_TOPIC, len(handle.cluster.brokers) + 1),
-            partial(admin.create_partitions, SIDE_TOPIC, partitions),
-            partial(admin.configure, SIDE_TOPIC, _MINIMUM, "0"),
-            partial(admin.configure, SIDE_TOPIC, _MINIMUM, "1", ConfigOperation.APPEND),
-        ]
-        change = handle.random.choice(changes)
-        await change(dry_run=True)
-        await change()
 
     async def _write(self, handle: FaultHandle, partition: int) -> None:
         """One batch, with acknowledgement of the leader or of all."""

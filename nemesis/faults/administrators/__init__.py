@@ -1,0 +1,1 @@
+"""The family `admin`: what administrators ask of a cluster while other faults are active."""
