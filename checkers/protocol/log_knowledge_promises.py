@@ -9,7 +9,7 @@ retry.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from checkers.evidence import SEQUENCE_MODULUS, CheckSettings, producers_may_expire
 from checkers.protocol.batches import UNKNOWN, ReplicaBatch, ReplicaBatches
@@ -86,20 +86,12 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     if isinstance(entries := detail.get("epochs"), list):
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
     state = detail.get("producers")
-    if event.kind == "became_leader" and _has_untold(detail, end):
-        return
     if isinstance(state, dict) and not producers_may_expire(detail["producer_expiration_ms"], event.time_ns):
         _check_producers(partition, event, state, start)
         _check_batches(partition, event, detail.get("batches", {}), start)
         whole = event.node in partition.opened and event.node not in partition.removed
         if event.kind == "log_recovered" and whole and event.log_end > start:
             _check_kept(partition, event, state)
-
-
-def _has_untold(detail: Mapping[str, Any], end: int) -> bool:
-    """Whether a log has a batch above where its replica takes it to end: the sync of that has failed, of which the
-    process is about to end."""
-    return any(stop > end for batches in detail.get("batches", {}).values() for _, stop in batches)
 
 
 def _check_empty(partition: PartitionState, event: TraceRow, detail: Mapping[str, object]) -> None:

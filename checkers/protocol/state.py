@@ -200,9 +200,6 @@ class PartitionState:
     """Where each node's log starts; at 0 unless it is in here."""
     settled_log_starts: dict[str, int] = field(default_factory=dict)
     """The same as of the node's next event: a move is traced before it is written down."""
-    unwritten_log_starts: dict[str, int] = field(default_factory=dict)
-    """Node → where its log started before a move that is not written down yet, and never is if the disk is full: until
-    its process has ended of that, it answers by the one or by the other."""
     decided_log_start: int = 0
     """The greatest log start that any node has decided on, not following its leader."""
     expirations: list[TraceRow] = field(default_factory=list)

@@ -130,12 +130,7 @@ def _log_start(partition: PartitionState, event: TraceRow, settings: CheckSettin
         partition.greatest_log_starts[event.node] = greatest
     if reason == "delete_records":
         partition.deletions.append(event)
-    partition.unwritten_log_starts.setdefault(event.node, partition.log_starts.get(event.node, 0))
     _set_log_start(partition, event, event.offset, f"moved its start ({reason})")
-
-
-def _log_start_written(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.unwritten_log_starts.pop(event.node, None)
 
 
 def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: str) -> None:
@@ -154,7 +149,6 @@ def _set_log_start(partition: PartitionState, event: TraceRow, start: int, how: 
 
 
 def _recovered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.unwritten_log_starts.pop(event.node, None)
     _set_log_start(partition, event, max(event.offset, 0), "was recovered so")
     log = partition.log(event.node)
     if event.log_end < len(log):
@@ -205,7 +199,6 @@ _LOGS: Mapping[str, TraceRowHandler] = {
     "truncated": _truncated,
     "log_recovered": _recovered,
     "log_start": _log_start,
-    "log_start_written": _log_start_written,
     "became_leader": _became_leader,
     "resigned": _resigned,
 }

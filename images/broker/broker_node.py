@@ -19,7 +19,7 @@ sends the next heartbeat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from errno import EIO
@@ -64,7 +64,7 @@ from images.broker.runtime.shutdown_mark import (
     leave_clean_shutdown,
     take_clean_shutdown,
 )
-from images.broker.runtime.spawn import Spawn
+from images.broker.runtime.spawn import Arguments, Spawn
 from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
 from images.wire import batch as batches
@@ -151,12 +151,15 @@ class BrokerNode:
         running: dict[asyncio.Task[None], None] = {}
         async with asyncio.TaskGroup() as tasks:
 
-            def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+            def spawn(
+                work: Callable[[*Arguments], Coroutine[Any, Any, None]], *arguments: *Arguments
+            ) -> asyncio.Task[None]:
+                watched = self._fatal_error.watch(work, *arguments)
                 try:
-                    task = tasks.create_task(work)
+                    task = tasks.create_task(watched)
                 except RuntimeError:
                     # The node ends: closed unstarted, the work leaves no warning behind.
-                    work.close()
+                    watched.close()
                     raise
                 running[task] = None
                 task.add_done_callback(running.pop)
@@ -182,21 +185,21 @@ class BrokerNode:
                 self._config, self._node_ports, replica_manager, lambda: self._applied, loop.time, spawn
             )
             server = self._server = self._make_server(replica_manager, groups, spawn)
-            spawn(self._fatal_error.wait())
+            spawn(self._fatal_error.wait)
             advertised = self._config.advertised
             self._mark = self._mark.asked(f"{advertised.host}:{advertised.port}", self._node_ports.random)
-            registration, stop_requested = spawn(self._register()), spawn(_until(stopping))
+            registration, stop_requested = spawn(self._register), spawn(_until, stopping)
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
             registered = registration.done()
             if registered:
-                spawn(self._follow_metadata(replica_manager, groups))
-                spawn(self._serve(server))
-                session = spawn(self._keep_session())
-                spawn(self._tick(replica_manager))
-                spawn(groups.run())
-                spawn(self._checkpoint(replica_manager))
-                spawn(self._retain(replica_manager))
-                spawn(self._expire_producers(replica_manager))
+                spawn(self._follow_metadata, replica_manager, groups)
+                spawn(self._serve, server)
+                session = spawn(self._keep_session)
+                spawn(self._tick, replica_manager)
+                spawn(groups.run)
+                spawn(self._checkpoint, replica_manager)
+                spawn(self._retain, replica_manager)
+                spawn(self._expire_producers, replica_manager)
                 await stop_requested
                 session.cancel()
                 await self._controlled_shutdown()
@@ -382,6 +385,8 @@ class BrokerNode:
             if answer.records:
                 self._read_metadata(answer.records)
             self._check_registration()
+            if self._fatal_error.occurred:
+                return
             if (answer.records or answer.snapshot_id.end_offset >= 0) and self._image.offset > self._epoch:
                 before, self._applied = self._applied.offset, self._image
                 self._trace_applied(before)

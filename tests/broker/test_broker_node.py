@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Awaitable, Callable
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -404,6 +404,35 @@ def test_an_error_that_follows_while_the_node_ends_is_not_reported() -> None:
 
     run(scenario)
     assert reports == []
+
+
+def test_a_node_with_a_fatal_error_answers_nobody_and_handles_no_request() -> None:
+    """Between a sync that failed and the end of the process there is time for what was queued."""
+    handled: list[str] = []
+
+    async def scenario() -> None:
+        fatal_error = FatalError()
+        released = asyncio.Event()
+
+        async def handler(request: Any) -> str:
+            handled.append(request)
+            await released.wait()
+            return "answered"
+
+        guarded: Any = fatal_error.guard(handler)
+        requests = [asyncio.ensure_future(guarded("before"))]
+        await asyncio.sleep(0)
+        fatal_error.set(OSError(EIO, "a sync failed"))
+        released.set()
+        requests.append(asyncio.ensure_future(guarded("after")))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(request.done() for request in requests)
+        for request in requests:
+            request.cancel()
+
+    run(scenario)
+    assert handled == ["before"]
 
 
 def test_a_fatal_disk_error_names_its_file() -> None:

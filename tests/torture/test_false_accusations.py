@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,29 +73,6 @@ def test_commits_go_back_with_a_log_that_lost_more_than_promised(monkeypatch: py
     accused = run_in_simulation(spec)
     assert {verdict.checker for verdict in accused.verdicts if verdict.validity is Validity.INVALID} == {groups.NAME}
     assert "commit-went-back" in found_by_groups(accused)
-
-
-def test_a_leader_whose_disk_is_too_full_for_a_new_log_start_answers_by_the_one_before(tmp_path: Path) -> None:
-    """A paused leader wakes with a deletion and reads of the earliest offset before it. The log start cannot be written
-    down, so the process ends, and until then it answers what is still true: `protocol` called that misstated. The
-    varied seed 16003738, of both workloads, shrunk from 42 faults to five."""
-    script = [
-        {"at": 0, "for": 0, "fault": "clock", "nodes": ["b2"], "rate": 0.98},
-        {"at": 1, "for": 4, "fault": "delete-records", "partition": 0, "after_election": True, "patience_ms": 2000},
-        {"at": 2, "for": 4, "fault": "slow-catch-up", "partition": 0, "patience_ms": 2000},
-        {"at": 2, "for": 3, "fault": "pause", "nodes": ["b2"]},
-        {"at": 5, "for": 1, "fault": "disk-full", "nodes": ["b2"], "room_bytes": 0},
-    ]
-    clients = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 3}
-    world: dict[str, Any] = {"seed": 16003738, "time_limit": 6, "controllers": 1, "partitions": 1}
-    outcome = run_in_simulation(parse({**world, **clients, "faults": script}), tmp_path)
-    assert outcome.validity is Validity.VALID, outcome.verdicts
-    assert outcome.directory is not None
-    events = [event for event in trace_rows(evidence_loader.load(outcome.directory).trace) if event.node == "b2"]
-    at = next(at for at, event in enumerate(events) if event.kind == "log_start")
-    life = list(takewhile(lambda event: event.kind != "node_started", events[at:]))
-    assert not [event for event in life if event.kind == "log_start_written"]
-    assert [event for event in life if event.kind == "offset_told" and 0 <= event.offset < life[0].offset]
 
 
 def test_a_new_controller_finds_the_change_committed_that_completes_a_reassignment(tmp_path: Path) -> None:
@@ -359,34 +336,3 @@ def test_a_clock_runs_wrong_until_all_that_changed_it_is_over(monkeypatch: pytes
     ]
     spec = parse({"workload": "groups", "seed": 1, "time_limit": 16, "faults": script})
     assert "group-time-otherwise" in accused_of(spec, monkeypatch, EACH_BY_ITSELF)
-
-
-NOTHING_UNTOLD: Final = (
-    Mistake(
-        "roles",
-        "Whoever judges what a new leader knows takes its log to end where it says.",
-        "checkers.protocol.log_knowledge_promises:_has_untold",
-        replace="stop > end",
-        by="stop < 0",
-    ),
-    Mistake(
-        "answers",
-        "Whoever judges what a leader tells of its log takes that to end where the last batch that it told of does.",
-        "checkers.protocol.read_promises:_contradiction",
-        replace="event.log_end > held.end",
-        by="False",
-    ),
-)
-
-
-def test_a_batch_whose_sync_fails_is_told_of_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the log, and the process ends of that. Until it has, it answers by a log that has the batch, and it may
-    come to lead. The varied seed 78000202 of both workloads, told with two faults."""
-    script = [
-        {"at": 2, "for": 6, "fault": "slow-disk", "nodes": ["brokers"], "delay_ms": 60},
-        {"at": 3, "for": 6, "fault": "failing-sync", "nodes": ["brokers"], "failing_syncs": 1, "keep": "everything"},
-    ]
-    clients = {"producers": 3, "rate": 30, "clients": {"time_readers": 4, "clock_error": 0.3}}
-    cluster = {"partitions": 1, "settings": {"flush.messages": 1}}
-    spec = parse({"seed": 8, "time_limit": 10, **cluster, **clients, "faults": script})
-    assert accused_of(spec, monkeypatch, *NOTHING_UNTOLD) == {"producer-state-wrong", "offset-misstated"}

@@ -60,7 +60,7 @@ class FindCoordinatorApis:
         topic = image.topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None and not self._creating and request.body.key_type == _GROUP:
             self._creating = True
-            self._spawn(self._create_topic())
+            self._spawn(self._create_topic)
         coordinators = []
         for key in request.body.coordinator_keys:
             error, broker = ErrorCode.coordinator_not_available, None

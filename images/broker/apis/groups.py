@@ -149,7 +149,7 @@ class GroupCoordinator:
                     self._changed,
                     self._log,
                 )
-                self._spawn(self._load(shard, self._topics))
+                self._spawn(self._load, shard, self._topics)
 
     def _deleted_topics(self) -> list[str]:
         """The topics that the metadata applied before has, and this one has no more, or under another id."""

@@ -271,9 +271,9 @@ class Shard:
         append_result = self._append((encode_group(group, self.record_ms()),))
         self._trace_storing(group, append_result)
         if isinstance(store, StoreReplacement):
-            self._spawn(self._report_replacement(name, store, append_result))
+            self._spawn(self._report_replacement, name, store, append_result)
         else:
-            self._spawn(self._report_stored(name, store.generation, append_result))
+            self._spawn(self._report_stored, name, store.generation, append_result)
 
     def _store_generation(self, name: str, store: StoreGeneration) -> None:
         """Append that the generation begins, and report the outcome to the state machine."""
@@ -283,7 +283,7 @@ class Shard:
         record = generation_record(self.groups[name], store.generation)
         append_result = self._append((encode_group(record, self.record_ms()),))
         self._trace_storing(record, append_result)
-        self._spawn(self._report_generation(name, store.generation, append_result))
+        self._spawn(self._report_generation, name, store.generation, append_result)
 
     async def _report_generation(self, name: str, generation: int, append_result: AppendResult) -> None:
         error = await self._wait_until_committed(append_result)

@@ -36,7 +36,7 @@ class Tombstones:
         retried = bool(self._left)
         self._left.extend(tombstones)
         if not self.append() and not retried:
-            self._spawn(self._append_later())
+            self._spawn(self._append_later)
 
     def append(self) -> bool:
         """Append those that are left, each as a batch of its own, which is never too large. False if the ISR is too

@@ -61,7 +61,7 @@ class AlterPartitionManager:
         earlier = self._in_flight.pop(key, None)
         if earlier is not None:
             earlier.cancel()
-        task = self._spawn(self._send(replica, proposal))
+        task = self._spawn(self._send, replica, proposal)
         self._in_flight[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
 

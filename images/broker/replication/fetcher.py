@@ -126,7 +126,7 @@ class Fetcher:
         self._session = FetchSessionHandler()
         self._last_sent: dict[Key, tuple[_FetchState, FetchPartition]] = {}
         """Each partition of the last request: the replica's state, and the partition as sent."""
-        self._task = spawn(self._run())
+        self._task = spawn(self._run)
 
     def follow(self, replicas: Iterable[Replica]) -> None:
         """Fetch for these replicas from the next request on, new ones after the others. Ends a back-off of the whole

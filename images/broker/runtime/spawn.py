@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Protocol, TypeVarTuple
 
-Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
-"""Starts a task; the node fails when the task fails."""
+Arguments = TypeVarTuple("Arguments")
+
+
+class Spawn(Protocol):
+    """Starts a task; the node fails when the task fails."""
+
+    def __call__(
+        self, work: Callable[[*Arguments], Coroutine[Any, Any, None]], *arguments: *Arguments
+    ) -> asyncio.Task[None]:
+        """Start the task that does the work."""

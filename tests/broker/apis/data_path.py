@@ -160,8 +160,7 @@ class Broker:
         return (await self.ask(Api.LIST_OFFSETS, body, version=version)).topics[0].partitions[0]
 
 
-def _never_run(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    work.close()
+def _never_run(work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
     return asyncio.ensure_future(asyncio.sleep(0))
 
 

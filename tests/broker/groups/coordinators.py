@@ -35,8 +35,8 @@ class Coordinators:
         self.rules = rules
         self.tasks: list[asyncio.Task[None]] = []
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.ensure_future(work))
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.ensure_future(work(*arguments)))
         return self.tasks[-1]
 
     def lead(self, node: int, epoch: int) -> Shard:
@@ -54,7 +54,7 @@ class Coordinators:
             Condition(),
             lambda line: None,
         )
-        self.spawn(shard.load())
+        self.spawn(shard.load)
         return shard
 
     async def lead_and_load(self, node: int, epoch: int) -> Shard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -75,8 +75,8 @@ class Broker:
         broker = (RegisterBroker(1, "first", "b1", 9092), ChangeBroker(1, 0, fenced=False, shutting_down=False))
         self.apply(*broker, *created(CONSUMER_OFFSETS_TOPIC, OFFSETS_ID))
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.ensure_future(work))
+    def spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.ensure_future(work(*arguments)))
         return self.tasks[-1]
 
     def apply(self, *records: Record) -> None:

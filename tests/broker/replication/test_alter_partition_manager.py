@@ -52,8 +52,8 @@ def test_a_change_of_a_partition_that_the_controller_does_not_know_is_sent_until
     async def scenario() -> None:
         node, tasks = Node(1), []
 
-        def spawn(work: Any) -> asyncio.Task[None]:
-            tasks.append(asyncio.ensure_future(work))
+        def spawn(work: Any, *arguments: Any) -> asyncio.Task[None]:
+            tasks.append(asyncio.ensure_future(work(*arguments)))
             return tasks[-1]
 
         manager = AlterPartitionManager(

@@ -29,7 +29,7 @@ def manager(
     config: NodeConfig, files: Files, trace: Callable[[TraceEvent], None] = lambda event: None
 ) -> ReplicaManager:
     node_ports = NodePorts(files, Random(1), trace, lambda line: None, now_ms=lambda: 1)
-    return ReplicaManager(config, node_ports, lambda: 0.0, lambda: 0, lambda *_: None, lambda work: work.close())  # type: ignore[arg-type, return-value]
+    return ReplicaManager(config, node_ports, lambda: 0.0, lambda: 0, lambda *_: None, lambda *_: None)  # type: ignore[arg-type, return-value]
 
 
 def test_a_topic_with_the_longest_name_is_deleted(tmp_path: Path) -> None:

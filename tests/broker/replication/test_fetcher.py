@@ -55,8 +55,8 @@ def fetched(
     async def scenario() -> None:
         tasks: list[asyncio.Task[None]] = []
 
-        def spawn(work: Any) -> asyncio.Task[None]:
-            tasks.append(asyncio.ensure_future(work))
+        def spawn(work: Any, *arguments: Any) -> asyncio.Task[None]:
+            tasks.append(asyncio.ensure_future(work(*arguments)))
             return tasks[-1]
 
         limits = FetchLimits(max_wait_s=0.5, partition_max_bytes=1000, max_bytes=1000, backoff_s=BACKOFF_S, timeout_s=1)

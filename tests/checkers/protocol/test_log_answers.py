@@ -56,9 +56,7 @@ HIGH = event(3, "b1", "high_watermark", offset=0, high_watermark=6, members=[1, 
 TIMES_MS = ((0, 3_000), (2, 9_000), (4, 5_000), (6, 8_000))
 BATCHES = [*BORN, *(stamped(*batch, node=node) for node in NODES for batch in TIMES_MS), HIGH]
 """The logs: four batches of two records, whose timestamps fall and rise; the last one is not committed."""
-UNWRITTEN = [*BATCHES, log_start(4, "b1", 3, "retention_bytes")]
-WRITTEN = event(4, "b1", "log_start_written", offset=3, log_end=8, leader=1, leader_epoch=1)
-FROM_THREE = [*UNWRITTEN, WRITTEN]
+FROM_THREE = [*BATCHES, log_start(4, "b1", 3, "retention_bytes")]
 LEADS_FROM_EIGHT = [
     *BATCHES,
     event(4, "b1", "became_leader", offset=8, log_end=8, members=[1], leader=1, leader_epoch=1),
@@ -74,14 +72,10 @@ RIGHT = {
     "the next batch in place of that one": [*FROM_THREE, told(5_000, 4)],
     "the newest record": [*BATCHES, newest(2, 9_000)],
     "no newest record where it is not committed": [*BATCHES, newest(-1, -1, high_watermark=2, epoch=-1)],
-    "none while a newer record is being synced": [*BATCHES, newest(-1, -1, epoch=-1) | {"log_end": 10}],
     "the newest of the batch in which the log starts": [*FROM_THREE, newest(3, 9_000)],
     "the newest one behind that batch": [*FROM_THREE, newest(6, 8_000, high_watermark=8)],
     "none once it knows all that may be committed": [*LEADS_FROM_EIGHT, told(9_001, -1, epoch=-1, high_watermark=8)],
     "the start as the earliest offset": [*FROM_THREE, told(EARLIEST, 3)],
-    "the start before, if its disk is too full for the new one": [*UNWRITTEN, told(EARLIEST, 0)],
-    "a record below the new one then": [*UNWRITTEN, told(9_000, 2)],
-    "the new start even so": [*UNWRITTEN, told(EARLIEST, 3)],
     "where an epoch ends": [*BORN, stamped(0, 1, epoch=0), stamped(2, 2), epoch_end(0, 0, 2)],
     "where its own epoch ends": [*BATCHES, epoch_end(1, 1, 8)],
     "nothing of a later epoch": [*BATCHES, epoch_end(2, -1, -1)],
@@ -105,8 +99,7 @@ WRONG = {
     ),
     "an offset below the start": ([*FROM_THREE, told(4_000, 2)], "offset-misstated"),
     "another leader epoch than that of the record": ([*BATCHES, told(4_000, 2, epoch=2)], "offset-misstated"),
-    "the start before, once the new one is written": ([*FROM_THREE, told(EARLIEST, 0)], "offset-misstated"),
-    "neither of two starts": ([*UNWRITTEN, told(EARLIEST, 2)], "offset-misstated"),
+    "the start before": ([*FROM_THREE, told(EARLIEST, 0)], "offset-misstated"),
     "another earliest offset": ([*FROM_THREE, told(EARLIEST, 2)], "offset-misstated"),
     "where another epoch ends": (
         [*BORN, stamped(0, 1, epoch=0), stamped(2, 2), epoch_end(0, 1, 4)],

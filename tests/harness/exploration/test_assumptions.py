@@ -96,8 +96,8 @@ def fetched_by_shell(follower: BrokerState, answer: LeaderAnswer, limits: Limits
     async def scenario() -> None:
         tasks: list[asyncio.Task[None]] = []
 
-        def spawn(work: Any) -> asyncio.Task[None]:
-            tasks.append(asyncio.ensure_future(work))
+        def spawn(work: Any, *arguments: Any) -> asyncio.Task[None]:
+            tasks.append(asyncio.ensure_future(work(*arguments)))
             return tasks[-1]
 
         sizes = FetchLimits(max_wait_s=0, partition_max_bytes=1, max_bytes=1, backoff_s=1e6, timeout_s=1)

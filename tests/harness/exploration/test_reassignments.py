@@ -255,7 +255,7 @@ def seen_by_shell(
 
 def replica_manager(disk: DiskModel) -> ReplicaManager:
     ports = NodePorts(disk, Random(1), lambda event: None, lambda line: None)
-    return ReplicaManager(CONFIG, ports, lambda: 0.0, lambda: 0, lambda *_: None, lambda work: work.close())  # type: ignore[arg-type, return-value]
+    return ReplicaManager(CONFIG, ports, lambda: 0.0, lambda: 0, lambda *_: None, lambda *_: None)  # type: ignore[arg-type, return-value]
 
 
 def image_of(known: PartitionRegistration) -> ClusterImage:
