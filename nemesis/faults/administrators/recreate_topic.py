@@ -113,6 +113,8 @@ class RecreateTopic(Fault):
     name: ClassVar[str] = "recreate-topic"
     number: ClassVar[int] = 9
     family: ClassVar[Family] = Reassign.family
+    weight: ClassVar[float] = 2.0
+    """It is several faults: a victim, a broker that is behind, lost answers, a coordinator in trouble."""
     proof: ClassVar[tuple[str, ...]] = ("deleted", "intercepted", "grown", "configured")
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
