@@ -27,7 +27,7 @@ clean_shutdown            broker      broker_epoch: its process is about to leav
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, batches, bytes_behind, synced_below, as above; high_watermark with
                                       which it takes over, before it counts; positions {replica: LEO} that it keeps of
-                                      an earlier leadership
+                                      an earlier leadership; min_isr=its min.insync.replicas
 became_follower           broker      leader_epoch, partition_epoch, leader, log_end, high_watermark
 log_closed                broker      a clean stop has closed the log: log_end, offset=below it every record is known to
                                       be on disk, broker_epoch of the life that ends; detail: synced=whether the last

@@ -13,7 +13,8 @@ from checkers.tables import TraceRow
 
 
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A new leader has its leader epoch in its epoch cache before it has a record of it."""
+    """A new leader has its leader epoch in its epoch cache before it has a record of it, and the minimum of in-sync
+    replicas of the metadata by which it leads."""
     first, last = partition.leads_since.get(event.node, (event.leader_epoch, UNKNOWN))
     if last != event.leader_epoch - 1:
         first = event.leader_epoch
@@ -27,6 +28,16 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
             event.log_end,
             f"{event.node} became leader in leader epoch {event.leader_epoch} {event.at}",
             f"it takes that to start at {event.offset}, and its log ends at {event.log_end}",
+        )
+    decisions, minimum = partition.decisions.get(event.partition_epoch, ()), detail.get("min_isr")
+    if minimum is not None and decisions and all(one.min_isr != min(minimum, len(one.replicas)) for one in decisions):
+        partition.report(
+            event,
+            "minimum-outdated",
+            event.log_end,
+            f"{event.node} became leader in partition epoch {event.partition_epoch} {event.at}, with a "
+            f"min.insync.replicas of {minimum}",
+            f"the controllers had decided on {decisions[0].min_isr}, with the replicas {names(decisions[0].replicas)}",
         )
     entries = detail.get("epochs")
     if isinstance(entries, list) and event.leader_epoch not in [epoch for epoch, _ in entries]:

@@ -66,6 +66,7 @@ offsets-held-otherwise    the committed offsets that a coordinator has loaded, a
 tombstone-missing         … and those are deleted from its log before it has one of the next topic of the name
 offset-deleted-unasked    … and no others are, but with their group
 deletion-told-early       … and are told as deleted once their tombstones are below its high watermark
+generation-unrecorded     a group that waits until its next generation is stored has appended the record of that
 empty-group-unrecorded    that a group has no members any more is in its log
 member-id-repeated        a new member gets an id that nobody had before
 request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit and DeleteGroups get the answer that
@@ -193,6 +194,7 @@ logs-not-compared         a follower looks in each leader epoch for where its lo
                           appends (KAFKA-7164)
 answer-unasked            a fetch of a follower is answered for the partitions of its session, and for no other
 records-out-of-place      a follower takes records only where its log ends, in the leader epoch in which it asked
+minimum-outdated          a leader begins with the min.insync.replicas of the metadata by which it leads
 appended-below-minimum    with acks=all a leader takes a batch only while its ISR has min.insync.replicas members
 refused-needlessly        … and refuses none for that while it has
 partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from checkers.protocol.group_state import AWAKE_MS_MAX, EMPTY, Coordinator, HeldGroup, HeldMember
+from checkers.protocol.group_state import AWAKE_MS_MAX, EMPTY, PREPARING, Coordinator, HeldGroup, HeldMember
 from checkers.protocol.state import PartitionState
 from checkers.tables import TraceRow
 
@@ -13,8 +13,17 @@ _OVERDUE_MS: Final = 500
 
 
 def check_recorded(partition: PartitionState, event: TraceRow, name: str, group: HeldGroup) -> None:
-    """That a group has no members any more is in its log, with the generation of that. A coordinator whose disk refuses
-    the record appends nothing after it, since its process ends."""
+    """A generation that is to begin, and that a group has no members any more, is in its log. A coordinator whose disk
+    refuses the record appends nothing after it, since its process ends."""
+    if group.state == PREPARING and group.storing and group.recorded <= group.generation:
+        group.recorded = group.generation + 1
+        partition.report(
+            event,
+            "generation-unrecorded",
+            event.log_end,
+            f"{event.node} has the group {name} wait for the record of its next generation {event.at}",
+            f"it has not tried to append that, so that nothing ends the wait: {described(group)}",
+        )
     attempt = partition.assigning.get((event.node, name))
     refused = attempt is not None and attempt.log_end >= len(partition.log(event.node))
     if group.state == EMPTY and group.generation != group.recorded and not refused:

@@ -476,7 +476,7 @@ class Replica:
             if self.limits.rules.enter_leader_epoch_start:
                 self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)
-            self._trace.became_leader(self.state, decision, self.log)
+            self._trace.became_leader(self.state, decision, self.limits.min_insync_replicas, self.log)
         elif isinstance(decision, BecameFollower):
             self._trace.event(state, "became_follower", log_end=state.log_end, high_watermark=state.high_watermark)
         elif isinstance(decision, Resigned):

@@ -148,11 +148,12 @@ class ReplicaTrace:
         detail = {"replica": fetch.replica, "epoch": epoch, "fetched": [fetch.last_fetched_epoch, fetch.offset]}
         self.event(state, "diverging", offset=end, detail=detail)
 
-    def became_leader(self, state: Partition, became: BecameLeader, log: Log) -> None:
-        """This replica leads, from an offset on, with the high watermark and the positions that it has taken over."""
+    def became_leader(self, state: Partition, became: BecameLeader, minimum: int, log: Log) -> None:
+        """This replica leads, from an offset on, with the high watermark and the positions that it has taken over, and
+        with this minimum of in-sync replicas."""
         followers = state.leader_state.followers
         positions = {str(follower.id): follower.log_end for follower in followers if follower.log_end is not None}
-        detail = {**log_detail(log), "high_watermark": became.high_watermark}
+        detail = {**log_detail(log), "high_watermark": became.high_watermark, "min_isr": minimum}
         if positions:
             detail["positions"] = positions
         self.event(state, "became_leader", offset=became.start, log_end=state.log_end, members=state.isr, detail=detail)

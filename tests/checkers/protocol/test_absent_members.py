@@ -18,6 +18,7 @@ from tests.checkers.protocol.test_group_promises import (
     joins,
     of_group,
     stored,
+    tried,
 )
 
 STATIC = (
@@ -25,6 +26,7 @@ STATIC = (
     joins(1, M, known=False),
     joins(1, N, known=False, instance="i", session_ms=9_000),
     becomes(1, "PreparingRebalance", 0, storing=True, m="join", n="join"),
+    tried(1, 1),
     becomes(1.1, "CompletingRebalance", m="", n=""),
     becomes(1.2, "PreparingRebalance", m="", n=""),
     joins(1.3, M),
@@ -38,7 +40,8 @@ def begins(time_s: float, told: dict[str, Any], joined: str = M) -> list[Row]:
     begun = of_group(time_s, "generation_begun", 1, high_watermark=1, generation=2, members=[joined, N], told=told)
     record = stored(1, {joined: [None, 3_000, 2_000, ""], N: ["i", 9_000, 2_000, ""]}, 2, leader=None)
     storing = becomes(time_s, "PreparingRebalance", storing=True, **{joined: "join", N: ""})
-    return [storing, becomes(time_s, "CompletingRebalance", 2, **{joined: "", N: ""}), record, begun]
+    completing = becomes(time_s, "CompletingRebalance", 2, **{joined: "", N: ""})
+    return [storing, tried(time_s, 2), completing, record, begun]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,11 @@ def becomes(time_s: float, state: str, generation: int = 1, *, storing: bool = F
     return of_group(time_s, "group_changed", **detail)
 
 
+def tried(time_s: float, generation: int) -> Row:
+    """The append of a record, which is refused."""
+    return of_group(time_s, "group_storing", generation=generation, error="not_enough_replicas")
+
+
 def joins(
     time_s: float,
     member: str,
@@ -74,12 +79,16 @@ def broken(events: Iterable[Row]) -> list[str]:
 
 
 SERVES = (leads(0, 0), loaded(0.1, 0))
-STABLE = (
+COMPLETING = (
     *SERVES,
     joins(1, M, known=False),
     joins(1, N, known=False),
     becomes(1, "PreparingRebalance", 0, storing=True, m="join", n="join"),
+    tried(1, 1),
     becomes(1.1, "CompletingRebalance", m="", n=""),
+)
+STABLE = (
+    *COMPLETING,
     asks(1.2, "sync", "waits", assigned={M: "ab", N: "cd"}),
     asks(1.2, "sync", "waits", N),
     becomes(1.2, "CompletingRebalance", storing=True, m="sync", n="sync"),
@@ -112,8 +121,8 @@ PREPARING = (*STABLE, joins(2, M), becomes(2, "PreparingRebalance", m="join", n=
         (PREPARING, asks(2.1, "commit", "none", N), True),
         (SERVES, asks(2, "commit", "none", "", -1), True),
         (SERVES, asks(2, "commit", "none"), False),
-        (STABLE[:6], asks(1.2, "commit", "none"), False),
-        (STABLE[:6], asks(1.2, "commit", "rebalance_in_progress"), True),
+        (COMPLETING, asks(1.2, "commit", "none"), False),
+        (COMPLETING, asks(1.2, "commit", "rebalance_in_progress"), True),
     ],
 )
 def test_a_request_gets_the_answer_that_the_state_of_its_group_has_for_it(
@@ -127,7 +136,7 @@ def test_the_leader_of_a_stable_group_that_joins_again_begins_a_rebalance(member
     told = {M: [1, M, [M, N]], N: [1, M, []]}
     begun = of_group(1.15, "generation_begun", 1, high_watermark=1, generation=1, members=[M, N], told=told)
     record = stored(1, {M: [None, 3_000, 2_000, ""], N: [None, 3_000, 2_000, ""]}, leader=None)
-    before = [*STABLE[:6], record, begun, *STABLE[6:]]
+    before = [*COMPLETING, record, begun, *STABLE[len(COMPLETING) :]]
     assert broken([*before, joins(2, member, error=error)]) == ([] if kept else ["request-misjudged"])
 
 
@@ -193,12 +202,13 @@ def test_no_rebalance_lasts_longer_than_it_may() -> None:
     assert broken([*PREPARING, *waiting]) == []
     assert broken([*PREPARING, *waiting, *beats(4, N, error="rebalance_in_progress")]) == ["rebalance-overdue"]
     storing = becomes(4, "PreparingRebalance", storing=True, m="join", n="join")
-    assert broken([*PREPARING, *waiting, joins(4, N), storing, *beats(4.1, N, error="rebalance_in_progress")]) == []
+    begins = [joins(4, N), storing, tried(4, 2)]
+    assert broken([*PREPARING, *waiting, *begins, *beats(4.1, N, error="rebalance_in_progress")]) == []
 
 
 def test_a_generation_begins_with_all_members_that_have_joined_and_a_new_number() -> None:
     assert broken([*PREPARING, becomes(3, "CompletingRebalance", 2, m="", n="")]) == ["generation-without-join"]
-    joined = [*PREPARING, joins(3, N), becomes(3, "PreparingRebalance", storing=True, m="join", n="join")]
+    joined = [*PREPARING, joins(3, N), becomes(3, "PreparingRebalance", storing=True, m="join", n="join"), tried(3, 2)]
     assert broken([*joined, becomes(3, "CompletingRebalance", 2, m="", n="")]) == []
     assert broken([*joined, becomes(3, "CompletingRebalance", 1, m="", n="")]) == ["generation-repeated"]
     assert broken([*STABLE, becomes(3, "PreparingRebalance", 0, m="", n="")]) == ["generation-repeated"]
@@ -326,6 +336,16 @@ def test_only_a_group_without_members_is_deleted(state: tuple[Row, ...], error: 
 
 
 @pytest.mark.parametrize("recorded", [True, False])
+def test_a_generation_that_a_group_waits_for_is_recorded(recorded: bool) -> None:
+    """Whoever stores it must have begun to: a rebalance that begins while an assignment is stored has not."""
+    waits = [*PREPARING, joins(3, N), becomes(3, "PreparingRebalance", storing=True, m="join", n="join")]
+    later = asks(3.1, "heartbeat", "rebalance_in_progress")
+    assert broken([*waits, *([tried(3, 2)] if recorded else []), later]) == (
+        [] if recorded else ["generation-unrecorded"]
+    )
+
+
+@pytest.mark.parametrize("recorded", [True, False])
 def test_that_a_group_is_empty_is_recorded(recorded: bool) -> None:
     left = [*STABLE, asks(2, "leave", "none"), asks(2, "leave", "none", N), becomes(2, "Empty", 2)]
     record = [appended(1), stored(1, {}, 2, leader=None)] if recorded else []
@@ -387,7 +407,7 @@ def test_the_number_of_a_generation_is_in_no_record_before() -> None:
 def test_no_record_has_assignments_that_nobody_made() -> None:
     unassigned = stored(1, {M: [None, 3_000, 2_000, "ab"], N: [None, 3_000, 2_000, "cd"]})
     assert broken([*STABLE, unassigned]) == []
-    assert broken([*STABLE[:6], unassigned]) == ["assignment-never-made"]
+    assert broken([*COMPLETING, unassigned]) == ["assignment-never-made"]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def led(time_s: float, epochs: list[list[int]], epoch: int, positions: dict[str,
     return leads(time_s, "b1", epoch, 5) | {"detail": event(0, "b1", "", detail)["detail"]}
 
 
+def led_in(time_s: float, partition_epoch: int, **detail: int) -> Event:
+    """Broker 2 leads in leader epoch 2."""
+    epochs = {"epochs": [[1, 0], [2, 5]]}
+    return event(time_s, "b2", "became_leader", epochs | detail, offset=5, log_end=5, leader=2, leader_epoch=2) | {
+        "partition_epoch": partition_epoch
+    }
+
+
 REGISTERED = [*COPIED, of_broker(3, "broker_registered", 3, 12, 113), applied(3.2, "b1", 113)]
 """Broker 3 is registered in broker epoch 12, and not unfenced yet; the leader knows it."""
 UNFENCED = [*REGISTERED, of_broker(3.4, "broker_unfenced", 3, 12, 114), applied(3.6, "b1", 114)]
@@ -177,6 +185,16 @@ KEPT = {
         recovery(told=TOLD, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3]),
         of_broker(5, "broker_registered", 3, 13, 140),
     ],
+    "a leader with the minimum that was decided on": [
+        *COPIED,
+        decided(3, 2, 2, 2, (1, 2, 3), min_isr=3),
+        led_in(4, 2, min_isr=3),
+    ],
+    "a leader with a minimum above the number of replicas": [
+        *COPIED,
+        decided(3, 2, 2, 2, (1, 2), (1, 2), min_isr=3),
+        led_in(4, 2, min_isr=3),
+    ],
     "a damaged batch of a leader": [*COPIED, event(4, "b2", "records_refused", offset=-1, log_end=5)],
     "a replica that begins anew after its deletion": [*DELETED, opened(5, "b3")],
     "a stray that was never deleted, and its deletion": [*COPIED, STRAY, event(5, "b3", "replica_deleted")],
@@ -202,6 +220,7 @@ BROKEN = {
         decided(4.5, 2, 1, 1, (1, 2, 3), reason="alter_partition") | {"offset": 120},
     ],
     "isr-change-refused-otherwise": [*SHRUNK, refused("invalid_update_version", 1, 0, 0)],
+    "minimum-outdated": [*COPIED, decided(3, 2, 2, 2, (1, 2, 3), min_isr=3), led_in(4, 2, min_isr=2)],
     "appended-below-minimum": [
         *ALONE,
         appended(4, "b1", 5, 6) | IN_PLACE,

@@ -123,6 +123,11 @@ def _leader_joins_in_vain(patch: Patch) -> None:
     patch.setattr(rebalance, "_rejoin", rejoin)
 
 
+def _storing_goes_on(patch: Patch) -> None:
+    """A rebalance that begins while an assignment is stored takes that for the record of its generation."""
+    replace_in(patch, "images.broker.groups.rebalance:prepare", "storing=False,", "")
+
+
 def _names_alone_are_compared(patch: Patch) -> None:
     """A member that joins again with another subscription is answered as if it had said the same before."""
     right = rebalance._rejoin
@@ -311,6 +316,7 @@ MISTAKES = (
     PlayedMistake("request-misjudged", _names_alone_are_compared, world=RESTLESS, said="answered a join"),
     PlayedMistake("request-misjudged", _instance_left_out, world=STATIC, said="answered a commit"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
+    PlayedMistake("generation-unrecorded", _storing_goes_on, [SLOW], LATE_STATIC),
 )
 
 

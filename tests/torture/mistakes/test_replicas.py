@@ -118,6 +118,16 @@ def _snapshots_left(patch: Patch) -> None:
     patch.setattr(Log, "truncate", truncate)
 
 
+def _leaders_alone_configured(patch: Patch) -> None:
+    """A changed configuration is taken over by the replicas that lead."""
+    replace_in(
+        patch,
+        "images.broker.replication.replica_manager:ReplicaManager.apply",
+        "elif replica.configured is not topic.config:",
+        "elif replica.configured is not topic.config and replica.state.role is ReplicaRole.LEADER:",
+    )
+
+
 def _rolled_over_a_cut(patch: Patch) -> None:
     """A log begins another segment without having synced the cut of the one before."""
     right = Log._roll
@@ -319,6 +329,11 @@ RETRIED_AT_ANOTHER: Sequence[Fault] = [
 """The producers hear nothing of what b1 and b2 have answered. All of it is deleted, b1 is paused, b3 follows b2, and
 then b2 is paused: b3 leads, and is sent the batches again. It had them."""
 
+RAISED: Sequence[Fault] = [
+    {"at": 2, "for": 7, "fault": "raise-min-isr"},
+    {"at": 4, "for": 3, "fault": "kill", "nodes": ["leader/0"]},
+]
+
 MISTAKES = (
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
@@ -351,6 +366,7 @@ MISTAKES = (
     PlayedMistake("isr-change-unsettled", _never_settled, REFUSED_LATE, UNANSWERED | {"time_limit": "16s"}),
     PlayedMistake("high-watermark-behind", _committed_by_fetches_alone, [CUT], {"settings": IMPATIENT}),
     PlayedMistake("divergence-untold", _range_first, BEHIND, UNCLEAN),
+    PlayedMistake("minimum-outdated", _leaders_alone_configured, RAISED),
     PlayedMistake("isr-shrink-overdue", caught_up_by_any_fetch, [SLOW], LAGGING, said="its own ended above"),
 )
 
