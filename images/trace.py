@@ -11,7 +11,8 @@ rule_read                 any         a safety rule is read for the first time i
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
                                       cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence},
-                                      batches={id: [[base, end], …] of its batches that are known};
+                                      batches={id: [[base, end], …] of its batches that are known},
+                                      producer_expiration_ms=age at which it forgets a producer;
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
                                       that its file has behind the last batch, if any; synced_below=the offset below
@@ -25,14 +26,14 @@ registered                broker      broker_epoch granted; detail: clean
 clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
                                       next one
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
-                                      producers, batches, bytes_behind, synced_below, as above; high_watermark with
-                                      which it takes over, before it counts; positions {replica: LEO} that it keeps of
-                                      an earlier leadership; min_isr=its min.insync.replicas
-became_follower           broker      leader_epoch, partition_epoch, leader, log_end, high_watermark
+                                      producers, batches, producer_expiration_ms, bytes_behind, synced_below, as above;
+                                      high_watermark with which it takes over, before it counts; positions {replica:
+                                      LEO} that it keeps of an earlier leadership; min_isr=its min.insync.replicas
+became_follower           broker      leader_epoch, partition_epoch, leader (-1 for none), log_end, high_watermark
 log_closed                broker      a clean stop has closed the log: log_end, offset=below it every record is known to
                                       be on disk, broker_epoch of the life that ends; detail: synced=whether the last
                                       sync of it succeeded
-resigned                  broker      the partition has no leader or is no longer hosted here
+resigned                  broker      its replica is no longer hosted here
 stray_found               broker      at a start, before it is deleted: a log with records whose replica is not hosted
                                       here, or was of an earlier topic of that name; offset=base of its first segment
 replica_deleted           broker      the log of a replica that is no longer hosted here has been deleted, a stray, too;

@@ -318,7 +318,6 @@ class TopicConfig:
     """The settings in force for one topic."""
 
     min_insync_replicas: int
-    unclean_leader_election: bool
     segment_bytes: int
     segment_ms: int
     retention_ms: int
@@ -411,7 +410,6 @@ class NodeConfig:
 
         return TopicConfig(
             min_insync_replicas=value("min.insync.replicas"),
-            unclean_leader_election=bool(value("unclean.leader.election.enable")),
             segment_bytes=value("segment.bytes"),
             segment_ms=value("segment.ms"),
             retention_ms=value("retention.ms"),

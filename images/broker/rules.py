@@ -3,8 +3,9 @@
 All are on by default. With one switched off the broker is a *mutant*: wrong in exactly one known way, which a checker
 must detect to earn trust. docs/protocol.md has the titles of the sources.
 
-A rule is read last, after what else its decision depends on, so that most rules are read only where they make a
-difference. A run in which nobody has read a rule is the same, event by event, as the run of the broker without it.
+Where it can be, a rule is read last, after what else its decision depends on, so that most rules are read only where
+they make a difference. A run in which nobody has read a rule is the same, event by event, as the run of the broker
+without it.
 """
 
 from __future__ import annotations

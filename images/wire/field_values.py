@@ -16,3 +16,8 @@ NO_ERROR: Final[ErrorCode] = ErrorCode.none
 LATEST: Final = -1
 EARLIEST: Final = -2
 """Timestamps by which ListOffsets asks for the end and for the start of a log."""
+
+NO_EPOCH: Final = -1
+"""In place of a leader epoch: none is known, or asked for."""
+NO_LEADER: Final = -1
+"""In place of the id of a broker: the partition has no leader."""

@@ -17,8 +17,9 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker.controller import unclean_recovery
-from images.broker.controller.partition_change import NO_LEADER, PartitionChangeBuilder
+from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
+from images.wire.field_values import NO_LEADER
 
 Script = Sequence[dict[str, Any]]
 

@@ -149,7 +149,7 @@ def _positions_off_by(by: int) -> Bug:
 def _answers_at_once(patch: Patch) -> None:
     """A coordinator waits for no commit."""
 
-    async def at_once(self: Shard, append_result: AppendResult) -> ErrorCode:
+    async def at_once(self: Shard, append_result: AppendResult, errors: Any = None) -> ErrorCode:
         self._offsets.commit(None)
         return append_result.error
 

@@ -23,7 +23,7 @@ EARLIER_TAKEN: Final = Mistake(
 UNASSIGNED_TAKEN: Final = Mistake(
     "commit_taken_unassigned",
     "A coordinator takes commits while the members of the generation wait for their partitions.",
-    "images.broker.groups.membership:check_commit",
+    "images.broker.groups.membership:_commit_error",
     replace="if error is ErrorCode.none and group.state is GroupState.COMPLETING:",
     by="if False:",
 )

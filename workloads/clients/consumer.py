@@ -146,11 +146,6 @@ class Consumer:
             if (fetched.topic, fetched.partition) not in kept:
                 self._drop_fetched(fetched.topic, fetched.partition)
 
-    @property
-    def assignment(self) -> list[TopicPartition]:
-        """The assigned partitions, in the order given."""
-        return [(assigned.topic, assigned.partition) for assigned in self._assigned]
-
     def seek(self, topic: str, partition: int, offset: int, leader_epoch: int | None = None) -> None:
         """Read on from `offset`; with the leader epoch of the record before it, it is validated first.
 

@@ -174,6 +174,8 @@ def _answers(group: HeldGroup, detail: Mapping[str, Any]) -> frozenset[str]:
     if api == "leave":
         if holder is not None and member and holder != member:
             return frozenset({_FENCED})
+        if holder is None and instance is not None and member in group.members:
+            return frozenset({_UNKNOWN_MEMBER})
         if holder is not None or member in group.members:
             return frozenset({_NONE})
         return frozenset({_NONE, _UNKNOWN_MEMBER} if member in group.pending else {_UNKNOWN_MEMBER})

@@ -24,7 +24,8 @@ from harness.search.exploration.normal_form import publish
 from harness.search.exploration.scope import Scope
 from harness.search.state_space.interning import Interned, Remembered
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
-from images.broker.replication.partition import NO_EPOCH, NO_LEADER, ReplicaRole
+from images.broker.replication.partition import ReplicaRole
+from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 CONTROLLER: Final = 0
 """In place of a broker in a step of an administrator that concerns none alone."""

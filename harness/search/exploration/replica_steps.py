@@ -30,8 +30,6 @@ from images.broker.controller.alter_partition import AlterPartition, AlterPartit
 from images.broker.log.log import Log
 from images.broker.replication.alter_partition_manager import RETRIABLE
 from images.broker.replication.partition import (
-    NO_EPOCH,
-    NO_LEADER,
     IsrCommitted,
     IsrRefused,
     Limits,
@@ -43,6 +41,7 @@ from images.broker.replication.partition import (
 from images.broker.replication.replica import ACKS_ALL, Replica
 from images.broker.truncation_protocol import TruncationProtocol
 from images.trace import TraceEvent
+from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 _MAX_BATCH_BYTES = 1 << 20
 _LATE_MS = 1

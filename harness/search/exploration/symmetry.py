@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, Exchange, MetadataUpdate
 from harness.search.state_space.explored_model import Names, Renaming
-from images.broker.replication.partition import NO_LEADER, Follower, LeaderState, PartitionRegistration, ProposeIsr
+from images.broker.replication.partition import Follower, LeaderState, PartitionRegistration, ProposeIsr
+from images.wire.field_values import NO_LEADER
 
 
 def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:

@@ -30,7 +30,7 @@ from images.broker.runtime.condition import Condition, wait_for_any
 from images.broker.runtime.server import CloseConnection, Handler, Request
 from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, first_offset, is_transactional, produced_batch
-from images.wire.field_values import NO_ERROR, NO_THROTTLE
+from images.wire.field_values import NO_EPOCH, NO_ERROR, NO_THROTTLE
 from images.wire.messages import Api
 
 LAST_FETCH_BY_NAME = 12
@@ -39,7 +39,6 @@ _LEADER_SINCE = 16
 """The first version of Fetch that tells the current leader to a client that asked another (KIP-951)."""
 _OF_ANOTHER_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 NO_OFFSET = -1
-NO_EPOCH = -1
 """The client gives no leader epoch; as in Kafka, every negative one of a consumer's fetch means so."""
 
 

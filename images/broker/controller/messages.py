@@ -32,8 +32,7 @@ from images.broker.controller.requests import (
     TopicResult,
 )
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import NO_LEADER
-from images.wire.field_values import NO_THROTTLE
+from images.wire.field_values import NO_LEADER, NO_THROTTLE
 
 _FROM_THE_TOPIC = 1
 """Kafka's DYNAMIC_TOPIC_CONFIG: a value set on the topic itself."""

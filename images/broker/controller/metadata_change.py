@@ -21,7 +21,6 @@ from images.broker.controller.requests import Heartbeat, PartitionResult, Regist
 from images.broker.controller.unclean_recovery import LAST_KNOWN_LEADER_ELECTED, ReplicaLogEnd, Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
-    NO_LEADER,
     BrokerImage,
     ChangeBroker,
     ClusterImage,
@@ -36,6 +35,7 @@ from images.broker.metadata.image import (
 from images.broker.metadata.image_trace import partition_detail, partitions_deleted, topic_configured
 from images.broker.rules import Rules
 from images.trace import TraceEvent
+from images.wire.field_values import NO_LEADER
 
 
 class MetadataChange:

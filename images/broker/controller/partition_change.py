@@ -31,8 +31,9 @@ from typing import Self
 
 from images.broker.controller.reassignment import complete_reassignment
 from images.broker.controller.unclean_recovery import Strategy, strategy_of, unclean_election_allowed
-from images.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
+from images.broker.metadata.image import PartitionImage, TopicImage
 from images.broker.rules import Rules
+from images.wire.field_values import NO_LEADER
 
 
 @dataclass(frozen=True, slots=True)

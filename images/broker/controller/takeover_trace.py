@@ -23,7 +23,6 @@ from images.broker.controller.unclean_recovery import (
     unclean_election_allowed,
 )
 from images.broker.metadata.image import (
-    NO_LEADER,
     ChangeBroker,
     ClusterImage,
     PartitionImage,
@@ -37,6 +36,7 @@ from images.broker.metadata.image_trace import partitions_deleted, topic_configu
 from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
 from images.wire import batch as batches
+from images.wire.field_values import NO_LEADER
 
 
 def committed_changes(image: ClusterImage, data: bytes) -> Iterator[tuple[ClusterImage, list[TraceEvent]]]:

@@ -39,15 +39,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from images.broker.metadata.image import NO_LEADER, PartitionImage, TopicImage
+from images.broker.metadata.image import PartitionImage, TopicImage
 from images.broker.rules import Rules
+from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 STRATEGY = "unclean.recovery.strategy"
 LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
 """Reason, in the trace, of a change that elects the last known leader."""
 UNCLEAN_RECOVERY = "unclean_recovery"
 """Reason, in the trace, of a change that elects by log ends."""
-NO_EPOCH = -1
 
 
 class Strategy(StrEnum):

@@ -18,14 +18,16 @@ from images.broker.groups.group import Group, GroupState, JoinAnswer, SyncAnswer
 from images.broker.groups.records import OffsetAndMetadata, TopicPartition
 from images.wire.field_values import NO_THROTTLE
 
-APPEND_ERRORS = {
+_NOT_NOW = {
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
     ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
-    ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
 }
-"""Errors for group requests when the coordinator could not append."""
+_TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
+COMMIT_ERRORS = _NOT_NOW | dict.fromkeys(_TOO_LARGE, ErrorCode.invalid_commit_offset_size)
+"""Errors for OffsetCommit when the coordinator could not append."""
+GROUP_ERRORS = _NOT_NOW | dict.fromkeys(_TOO_LARGE, ErrorCode.unknown_server_error)
+"""Errors for other requests about a group, as in Kafka: its members, or its deletion, could not be appended."""
 
 
 def join_response(answer: JoinAnswer) -> JoinGroupResponse:

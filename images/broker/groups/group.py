@@ -9,15 +9,15 @@ shell must carry out. There is no I/O and no clock.
       ▲                              ▲     ▲                                            │ the leader's assignment
       └── no member is left ─────────┘     └── a member joins, leaves or expires ────┐   ▼ is committed
                                                                                      └ Stable
-    Dead: deleted, or coordinated by another broker.
+    Dead: what DescribeGroups tells of a group that does not exist.
 
 The *generation* counts completed rebalances. Members get its number only once a record that it has begun is committed
 in `__consumer_offsets`, so a new coordinator never gives the same number to another generation. The record holds the
 members, no leader and no partitions: a group that is loaded from it is in PreparingRebalance, and waits for them to
-join again. A member receives its partitions only once the assignment of its
-generation is committed in `__consumer_offsets`, and a static member that returns takes its old place, with the
-partitions of it, only once a record of that is; so of two brokers that both act as coordinator only one can hand out
-partitions, and a new coordinator finds the latest assigned generation in its log.
+join again. A member receives its partitions only once the assignment of its generation is committed in
+`__consumer_offsets`, and a static member that returns takes its old place, with the partitions of it, only once a
+record of that is; so of two brokers that both act as coordinator only one can hand out partitions, and a new
+coordinator finds the latest assigned generation in its log.
 """
 
 from __future__ import annotations

@@ -35,8 +35,6 @@ def heartbeat(group: Group, caller: Caller, now_ms: int) -> tuple[Group, ErrorCo
 
 def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) -> tuple[GroupStep, ErrorCode]:
     """A member leaves, or a static member is removed by its instance id."""
-    if group.state is GroupState.DEAD:
-        return GroupStep(group), ErrorCode.coordinator_not_available
     static = group.static_member(instance_id)
     if static is not None and member_id and static.id != member_id:
         return GroupStep(group), ErrorCode.fenced_instance_id
@@ -46,6 +44,8 @@ def leave(group: Group, member_id: str, instance_id: str | None, now_ms: int) ->
         if len(still_pending) == len(group.pending):
             return GroupStep(group), ErrorCode.unknown_member_id
         return complete_if_all_joined(group._replace(pending=still_pending), now_ms), ErrorCode.none
+    if static is None and instance_id is not None:
+        return GroupStep(group), ErrorCode.unknown_member_id
     return remove(group, (member_id,), now_ms), ErrorCode.none
 
 
@@ -109,18 +109,21 @@ def check_commit(
     Allowed are members of the current generation, and callers without a generation in a group without members
     (consumers that assign their partitions themselves).
     """
-    if not limits.rules.generation_fences_commits:
-        return group, ErrorCode.none
-    if group is None or group.state is GroupState.DEAD:
-        return group, ErrorCode.none if caller.generation == NO_GENERATION else ErrorCode.illegal_generation
-    if caller.generation == NO_GENERATION and group.state is GroupState.EMPTY:
-        return group, ErrorCode.none
+    error = _commit_error(group, caller)
+    if error is not ErrorCode.none:
+        return group, error if limits.rules.generation_fences_commits else ErrorCode.none
+    return group and _renew_session(group, caller.member_id, now_ms), ErrorCode.none
+
+
+def _commit_error(group: Group | None, caller: Caller) -> ErrorCode:
+    if caller.generation == NO_GENERATION and (group is None or group.state is GroupState.EMPTY):
+        return ErrorCode.none
+    if group is None:
+        return ErrorCode.illegal_generation
     error = check_member(group, caller)
     if error is ErrorCode.none and group.state is GroupState.COMPLETING:
-        error = ErrorCode.rebalance_in_progress
-    if error is not ErrorCode.none:
-        return group, error
-    return _renew_session(group, caller.member_id, now_ms), ErrorCode.none
+        return ErrorCode.rebalance_in_progress
+    return error
 
 
 def check_deletion(group: Group | None) -> ErrorCode:

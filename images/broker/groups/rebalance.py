@@ -222,8 +222,6 @@ def _begin(group: Group, now_ms: int) -> GroupStep:
 
 def check_member(group: Group, caller: Caller) -> ErrorCode:
     """The error for a request that is not from a member of the current generation."""
-    if group.state is GroupState.DEAD:
-        return ErrorCode.coordinator_not_available
     static = group.static_member(caller.instance_id)
     if caller.instance_id is not None and static is None:
         return ErrorCode.unknown_member_id
@@ -240,8 +238,6 @@ def check_member(group: Group, caller: Caller) -> ErrorCode:
 
 
 def _join_error(group: Group, request: JoinRequest, limits: GroupLimits) -> ErrorCode:
-    if group.state is GroupState.DEAD:
-        return ErrorCode.coordinator_not_available
     if not limits.session_timeout_ms_min <= request.session_timeout_ms <= limits.session_timeout_ms_max:
         return ErrorCode.invalid_session_timeout
     if not request.protocol_type or not request.protocols:

@@ -30,7 +30,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from images.broker.groups.answers import APPEND_ERRORS
+from images.broker.groups.answers import COMMIT_ERRORS, GROUP_ERRORS
 from images.broker.groups.committed_offsets import CommittedOffsets, UncommittedChange
 from images.broker.groups.group import (
     NEVER_MS,
@@ -336,7 +336,7 @@ class Shard:
                 self._apply_committed_offsets()
                 self._trace_commit("offsets_committed", append_result, detail)
                 return ErrorCode.none
-        error = await self._wait_until_committed(append_result)
+        error = await self._wait_until_committed(append_result, COMMIT_ERRORS)
         if error is ErrorCode.none:
             self._trace_commit("offsets_committed", append_result, detail)
         else:
@@ -440,11 +440,13 @@ class Shard:
             self._replica.traced("offsets_storing", base, end, {"changes": changes})
         return append_result
 
-    async def _wait_until_committed(self, append_result: AppendResult) -> ErrorCode:
+    async def _wait_until_committed(
+        self, append_result: AppendResult, errors: Mapping[ErrorCode, ErrorCode] = GROUP_ERRORS
+    ) -> ErrorCode:
         error = append_result.error
         if error is ErrorCode.none:
             error = await self._replica.wait_until_committed(append_result, self._clock() + self._commit_timeout_s)
         if error is ErrorCode.none:
             self._replica.append_answered(append_result, ACKS_ALL, error)
             self._apply_committed_offsets()
-        return APPEND_ERRORS.get(error, error)
+        return errors.get(error, error)

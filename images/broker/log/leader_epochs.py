@@ -108,10 +108,6 @@ class EpochCache:
             return self
         return EpochCache((EpochEntry(self.entries[drop - 1].epoch, offset), *self.entries[drop:]))
 
-    def clear(self) -> EpochCache:
-        """The empty cache, as after full truncation."""
-        return EpochCache()
-
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
         """Where `epoch`, or the greatest epoch below it, ends in a log whose end offset is `log_end`."""
         entries = self.entries

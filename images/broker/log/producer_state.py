@@ -86,10 +86,9 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Do not append; answer `error`. `reason` is for the node's log."""
+    """Do not append; answer `error`."""
 
     error: ErrorCode
-    reason: str
 
 
 SequenceCheck: TypeAlias = Accept | Duplicate | Refuse
@@ -106,7 +105,7 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> Sequen
     if first < 0:
         if not rules.producer_sequence_checked:
             return ACCEPT
-        return Refuse(ErrorCode.invalid_record, f"producer {producer} sent a batch without sequence numbers")
+        return Refuse(ErrorCode.invalid_record)
     state = table.get(producer)
     if state is None:
         return ACCEPT
@@ -119,18 +118,11 @@ def check_sequence(table: ProducerTable, header: Header, rules: Rules) -> Sequen
 
 
 def _out_of_order(state: ProducerState, header: Header) -> Refuse | None:
-    producer, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+    epoch = header.producer_epoch
     if epoch < state.epoch:
-        return Refuse(
-            ErrorCode.invalid_producer_epoch, f"producer {producer} is at epoch {state.epoch}, the batch at {epoch}"
-        )
+        return Refuse(ErrorCode.invalid_producer_epoch)
     expected = (state.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if epoch == state.epoch else 0
-    if first != expected:
-        return Refuse(
-            ErrorCode.out_of_order_sequence_number,
-            f"producer {producer} in epoch {epoch} sent sequence {first}, expected {expected}",
-        )
-    return None
+    return Refuse(ErrorCode.out_of_order_sequence_number) if header.base_sequence != expected else None
 
 
 def record(table: ProducerTable, header: Header) -> ProducerTable:

@@ -30,8 +30,6 @@ from typing import Any
 
 from images.broker.frozen_map import FrozenMap
 
-NO_LEADER = -1
-
 
 class MetadataError(ValueError):
     """A metadata record that cannot be read, or that contradicts the records before it."""

@@ -53,8 +53,8 @@ def parse_vote_request(body: vote_schema.VoteRequest) -> VoteRequest | None:
     partition = _metadata_partition(body)
     if partition is None:
         return None
-    end_quorum_epoch_request = EpochAndOffset(partition.last_offset_epoch, partition.last_offset)
-    return VoteRequest(partition.replica_id, partition.replica_epoch, end_quorum_epoch_request, partition.pre_vote)
+    end = EpochAndOffset(partition.last_offset_epoch, partition.last_offset)
+    return VoteRequest(partition.replica_id, partition.replica_epoch, end, partition.pre_vote)
 
 
 def vote_response(answer: VoteResponse) -> vote_response_schema.VoteResponse:

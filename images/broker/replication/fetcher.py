@@ -36,16 +36,14 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 from images.broker.config import Endpoint
 from images.broker.replication.fetch_sessions import FetchSessionHandler, Key
 from images.broker.replication.follower import answer_applies
-from images.broker.replication.partition import NO_EPOCH, ReplicaRole
+from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
 from images.broker.runtime.spawn import Spawn
 from images.wire.connection import Connection, ConnectionLost
-from images.wire.field_values import EARLIEST, LATEST, NO_ERROR
+from images.wire.field_values import EARLIEST, LATEST, NO_EPOCH, NO_ERROR
 from images.wire.messages import CANONICAL, Api, request_class, response_class
 from images.wire.schema import convert
-
-"""Special timestamps of ListOffsets: the end and the start of a log."""
 
 
 @dataclass(frozen=True, slots=True)

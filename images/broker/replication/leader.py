@@ -10,7 +10,6 @@ from kio.schema.errors import ErrorCode
 from images.broker.log.divergence import diverging_epoch
 from images.broker.log.leader_epochs import EpochCache, EpochEnd
 from images.broker.replication.partition import (
-    NO_EPOCH,
     Follower,
     HighWatermarkMoved,
     IsrCommitted,
@@ -24,7 +23,7 @@ from images.broker.replication.partition import (
     ReplicaRole,
 )
 from images.broker.rules import Rules
-from images.wire.field_values import NO_ERROR
+from images.wire.field_values import NO_EPOCH, NO_ERROR
 
 
 def check_epoch(partition: Partition, requested: int, limits: Limits) -> ErrorCode:
@@ -253,14 +252,14 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
     if not still_proposes(partition, proposal):
         return PartitionStep(partition)
     if answer.error is not ErrorCode.ineligible_replica:
-        return PartitionStep(partition, (IsrResolved(partition.isr, committed=False, error=answer.error),))
+        return PartitionStep(partition, (IsrResolved(proposal.members, committed=False, error=answer.error),))
     leadership = partition.leader_state
     unresolved_members = leadership.unresolved_members
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
         unresolved_members = tuple(sorted({*unresolved_members, *added}))
     settled = partition._replace(leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members))
-    refused = IsrResolved(partition.isr, committed=False, rolled_back=answer.certain, error=answer.error)
+    refused = IsrResolved(proposal.members, committed=False, rolled_back=answer.certain, error=answer.error)
     step = advance_high_watermark(settled, limits)
     return PartitionStep(step.partition, (refused, *step.decisions))
 

@@ -26,7 +26,6 @@ from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.retention import LogStartReason
 from images.broker.replication.leader import check_leader, isr_suffices, maximal_isr
 from images.broker.replication.partition import (
-    NO_EPOCH,
     Limits,
     LogStartAdvanced,
     Partition,
@@ -34,6 +33,7 @@ from images.broker.replication.partition import (
     ReplicaRole,
     TruncateFullyAndStartAt,
 )
+from images.wire.field_values import NO_EPOCH
 
 TO_HIGH_WATERMARK = -1
 """DeleteRecords with this offset deletes all records below the high watermark."""

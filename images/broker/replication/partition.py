@@ -27,9 +27,7 @@ from images.broker.log.retention import LogStartReason
 from images.broker.quick_replace import quick_replace
 from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
-
-NO_LEADER = -1
-NO_EPOCH = -1
+from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 
 class ReplicaRole(StrEnum):
@@ -261,6 +259,7 @@ class IsrResolved:
     """The ISR change in flight is resolved: committed, or refused and perhaps rolled back."""
 
     isr: tuple[int, ...]
+    """The ISR that was committed, or that was refused."""
     committed: bool
     rolled_back: bool = False
     error: ErrorCode = ErrorCode.none

@@ -18,8 +18,6 @@ from images.broker.log.producer_state import Duplicate, Refuse, check_sequence
 from images.broker.log.retention import Retention, expiry
 from images.broker.replication import become_leader_or_follower, follower, leader, log_start, truncation
 from images.broker.replication.partition import (
-    NO_EPOCH,
-    NO_LEADER,
     BecameFollower,
     BecameLeader,
     Converged,
@@ -44,7 +42,7 @@ from images.broker.replication.replica_trace import ReplicaTrace
 from images.broker.runtime.condition import Condition, wait_for_any
 from images.trace import TraceEvent
 from images.wire.batch import CorruptBatch, InvalidRecord, assign, check_produced, iterate
-from images.wire.field_values import NO_ERROR
+from images.wire.field_values import NO_EPOCH, NO_ERROR, NO_LEADER
 
 ACKS_ALL = -1
 NO_LIMIT_MS = (1 << 63) - 1
@@ -256,11 +254,11 @@ class Replica:
             return FetchResult(error)
         end = leader.readable_end(self.state, self.limits)
         diverging = leader.divergence(self.state, last_fetched_epoch, offset, self.limits)
-        if diverging is not None and diverging.undefined:
+        if offset < self.log.start or (diverging is not None and diverging.undefined):
             return FetchResult(ErrorCode.offset_out_of_range)
         if diverging is not None:
             return FetchResult(NO_ERROR, high_watermark=end, log_start=self.log.start, diverging=diverging)
-        if not self.log.start <= offset <= self.log.end:
+        if offset > self.log.end:
             return FetchResult(ErrorCode.offset_out_of_range)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
         return FetchResult(NO_ERROR, records, end, self.log.start)

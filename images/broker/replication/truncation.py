@@ -34,8 +34,9 @@ from __future__ import annotations
 
 from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.replication.follower import on_diverging, truncate
-from images.broker.replication.partition import NO_LEADER, Converged, Partition, PartitionStep
+from images.broker.replication.partition import Converged, Partition, PartitionStep
 from images.broker.truncation_protocol import TruncationProtocol
+from images.wire.field_values import NO_LEADER
 
 
 def begin(partition: Partition, truncation_protocol: TruncationProtocol) -> PartitionStep:

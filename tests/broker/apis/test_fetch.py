@@ -190,6 +190,25 @@ def test_a_consumer_that_gives_its_last_fetched_epoch_is_told_where_its_log_dive
     run(scenario)
 
 
+def test_a_consumer_below_the_log_start_is_out_of_range_whatever_epoch_it_has_read() -> None:
+    """What it lacks was deleted, not cut off."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(1, 1)
+        await broker.produce((0, produced(b"a")))
+        await broker.produce((0, produced(b"b")))
+        broker.elect(1, 3)
+        await broker.produce((0, produced(b"c")))
+        broker.partition().delete_records(1)
+        (answer,) = await broker.fetch(part(offset=0, last_epoch=2))
+        assert answer.error_code is ErrorCode.offset_out_of_range
+        (answer,) = await broker.fetch(part(offset=1, last_epoch=2))
+        assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (1, 2)
+
+    run(scenario)
+
+
 def test_the_partitions_of_a_follower_are_traced_whenever_they_are_others_with_a_session_or_without() -> None:
     async def scenario() -> None:
         broker = Broker()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from images.broker.metadata.image import NO_LEADER
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TIMEOUT_MS, TOPIC, Driver, state
 
 

@@ -25,8 +25,9 @@ from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import Heartbeat, Registration
 from images.broker.controller.unclean_recovery import Strategy, strategy_of
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import NO_LEADER, ClusterImage, PartitionImage, decode, encode
+from images.broker.metadata.image import ClusterImage, PartitionImage, decode, encode
 from images.broker.rules import Rules
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import SETTINGS, TIMEOUT_MS, TOPIC, TOPIC_ID, Driver, replayed
 
 NOW_MS = 1_000_000

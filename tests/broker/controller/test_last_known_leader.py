@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from images.broker.controller.topic_config import SET, ConfigChange
-from images.broker.metadata.image import NO_LEADER
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver, state
 from tests.broker.controller.test_recovery_scope import Config, explore, started
 

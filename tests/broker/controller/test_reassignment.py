@@ -11,11 +11,12 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.controller.admin_messages import elect_leaders_response
 from images.broker.controller.partition_change import PartitionChangeBuilder
-from images.broker.metadata.image import NO_LEADER, PartitionImage
+from images.broker.metadata.image import PartitionImage
 from images.broker.replication.become_leader_or_follower import apply_registration
 from images.broker.replication.leader import FetchStep, appended, on_replica_fetch, on_tick
 from images.broker.replication.partition import Limits, Partition, PartitionRegistration, ProposeIsr, ReplicaFetch
 from images.broker.rules import Rules
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
 
 

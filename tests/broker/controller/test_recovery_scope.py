@@ -26,7 +26,7 @@ from images.broker.controller.placement import NewTopic
 from images.broker.controller.topic_config import SET, ConfigChange
 from images.broker.controller.unclean_recovery import STRATEGY, ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import NO_LEADER
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver
 from tests.broker.controller.test_controller_scope import World, quiet, successors, wrong
 

@@ -9,9 +9,10 @@ import pytest
 
 from images.broker.controller.takeover_trace import committed_changes
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
-from images.broker.metadata.image import NO_LEADER, ClusterImage, Record, encode
+from images.broker.metadata.image import ClusterImage, Record, encode
 from images.trace import TraceEvent
 from images.wire import batch as batches
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver
 
 

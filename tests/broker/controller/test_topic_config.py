@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from images.broker.controller.topic_config import APPEND, DELETE, SET, SUBTRACT, ConfigChange
-from images.broker.metadata.image import NO_LEADER
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver, replayed, state
 
 

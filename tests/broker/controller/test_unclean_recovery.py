@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
-from images.broker.metadata.image import NO_LEADER
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver, state
 
 WHOLE, CUT, EMPTY = (4, 100), (4, 60), (-1, 0)

@@ -65,6 +65,16 @@ async def test_a_commit_whose_wait_ended_counts_from_when_it_is_committed_after_
 
 
 @in_virtual_time
+async def test_what_is_too_large_for_the_log_is_refused_as_a_commit_or_as_a_group() -> None:
+    cluster = coordinators()
+    shard = await cluster.lead_and_load(1, 1)
+    cluster.nodes[1].replica.max_batch_bytes = 60
+    assert await shard.commit("g", NOBODY, [(P0, OffsetAndMetadata(7))]) is ErrorCode.invalid_commit_offset_size
+    answer = await shard.join_answer("g", join(Group("g"), asks("m1"), shard.now_ms(), GROUPS))
+    assert answer.error is ErrorCode.unknown_server_error
+
+
+@in_virtual_time
 async def test_a_new_coordinator_finds_every_acknowledged_offset_and_the_newest_generation() -> None:
     cluster = coordinators()
     shard = cluster.lead(1, 1)

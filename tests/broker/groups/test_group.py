@@ -270,6 +270,20 @@ def with_static(instance: str = "i2") -> Group:
     return group.with_member(group.members[1]._replace(instance_id=instance))
 
 
+@pytest.mark.parametrize(
+    ("member", "instance", "error"),
+    [
+        ("m2", "i2", ErrorCode.none),
+        ("", "i2", ErrorCode.none),
+        ("m1", "i2", ErrorCode.fenced_instance_id),
+        ("m1", "i3", ErrorCode.unknown_member_id),
+        ("m2", "i3", ErrorCode.unknown_member_id),
+    ],
+)
+def test_who_leaves_has_the_instance_id_that_it_names(member: str, instance: str, error: ErrorCode) -> None:
+    assert leave(with_static(), member, instance, 6_000)[1] is error
+
+
 def test_a_static_member_comes_back_without_a_rebalance_and_its_old_self_is_fenced() -> None:
     step = join(with_static(), ask(new="m3", instance_id="i2"), 6_000, LIMITS)
     assert (step.answer, step.waiting_member_id, step.decisions) == (None, "m3", (StoreReplacement(1, "m3"),))

@@ -49,7 +49,6 @@ def table_of(*headers: Header) -> ProducerTable:
 
 def refused(sequence_check: SequenceCheck) -> ErrorCode:
     assert isinstance(sequence_check, Refuse)
-    assert sequence_check.reason
     return sequence_check.error
 
 

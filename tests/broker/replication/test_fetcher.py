@@ -26,11 +26,12 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 
 from images.broker.config import Endpoint
 from images.broker.replication.fetcher import Fetcher, FetchLimits
-from images.broker.replication.partition import NO_EPOCH, Limits, PartitionRegistration
+from images.broker.replication.partition import Limits, PartitionRegistration
 from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire import batch as batches
 from images.wire.connection import ConnectionLost
+from images.wire.field_values import NO_EPOCH
 from images.wire.messages import Api, request_class, response_class_of
 from images.wire.schema import convert
 from tests.broker.replication.replica_node import Node, produced

@@ -124,7 +124,7 @@ def test_a_certain_refusal_rolls_back() -> None:
     state, proposal = expanding()
     step = on_isr_refused(state, proposal, IsrRefused(ErrorCode.ineligible_replica, certain=True), LIMITS)
     assert maximal_isr(step.partition, ALL) == (1, 2)
-    assert step.decisions == (IsrResolved((1, 2), False, True, ErrorCode.ineligible_replica),)
+    assert step.decisions == (IsrResolved((1, 2, 3), False, True, ErrorCode.ineligible_replica),)
 
 
 def test_the_high_watermark_does_not_wait_for_who_was_refused() -> None:

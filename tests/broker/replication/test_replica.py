@@ -16,11 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from images.broker.replication.partition import NO_LEADER, Limits, PartitionRegistration, ReplicaFetch, ReplicaRole
+from images.broker.replication.partition import Limits, PartitionRegistration, ReplicaFetch, ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_results import FetchResult, LatestOffset
 from images.broker.runtime.condition import resolve
 from images.wire.batch import build
+from images.wire.field_values import NO_LEADER
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
 
 ALL, LEADER_ONLY = -1, 1
@@ -380,7 +381,7 @@ def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_
     (diverging,) = (event for event in second.trace if event.kind == "diverging")
     assert diverging.detail == {"replica": 1, "epoch": 1, "fetched": [1, 2]}
     (led,) = (event for event in second.trace if event.kind == "became_leader")
-    assert led.detail == {**known, "epochs": [[1, 0], [2, 1]], "high_watermark": 1, **expiration}
+    assert led.detail == {**known, "epochs": [[1, 0], [2, 1]], "high_watermark": 1, "min_isr": 2, **expiration}
     (accepted,) = (event for event in second.trace if event.kind == "fetch_accepted")
     assert (accepted.offset, accepted.detail) == (
         1,

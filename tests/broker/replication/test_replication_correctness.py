@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from images.broker.metadata.image import NO_LEADER
 from images.broker.replication.become_leader_or_follower import apply_registration
 from images.broker.replication.follower import on_diverging
 from images.broker.replication.leader import (
@@ -35,6 +34,7 @@ from images.broker.replication.partition import (
     ReplicaRole,
 )
 from images.broker.rules import Rules
+from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, Driver, state
 
 

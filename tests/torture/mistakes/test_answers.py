@@ -15,8 +15,9 @@ from images.broker.groups import shard
 from images.broker.groups.records import OffsetAndMetadata
 from images.broker.metadata.image import ClusterImage, PartitionImage
 from images.broker.replication import become_leader_or_follower
-from images.broker.replication.partition import NO_EPOCH, Limits, Partition, PartitionStep
+from images.broker.replication.partition import Limits, Partition, PartitionStep
 from images.broker.replication.replica import Replica
+from images.wire.field_values import NO_EPOCH
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 

@@ -16,7 +16,6 @@ from images.broker.log.segment import Segment
 from images.broker.replication import leader, log_start
 from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionHandler
 from images.broker.replication.partition import (
-    NO_EPOCH,
     HighWatermarkMoved,
     Limits,
     Partition,
@@ -26,6 +25,7 @@ from images.broker.replication.partition import (
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_results import AppendResult, FetchResult
 from images.wire.batch import Header, parse
+from images.wire.field_values import NO_EPOCH
 from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.caught_up import caught_up_by_any_fetch
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
