@@ -72,7 +72,7 @@ class TriggerCondition:
         return self
 
     def parts(self) -> Iterator[TriggerCondition]:
-        """The condition itself and every condition within it."""
+        """The single conditions that it is made of: itself, unless it combines others."""
         yield self
 
     def rests_on_trace(self) -> bool:

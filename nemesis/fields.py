@@ -43,6 +43,8 @@ def read(cls: type[T], values: object, where: str = "") -> T:
         item = known.get(name) if isinstance(name, str) else None
         if item is None:
             raise FieldError(f"{_at(where, name)}: unknown field{_suggestion(str(name), known)}")
+        if item.name in arguments:
+            raise FieldError(f"{_at(where, item.name.removesuffix('_s'))}: given twice")
         arguments[item.name] = convert(value, hints[item.name], _at(where, name), duration=item.name.endswith("_s"))
     for item in known.values():
         if item.name not in arguments and item.default is MISSING and item.default_factory is MISSING:

@@ -72,7 +72,7 @@ def _release(effects: dict[Any, int], key: Any) -> bool:
 
 UNKNOWN_PREFIX: Final = "unknown_"
 """Begins the name of evidence that could not be read back; the rest is the name of what was to be measured."""
-_PEAKS: Final = ("offset_ms", "asked_below")
+_PEAKS: Final = ("offset_ms", "asked_below", "late_ms")
 """Evidence whose largest reading counts; all other is summed."""
 _LATE_END_S: Final = 0.5
 """Time within which a node ends over a write that was refused, unless it is frozen."""

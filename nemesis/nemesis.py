@@ -171,14 +171,16 @@ class Nemesis:
                 timeline.injected(scheduled.id)
                 if not fault.ends_by_itself:
                     await (timeline.until(scheduled.until) if scheduled.until else loop.create_future())
-        except TimeoutError:
-            if scheduled.until is not None and scheduled.for_s == math.inf:
+        except TimeoutError as error:
+            if not limit.expired():
+                handle.notes.append(_failed(error))
+            elif scheduled.until is not None and scheduled.for_s == math.inf:
                 record.not_ended = (
                     f"it lasted to the end of the workload, since this did not hold: {scheduled.until.describe()}"
                 )
                 handle.notes.append(record.not_ended)
         except Exception as error:
-            handle.notes.append(f"injecting failed: {type(error).__name__}: {error}")
+            handle.notes.append(_failed(error))
         finally:
             record.healing_ns = self._cluster.now_ns()
             await handle.heal()
@@ -244,6 +246,10 @@ class _Record:
             detail |= {"when": self.scheduled.when.to_mapping(), "struck_s": round(self.moment.at_s, 6)}
         unmet = {"not_injected": self.moment.missed, "not_ended": self.not_ended}
         return detail | {name: reason for name, reason in unmet.items() if reason}
+
+
+def _failed(error: Exception) -> str:
+    return f"injecting failed: {type(error).__name__}: {error}"
 
 
 def _resolved(handle: FaultHandle) -> list[str]:

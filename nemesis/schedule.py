@@ -17,7 +17,7 @@ Everything is healed at the end of the workload, whatever the schedule says. The
 - `then_after`: a time from then to the injection;
 - `timeout`: how long it waits for the condition; a fault whose condition never holds is recorded as not injected;
 - `for` and `until`: it heals after a time, or when a condition holds (`until: ID` stands for `until: {healed: ID}`),
-  whichever comes first; one of them is needed;
+  whichever comes first; one of them is needed, unless the fault ends by itself, which only `for` can cut short;
 - `id`: its name in conditions of other steps;
 - `as`: a name bound to the nodes that its `nodes` stand for at the injection. Steps after it use the name for a node:
   `leader/0` is looked up each time anew, a bound name sticks.
@@ -178,6 +178,9 @@ class Schedule:
             waits_for = scheduled.when.parts() if scheduled.when is not None else ()
             if TRIGGER in scheduled.fault.targets() and not any(isinstance(it, NodeOccurrence) for it in waits_for):
                 raise FieldError(f"{where}: {TRIGGER!r} is the node of an occurrence, and it waits for none")
+            partition = getattr(scheduled.fault, "partition", None)
+            if partition is not None and not 0 <= partition < partitions:
+                raise FieldError(f"{where}.partition: there is no partition {partition}, only 0 to {partitions - 1}")
             for target in scheduled.fault.targets():
                 try:
                     check_target(target, brokers, controllers, partitions, bound)
@@ -241,6 +244,8 @@ def _parse(item: object, where: str) -> ScheduledFault:
         raise FieldError(f"{where}.at: missing; a duration such as 5s, or a condition with when or after")
     if "for" not in values and until is None and not kind.ends_by_itself:
         raise FieldError(f"{where}.for: missing; a duration such as 5s, or a condition with until")
+    if until is not None and kind.ends_by_itself:
+        raise FieldError(f"{where}.until: {name} ends by itself; only `for` limits it")
     for_s = seconds(values.pop("for"), f"{where}.for") if "for" in values else math.inf
     binds = parse_name(values, "as", where)
     return ScheduledFault(for_s=for_s, fault=read(kind, values, where), until=until, binds=binds, **moment)

@@ -50,7 +50,7 @@ class Timeline:
                     missed += f"; it still waited for: {lacking.describe()}"
                 return StepMoment(loop.time() - self._start_s, missed)
         if step.then_after_s:
-            await asyncio.sleep(step.then_after_s)
+            await asyncio.sleep(min(step.then_after_s, max(0.0, self._until_s - loop.time())))
         missed = "" if loop.time() < self._until_s else "its moment came after the end of the workload"
         return StepMoment(loop.time() - self._start_s, missed, nodes)
 

@@ -19,7 +19,8 @@ from nemesis.faults.process import Kill, Pause
 from nemesis.faults.scripted.leader import UncleanReturn, ZombieFollower
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import Evidence, KeepUnsynced, Link
-from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.schedule import Schedule, ScheduledFault, parse_script
+from nemesis.situation import Situation
 from nemesis.strategies import schedules
 from nemesis.targets import TargetError, check_target
 from tests.nemesis.fake_cluster import FakeCluster
@@ -195,6 +196,34 @@ def test_cancelling_the_nemesis_heals() -> None:
 
     run(scenario())
     assert cluster.pristine
+
+
+@pytest.mark.parametrize("error", [OSError("ssh: no answer"), TimeoutError("ssh: no answer")])
+def test_an_injection_that_fails_says_so(error: OSError) -> None:
+    class Unreachable(FakeCluster):
+        async def pause(self, node: str) -> None:
+            raise error
+
+    (record,) = healed(ScheduledFault(1, 3, Pause(nodes=("b2",))), cluster=Unreachable())
+    assert record.note.endswith(f"injecting failed: {type(error).__name__}: ssh: no answer")
+
+
+def test_a_fault_whose_time_comes_long_after_its_condition_holds_nobody_up() -> None:
+    cluster, situation = FakeCluster(), Situation()
+    script = [
+        {"id": "cut", "at": 1, "for": 1, "fault": "pause", "nodes": ["b1"]},
+        {"after": "cut", "then_after": "10m", "for": 1, "fault": "kill", "nodes": ["b2"]},
+    ]
+    records: list[Injection] = []
+
+    async def scenario() -> None:
+        cluster.now_ns()
+        nemesis = Nemesis(cluster, parse_script(script), Random(1), records.append, "t", situation=situation)
+        await nemesis.run(_in(10))
+        assert cluster.now_ns() == 10_000_000_000
+
+    run(scenario())
+    assert records[-1].note.endswith("not injected: its moment came after the end of the workload")
 
 
 def test_a_heal_that_fails_does_not_stop_the_others() -> None:

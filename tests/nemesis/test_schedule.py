@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 
@@ -28,7 +28,7 @@ from nemesis.faults.disk_full import DiskFull
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.leader import StaleBrokerEpoch, UncleanReturn
-from nemesis.fields import FieldError
+from nemesis.fields import FieldError, read
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
 from nemesis.schedule import Schedule, parse_script
@@ -107,6 +107,11 @@ def test_a_script_is_read_as_it_is_written() -> None:
             "faults[0]: rate: 1 without jump_ms and wall_jump_ms leaves the clock as it is",
         ),
         ([{"at": 1, "for": 1, "fault": "packets", "loss": 2}], "faults[0]: loss: 2.0 is not a share"),
+        ([{"at": 1, "for": 1, "fault": "last-leader", "then": 2}], "faults[0].then: unknown field"),
+        (
+            [{"at": 1, "until": "cut", "fault": "delete-records"}],
+            "faults[0].until: delete-records ends by itself; only `for` limits it",
+        ),
         (["kill"], "faults[0]: 'kill' is not a fault such as"),
         ("kill", "faults: 'kill' is not a list of faults"),
     ],
@@ -126,6 +131,13 @@ def test_a_script_of_an_earlier_version_is_read_under_the_names_of_today() -> No
 def test_a_target_outside_the_cluster_is_refused() -> None:
     schedule = parse_script([{"at": 1, "for": 1, "fault": "kill", "nodes": ["b7"]}])
     with pytest.raises(FieldError, match=r"faults\[0\]: 'b7' is neither a node"):
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
+
+
+@pytest.mark.parametrize("partition", [-1, 2])
+def test_a_partition_that_the_topic_does_not_have_is_refused(partition: int) -> None:
+    schedule = parse_script([{"at": 1, "for": 1, "fault": "reassign", "partition": partition}])
+    with pytest.raises(FieldError, match=rf"faults\[0\].partition: there is no partition {partition}, only 0 to 1"):
         schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
 
 
@@ -494,3 +506,13 @@ def test_a_replica_is_half_deleted_only_where_it_may_move_lose_data_and_has_seve
 @pytest.mark.parametrize("protocol", TruncationProtocol)
 def test_faults_know_the_protocols_in_which_followers_query_epochs(protocol: TruncationProtocol) -> None:
     assert queries_epochs({"faultline.protocol": protocol.value}) is protocol.queries_epoch_end
+
+
+def test_a_field_that_is_given_under_both_of_its_names_is_refused() -> None:
+    with pytest.raises(FieldError, match=r"^wait: given twice$"):
+        read(_Waiting, {"wait": "5s", "wait_s": 3})
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    wait_s: float

@@ -1,10 +1,11 @@
 """Administrative operations while other faults are active.
 
 None of these is a failure, but each changes leaders, followers, the replicas that an acknowledgement needs, or the
-start of a log. They are requests over Kafka's protocol, so a controller that is cut off may leave them undone. Each
-change is reverted when the fault heals, with retries until it succeeds: a healed cluster must end as it began. A
-request without an answer may take effect late, even after it was reverted, for example in a broker that was paused; so
-the reverting request is then sent once more when everything is healed. Only deleted records stay deleted.
+start of a log. They are requests over Kafka's protocol, so a controller that is cut off may leave them undone. What
+takes a replica away, or raises a minimum, is reverted when the fault heals, with retries until it succeeds: a healed
+cluster must be as able as it began. A request without an answer may take effect late, even after it was reverted, for
+example in a broker that was paused; so the reverting request is then sent once more when everything is healed. A
+partition that moved to another broker stays there, as does an elected leader, and deleted records stay deleted.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _FAMILY = Family(number=8, name="admin", colour="#5b5ea6", weight=3.0)
 
 @dataclass(frozen=True, slots=True)
 class Reassign(Fault):
-    """Move a partition to another broker, or take one of its replicas away where all brokers hold one; put it back.
+    """Move a partition to another broker; or take one of its replicas away where all brokers hold one, and put it back.
 
     The replica taken away is drawn, and may be the leader. Put back, it comes as an empty one under an old name
     (Kafka Replication Correctness §6.5.4). With `short` another replica, which stays, is cut off from the leader before
@@ -113,7 +114,8 @@ class Reassign(Fault):
 
 @dataclass(frozen=True, slots=True)
 class CancelReassignment(Fault):
-    """Begin to move a partition, then cancel or replace the move at a drawn moment, and put everything back.
+    """Begin to move a partition, then cancel or replace the move at a drawn moment. Where all brokers hold a replica,
+    those of before are restored.
 
     The second request finds the new replica anywhere between unknown and in sync; where committed records rest on it,
     it must be refused.
@@ -353,7 +355,7 @@ class MoveController(Fault):
 
 
 class _MovedReplicas(NamedTuple):
-    """The replicas before, to which healing goes back, and those that were asked for."""
+    """The replicas before, and those that were asked for."""
 
     before: tuple[str, ...]
     target: tuple[str, ...]

@@ -69,7 +69,7 @@ _ACKS = (1, -1)
 _AFTER_A_WHILE_SHARE = 0.5
 """Share of the topics that do not follow at once."""
 _VICTIM_SHARE = 0.5
-"""Share of the faults that end a broker, where any may end."""
+"""Share of the faults that end a broker, where any may end and none is behind."""
 _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
@@ -85,8 +85,6 @@ _CHANGE_SHARE = 0.5
 """Of the batches that a change goes before."""
 _BY_ID_SHARE = 0.5
 _NONE_TO_DELETE = ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
-_CREATE_TOPICS: Final = 19
-_DELETE_TOPICS: Final = 20
 _ANSWERS_LOST_SHARE: Final = 0.5
 _RESIGNS_WITHIN_S: Final = 0.05
 
@@ -148,10 +146,10 @@ class RecreateTopic(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Two topics or more, two of three with commits; with a victim in every other draw of runs that have any; where
-        controllers are nodes of their own, with a broker that is behind in one of three, or the coordinator in trouble
-        in half of those with commits. The answers are lost in every other draw, and topics are changed in every
-        other."""
+        """Two topics or more, two of three with commits; where controllers are nodes of their own, with a broker that
+        is behind in one of three, or the coordinator in trouble in half of those with commits; with a victim in every
+        other draw that leaves no broker behind, in runs that have any. The answers are lost in every other draw, and
+        topics are changed in every other."""
         fault = cls._of_nodes(draws)
         possible = [each for each in LostAnswer if _needed(each).isdisjoint(draws.cluster.unsupported)]
         if possible and draws.cluster.controllers and draws.random.random() < _ANSWERS_LOST_SHARE:
@@ -208,7 +206,7 @@ class RecreateTopic(Fault):
             await changes.ask_in_vain(partitions=0)
             create = partial(admin.create_topic, SIDE_TOPIC, replicas)
             await changes.rehearse(create)
-            created = self._asked(handle, _CREATE_TOPICS, create)
+            created = self._asked(handle, NodeRequest.CREATE_TOPICS, create)
             if (await recorded(answers, created)).outcome == DONE:
                 handle.count_evidence("created")
             if reconnect is not None:
@@ -222,7 +220,7 @@ class RecreateTopic(Fault):
                     await self._pass_by(handle, partial(delete, PASSING_TOPIC), replicas)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
-            await self._meanwhile(handle, recorded(answers, self._asked(handle, _DELETE_TOPICS, deletion)))
+            await self._meanwhile(handle, recorded(answers, self._asked(handle, NodeRequest.DELETE_TOPICS, deletion)))
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
 
@@ -247,13 +245,15 @@ class RecreateTopic(Fault):
         await recorded(answers, handle.cluster.admin.create_topic(PASSING_TOPIC, replicas))
         await recorded(answers, delete())
 
-    async def _asked(self, handle: FaultHandle, api: int, request: Callable[[], Awaitable[AdminResult]]) -> AdminResult:
+    async def _asked(
+        self, handle: FaultHandle, api: NodeRequest, request: Callable[[], Awaitable[AdminResult]]
+    ) -> AdminResult:
         """The answer to a request of this API, which a broker passes on and loses the first answer to."""
         if self.answers is None:
             return await request()
         brokers, controllers = handle.cluster.brokers, handle.cluster.controllers
         if self.answers is LostAnswer.DROPPED:
-            dropped = MessageRule(api, MessagePart.RESPONSE, MessageEffect.DROP)
+            dropped = MessageRule(API_KEYS[api], MessagePart.RESPONSE, MessageEffect.DROP)
             let_pass, _ = await handle.intercept(one_way(brokers, controllers), dropped)
             answer = await request()
         else:
