@@ -9,8 +9,8 @@ A request may be refused, or never arrive. So where there is a trace, only what 
 and no further than requests begun by then, or the retention for which it says to delete, permit.
 
 Without a trace every request counts from its beginning, whatever became of it. How far brokers deleted for a retention,
-or up to their high watermark, is then taken from the replicas' own logs. The same holds for requests where the run was
-killed: the trace ends before the history then.
+or up to their high watermark, is then taken from the replicas' own logs. Where the run was killed the trace ends before
+the history, and nobody has read those logs: any record may be gone by a retention, or up to a high watermark.
 
 A record below the permitted offset is *deleted*, not lost; the loss of one above it is a violation as ever. So is
 whatever was observed before the deletion (`checkers.violations`).
@@ -99,7 +99,9 @@ def deletions(evidence: RunEvidence) -> Mapping[TopicPartition, tuple[Deletion, 
         of_partition = [*_decided(log_starts.get(name, ()), request, evidence.settings)]
         if not traced or not evidence.recovery:
             of_partition += [Deletion(begun_ns, below, below) for begun_ns, below in request.requests if below < NEVER]
-        if not traced:
+        if not evidence.recovery:
+            of_partition += [Deletion(begun_ns, NEVER, 0) for begun_ns in _unlimited_since(evidence, request)]
+        elif not traced:
             of_partition += _on_disk(evidence, name, request)
         of_partition = [deletion for deletion in of_partition if deletion.below > 0]
         if of_partition:
@@ -151,11 +153,15 @@ def _decided(log_starts: Sequence[_LogStart], request: DeletionRequest, settings
         yield Deletion(time_ns if settings.has_ordered_trace else 0, below, below)
 
 
+def _unlimited_since(evidence: RunEvidence, request: DeletionRequest) -> list[int]:
+    """The times since when something deletes that is limited by no offset."""
+    since_ns = [begun_ns for begun_ns, below in request.requests if below == NEVER]
+    return [*since_ns, 0] if evidence.settings.retains_less else since_ns
+
+
 def _on_disk(evidence: RunEvidence, name: TopicPartition, request: DeletionRequest) -> Iterator[Deletion]:
     """What brokers deleted that write no trace: up to the greatest start of any replica's log, in unknown steps."""
-    since_ns = [begun_ns for begun_ns, below in request.requests if below == NEVER]
-    if evidence.settings.retains_less:
-        since_ns.append(0)
+    since_ns = _unlimited_since(evidence, request)
     starts = of_partition(evidence.replica_ends, *name).column("log_start").to_pylist()
     if since_ns and starts:
         yield Deletion(min(since_ns), max(starts), 0)

@@ -35,8 +35,8 @@ ELR empty. A member of either is elected once it is unfenced. Only what is missi
 whatever else is, is `not-recovered`.
 What the controllers take for unclean is no evidence: a broker that stopped cleanly each time is to stay a candidate.
 
-The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`) and
-when a node's machine vanished: the cluster was then never given back what it needs.
+The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`), and
+when a node's machine vanished and the cluster did not come back without it: it was never given back what it needs.
 
 Blind spots: progress during faults (`checkers.clients.availability` gives figures). A cluster that recovers a second
 after the limit is as wrong as one that never does; the limit is part of the spec.
@@ -184,7 +184,9 @@ def _metadata_unheard(evidence: RunEvidence) -> list[str]:
     silence_ms = evidence.settings.controller_silence_ms
     if not evidence.settings.has_ordered_trace or silence_ms < 0:
         return []
-    return [*metadata_ends.unheard(evidence.trace, evidence.faults, silence_ms)]
+    gone = [item["node"] for item in evidence.recovery.get("vanished") or ()]
+    trace = evidence.trace.filter(~pc.field("node").isin(gone)) if gone else evidence.trace
+    return [*metadata_ends.unheard(trace, evidence.faults, silence_ms)]
 
 
 def _more(lines: list[str], shown: int) -> tuple[str, ...]:

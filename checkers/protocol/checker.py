@@ -28,20 +28,20 @@ high-watermark-fell       the high watermark never falls within a leadership
 high-watermark-behind     … and is no lower than what all have whom the leader counts, once it counts others
 latest-below-start        a leader answers with the latest offset only once its high watermark has reached its epoch's
                           start (Applied-HW)
+none-told-early           … and so it tells that it has no record for a time
 latest-unconfirmed        a leader answers with the latest offset once every member of the ISR, as it knows and has
                           proposed it, has fetched since the read began, as the leader tells of each; none that had
                           left for a later leader epoch by then has
-read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
-                          connection and in its leader epoch
-offset-misstated          it answers from its own log: with its start for the earliest offset, for a time with the first
-                          record that is not older, for the largest timestamp with the first record that has it, below
-                          its high watermark, and with the leader epoch and the timestamp of that
-divergence-untold         a consumer beyond its log, which says of which leader epoch it has read last, is told where
-                          both logs part
-none-told-early           … and so it tells that it has no record for a time
 offsets-unconfirmed       a coordinator answers with committed offsets once these have
 read-answers-twice        … by a read that the request itself has begun
 read-below-minimum        … and neither does with fewer than min.insync.replicas in the ISR that it knows
+read-confirmed-early      a fetch confirms the reads that had begun when the answer before it was sent, on its
+                          connection and in its leader epoch
+offset-misstated          a leader answers from its own log: with its start for the earliest offset, for a time with
+                          the first record that is not older, for the largest timestamp with the first record that has
+                          it, below its high watermark, and with the leader epoch and the timestamp of that
+divergence-untold         a consumer beyond its log, which says of which leader epoch it has read last, is told where
+                          both logs part
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
                           every replica on a broker that it knows as active; there is where it moved its own for that
 deletion-below-minimum    … and with min.insync.replicas in the ISR that it knows

@@ -17,8 +17,8 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
     before, after, log = max(event.offset, 0), event.high_watermark, partition.log(event.node)
     quorum = frozenset(event.members) | {int(node) for node in [event.node[1:]] if node.isdigit()}
     moved = f"{event.node} moved the high watermark {before} → {after} {event.at} in leader epoch {event.leader_epoch}"
-    if before < partition.high_watermarks.get(event.node, UNKNOWN) or after < before:
-        was = partition.high_watermarks[event.node]
+    was = max(before, partition.high_watermarks.get(event.node, UNKNOWN))
+    if before < was or after < before:
         partition.report(event, "high-watermark-fell", after, moved, f"it had been {was} in the same leadership")
     partition.high_watermarks[event.node] = after
     with_quorum = f"{moved} with the quorum {names(quorum)}"

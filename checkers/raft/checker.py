@@ -246,11 +246,9 @@ class _RaftState:
                 f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at}",
                 f"{other} had been elected in the same epoch",
             )
-        own = next(
-            (broker for node, epoch, broker in self.ballots if (node, epoch) == (event.node, event.leader_epoch)), -1
-        )
+        own = self.ids.get(event.node, UNKNOWN)
         voters = sorted(node for node in self.logs if (node, event.leader_epoch, own) in self.ballots)
-        if own >= 0 and len(voters) < len(self.logs) // 2 + 1:
+        if event.node in voters and len(voters) < len(self.logs) // 2 + 1:
             self.report(
                 event,
                 "elected-without-majority",

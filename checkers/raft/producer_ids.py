@@ -1,4 +1,5 @@
-"""Promises about producer ids, which brokers get from the controllers in blocks for `checkers.raft` with its table."""
+"""Promises about producer ids, which brokers get from the controllers in blocks, for `checkers.raft`, whose table has
+them."""
 
 from __future__ import annotations
 

@@ -119,6 +119,16 @@ def test_a_deletion_that_no_broker_decided_on_permits_nothing() -> None:
     assert deletable_below(replace(refused, settings=CheckSettings(has_trace=False))) == {("t", 0): 2}
 
 
+def test_in_a_run_that_was_killed_anything_may_have_been_deleted_that_no_offset_limits() -> None:
+    """The trace ends before the history."""
+    trace = small_evidence.trace(appended(1, "b1", 0, 4))
+    faults = small_evidence.faults(deletion(None, at_s=3))
+    evidence = replace(without_the_first(4, 2, faults=faults, trace=trace), recovery={})
+    assert deletions(evidence) == {("t", 0): (Deletion(3 * S, NEVER, 0),)}
+    retained = replace(evidence, faults=small_evidence.faults(), settings=CheckSettings(retention_ms=5))
+    assert deletions(retained) == {("t", 0): (Deletion(0, NEVER, 0),)}
+
+
 def test_only_the_retention_for_which_a_broker_deletes_permits_it() -> None:
     trace = small_evidence.trace(start_moved(3, "b1", 0, 2, "retention_bytes"))
     assert deletable_below(without_the_first(4, 2, trace=trace, settings=CheckSettings(retention_ms=5))) == {}

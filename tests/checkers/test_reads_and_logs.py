@@ -91,6 +91,16 @@ def test_a_loss_excuses_nothing_about_records_appended_after_it(
     assert reads.check_partition(small_evidence.history(rows), **disks, tolerance=lost).validity is validity
 
 
+def test_a_conflict_that_was_read_before_an_unclean_election_is_one_whatever_disks_have() -> None:
+    """A disk is read last, when the election may have replaced the record."""
+    rows = [append(7, 1, outcome=INFO), append(8, 1, outcome=INFO), poll(0, 2, 3, 7), poll(0, 4, 5, 8)]
+    history, elected = small_evidence.history(rows), Tolerance(unclean=True, unclean_since_ns=20 * small_evidence.S)
+    for log in ([], [(1, 7)]):
+        disks = on_disk(b1=log)
+        verdict = reads.check_partition(history, **disks, acks=1, recovered=True, tolerance=elected)
+        assert (verdict.validity, kinds(verdict)) == (Validity.INVALID, ["conflicting-offset"])
+
+
 def test_a_disk_counts_below_its_high_watermark_or_after_recovery() -> None:
     rows = [append(7, 1, 2, 0), append(8, 1, outcome=INFO)]
     stale = on_disk(b1=[(1, 8)], b2=[(2, 7)])

@@ -246,6 +246,18 @@ def test_every_node_hears_of_the_committed_metadata(
     assert [finding.kind for finding in verdict.findings] == ([] if heard else ["metadata-unheard"])
 
 
+def test_a_node_whose_machine_vanished_hears_of_nothing() -> None:
+    trace = small_evidence.trace(
+        small_evidence.event(3, "c3", "metadata_appended", log_end=6),
+        small_evidence.event(4, "c1", "metadata_committed", high_watermark=7),
+        small_evidence.event(9, "b1", "high_watermark"),
+    )
+    settings = CheckSettings(controller_silence_ms=2_000)
+    for vanished, found in (([], ["metadata-unheard"]), ([{"node": "c3", "time_ns": 3 * small_evidence.S}], [])):
+        evidence = RunEvidence(recovery=WHOLE | {"vanished": vanished}, trace=trace, settings=settings)
+        assert [finding.kind for finding in liveness.check(evidence).findings] == found
+
+
 def test_a_node_waits_for_a_silent_controller_as_long_as_its_settings_say() -> None:
     kafkas = {
         "broker.session.timeout.ms": "9000",

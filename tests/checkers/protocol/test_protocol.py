@@ -221,6 +221,9 @@ def test_a_committed_record_that_is_overwritten_is_a_violation() -> None:
 
 def test_a_high_watermark_that_falls_within_a_leadership_is_a_violation() -> None:
     assert "high-watermark-fell" in kinds([*COMMITTED, moved(4, "b1", 2, 3, (1, 2, 3))])
+    fell = check(RunEvidence(trace=small_evidence.trace(moved(4, "b1", 8, 5, (1, 2, 3)))))
+    (finding,) = (finding for finding in fell.findings if finding.kind == "high-watermark-fell")
+    assert finding.lines[1] == "it had been 8 in the same leadership"
 
 
 @pytest.mark.parametrize(("position", "kept"), [(5, False), (4, False), (3, True), (-1, True)])

@@ -49,8 +49,6 @@ ALIKE = [*BORN, *FOLLOWERS, batch(2, 0, 5)]
 COPIED = [*ALIKE, batch(3, 5, 8, closed_bytes=100), batch(3.5, 8, 9, closed_bytes=150)]
 """The log of b1: two segments that are closed, and the last one, of one record."""
 KEPT = [*COPIED, committed(3.5, 9)]
-DUE_S = 5.05
-"""The first segment is two seconds old at the latest then. A leader has five seconds from then on."""
 WORKED = busy(3.5, 10.5)
 
 
