@@ -86,14 +86,16 @@ def _show(options: argparse.Namespace) -> int:
 
     incident = _load(options.incident)
     console = terminal()
-    console.print(incident.title, style="bold", highlight=False)
-    if incident.source:
-        console.print(f"source: {incident.source}", highlight=False)
-    console.print(incident.story.strip(), highlight=False, soft_wrap=True)
-    for variant in incident.variants:
-        console.print(f"  {variant.name}: {variant.expect.describe()}", highlight=False, soft_wrap=True)
     path = path_of(options.incident)
-    console.print(f"file: {path}", highlight=False, soft_wrap=True)
+    console.print(incident.title, style="bold", highlight=False, markup=False)
+    lines = [
+        *([f"source: {incident.source}"] if incident.source else []),
+        incident.story.strip(),
+        *(f"  {variant.name}: {variant.expect.describe()}" for variant in incident.variants),
+        f"file: {path}",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     print(path.read_text(encoding="utf-8"), end="")
     return VALID
 

@@ -23,7 +23,6 @@ from results.pages.browsing.store_browser import StoreBrowser
 from results.pages.page import SERVED_POLICY
 
 ADDRESS = "127.0.0.1"
-DEFAULT_PORT = 8321
 STOPPED, CANNOT_LISTEN = 0, 3
 IDLE_S = 30
 """Time limit of an idle connection."""

@@ -83,9 +83,7 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (default: all)"
     )
-    parser.add_argument(
-        "--workload", default="append", metavar="NAME", help="workload of the full protocol (default: append)"
-    )
+    parser.add_argument("--workload", metavar="NAME", help="workload of the full protocol (default: append)")
     parser.add_argument("--repeats", type=int, metavar="N", help="seeds that are run twice and compared (default: 50)")
     parser.add_argument("--first-seed", type=int, metavar="N", help="the first seed (default: 0)")
     parser.add_argument(
@@ -169,9 +167,10 @@ def _torture(options: argparse.Namespace) -> int:
 
     console = terminal()
     if options.resume and not all(
-        value is None for value in (options.mutant_seeds, options.mutant, options.repeats, options.first_seed)
+        value is None
+        for value in (options.workload, options.mutant_seeds, options.mutant, options.repeats, options.first_seed)
     ):
-        raise Usage("faultline torture: --resume takes seeds and mutants from the suite to be resumed")
+        raise Usage("faultline torture: --resume takes seeds, mutants and the workload from the suite to be resumed")
     if options.jobs < 1:
         raise Usage(f"faultline torture: --jobs: {options.jobs} is less than 1")
     options.master = f"local[{options.jobs}]"
@@ -196,8 +195,9 @@ def _torture_plan(options: argparse.Namespace) -> Suite:
     from workloads.registry import WORKLOADS
 
     shipped = load("torture")
-    if options.workload not in WORKLOADS:
-        raise Usage(f"faultline torture: --workload: {options.workload!r} is not one of {', '.join(WORKLOADS)}")
+    workload = options.workload or "append"
+    if workload not in WORKLOADS:
+        raise Usage(f"faultline torture: --workload: {workload!r} is not one of {', '.join(WORKLOADS)}")
     mutants = dict(shipped.mutants)
     if options.mutant is not None:
         names = [name for name in options.mutant if name != "none"]
@@ -213,7 +213,7 @@ def _torture_plan(options: argparse.Namespace) -> Suite:
     for name, count in counts.items():
         if count < 0:
             raise Usage(f"faultline torture: --{name.replace('_', '-')}: {count} is less than 0")
-    cells = {cell: replace(spec, workload=options.workload) for cell, spec in shipped.cells.items()}
+    cells = {cell: replace(spec, workload=workload) for cell, spec in shipped.cells.items()}
     return replace(shipped, cells=cells, mutants=mutants, **counts)
 
 
@@ -235,13 +235,17 @@ def _on_spark(
     finish: Callable[[SuiteRecord, Sequence[RunResult], Any], int],
 ) -> int:
     """Make all runs of a suite, new or resumed, then `finish` it while Spark is still there."""
+    from harness.suites.reading import plain
     from harness.suites.record import begin, resume
 
     if options.resume and options.seeds is not None:
         raise Usage(f"faultline {command}: --resume takes the seeds from the suite to be resumed")
 
     def opened(store: Path) -> SuiteRecord:
-        return resume(store, Path(named).stem) if options.resume else begin(store, plan())
+        if not options.resume:
+            return begin(store, plan())
+        is_file = Path(named).suffix in (".yaml", ".yml")
+        return resume(store, plain(Path(named).stem if is_file else named))
 
     def again(record: SuiteRecord) -> str:
         name = "" if command == "torture" else f"{record.name} "

@@ -351,7 +351,7 @@ class RunSession:
             raise NotCarriedOut(unmet)
         # The same run as a spec with its faults as a script, to be read, edited or made smaller.
         text = replace(spec.with_script(schedule), drawn={}).to_yaml()
-        (self._directory.path / "schedule.yaml").write_text(text, encoding="utf-8")
+        put_text(self._directory.path / "schedule.yaml", text)
         return Nemesis(
             deployment,
             schedule,

@@ -24,6 +24,7 @@ def first_failures(record: SuiteRecord, runs: Sequence[RunResult]) -> Iterator[S
     generation of the protocol, is shrunk, too."""
     planned = {run.run: run for run in record.plan.every_run()}
     seen: set[tuple[object, ...]] = set()
+    names: set[str] = set()
     for result in runs:
         if result.validity != "invalid" or planned[result.run].repeated:
             continue
@@ -35,4 +36,7 @@ def first_failures(record: SuiteRecord, runs: Sequence[RunResult]) -> Iterator[S
             seen.add(failure)
             expect = Expectation.of(Validity.INVALID, signature)
             name = plain(f"{result.run}-{signature.cause}")
+            if name in names:
+                name = plain(f"{result.run}-{signature}")
+            names.add(name)
             yield ShrinkSubject(name, f"the run {record.name}/{result.run}", spec, expect)

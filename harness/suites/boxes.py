@@ -11,6 +11,7 @@ nothing says so by an empty text. Only an invalid run is judged again: what the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -28,8 +29,9 @@ CPU_SECONDS: Final = "whole_cpu_seconds"
 """Of the run with its checks and its two judgements."""
 
 
-def boxed_facts(evidence: RunEvidence, verdicts: Iterable[Verdict], cpu_seconds: float) -> dict[str, Any]:
-    """The facts that are stored with a run: the first finding of each box as `checker: kind`, and its CPU seconds."""
+def boxed_facts(evidence: RunEvidence, verdicts: Iterable[Verdict], began_s: float) -> dict[str, Any]:
+    """The facts that are stored with a run: the first finding of each box as `checker: kind`, and the CPU seconds since
+    `began_s` of this process."""
     from checkers.evidence import EvidencePart
     from checkers.registry import RESTS_ON, check
 
@@ -38,7 +40,7 @@ def boxed_facts(evidence: RunEvidence, verdicts: Iterable[Verdict], cpu_seconds:
     invalid = bool(verdicts) and worst(each.validity for each in verdicts) is Validity.INVALID
     black = check(without_trace(evidence)) if invalid else ()
     found = {TOGETHER: _first(verdicts), WHITE: _first(white), BLACK: _first(black)}
-    return {**found, CPU_SECONDS: round(cpu_seconds, 3)}
+    return {**found, CPU_SECONDS: round(time.process_time() - began_s, 3)}
 
 
 def without_trace(evidence: RunEvidence) -> RunEvidence:

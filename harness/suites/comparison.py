@@ -16,19 +16,21 @@ that each of them can carry.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
+from harness.spec import Spec
 from harness.suites.job import RunResult
 from harness.suites.plan import Suite
 from harness.suites.reading import (
     check_distinct,
     check_nodes,
     check_places,
+    check_room,
     count_of_seeds,
     known,
     layered,
@@ -75,6 +77,7 @@ def _suite(name: str, values: object, seeds: int | None) -> Suite:
     check_places("cells", specs)
     check_nodes("cells", specs)
     reference = one_of(specs, fields.get("reference", next(iter(specs))))
+    check_room("cells", specs, reference)
     count = count_of_seeds("seeds", fields.get("seeds", 20) if seeds is None else seeds, len(specs), least=2)
     return Suite(name, count, 0, specs, reference)
 
@@ -85,8 +88,10 @@ def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
         if run.validity == "failed":
             raise RuntimeError(f"{run.cell}, seed {run.seed}: {'; '.join(run.causes)}")
     figures: dict[str, dict[str, float]] = {}
-    metrics = tables.read(suite.store, "metrics", suite.name).table
-    for row in metrics.filter(pc.field("checker") == MEASURED).to_pylist():
+    metrics = tables.read(suite.store, "metrics", suite.name)
+    for damaged in metrics.damaged:
+        raise RuntimeError(damaged.line)
+    for row in metrics.table.filter(pc.field("checker") == MEASURED).to_pylist():
         figures.setdefault(row["run"], {})[row["figure"]] = row["value"]
     specs = suite.plan.cells
     return compare(
@@ -97,13 +102,18 @@ def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
                 run.cell,
                 run.seed,
                 run.validity,
-                {**figures.get(run.run, {}), "planned": specs[run.cell].rate * specs[run.cell].time_limit_s},
+                _with_plan(figures.get(run.run), specs[run.cell]),
                 str(suite.path / "runs" / run.run) if run.validity != "valid" else "",
                 f"{suite.name}/{run.run}",
             )
             for run in runs
         ],
     )
+
+
+def _with_plan(figures: Mapping[str, float] | None, spec: Spec) -> Mapping[str, float]:
+    """The figures of a run, with the number of appends it planned; a run without figures was not measured."""
+    return {**figures, "planned": spec.rate * spec.time_limit_s} if figures else {}
 
 
 def save(comparison: Comparison, directory: Path) -> Iterator[Path]:

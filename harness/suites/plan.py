@@ -54,6 +54,7 @@ from harness.suites.reading import (
     check_distinct,
     check_nodes,
     check_places,
+    check_room,
     count_of_seeds,
     is_whole,
     known,
@@ -290,6 +291,7 @@ def _suite(name: str, values: object, seeds: int | None, first_seed: int | None)
     check_places("specs", cells)
     if reference:
         check_nodes("specs", cells)
+        check_room("specs", cells, one_of(cells, reference))
     if repeats or mutants:
         for cell, planned in {**cells, **mutants}.items():
             if planned.environment != "sim":

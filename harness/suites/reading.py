@@ -77,7 +77,7 @@ def _in_layer(layers: Mapping[str, Mapping[str, Any]], message: str) -> str:
     name = re.split(r"[.:\[]", message, maxsplit=1)[0]
     holding = [field for field, layer in layers.items() if name in layer]
     if name == "settings":
-        quoting = [field for field in holding if any(str(key) in message for key in layers[field]["settings"])]
+        quoting = [field for field in holding if any(str(key) in message for key in layers[field]["settings"] or ())]
         holding = quoting or holding
     return f"{holding[-1]}.{message}" if holding else f"{list(layers)[-1]}: {message}"
 
@@ -97,6 +97,17 @@ def check_nodes(field: str, cells: Mapping[str, Spec]) -> None:
         if len(counts) > 1:
             numbers = ", ".join(str(count) for count in sorted(counts))
             raise SpecError(f"{field}: cells have {numbers} {item}, but share their faults; give all of them as many")
+
+
+def check_room(field: str, cells: Mapping[str, Spec], reference: str) -> None:
+    """Raises SpecError when a cell has no room for the faults of the reference, which it shares: they name partitions
+    and moments."""
+    faults = cells[reference]
+    for cell, spec in cells.items():
+        if spec.partitions < faults.partitions:
+            raise SpecError(f"{field}.{cell}: fewer partitions than {reference}, whose faults it shares")
+        if spec.time_limit_s < faults.time_limit_s:
+            raise SpecError(f"{field}.{cell}: a shorter time limit than {reference}, whose faults it shares")
 
 
 def check_distinct(field: str, cells: Collection[str]) -> None:

@@ -273,7 +273,8 @@ def _add_cell(root: ElementTree.Element, suite: SuiteRecord, cell: str, runs: Se
         message = _printable(f"{run.validity}: {'; '.join(run.causes)}")
         verdict = ElementTree.SubElement(testcase, kind, {"message": message})
         where = suite.path / "runs" / run.run
-        verdict.text = _printable("\n".join((*run.lines, str(where), f"again: faultline replay {where}")))
+        again = f"faultline replay {where}" if run.digest else f"faultline run {where}/spec.yaml"
+        verdict.text = _printable("\n".join((*run.lines, str(where), f"again: {again}")))
 
 
 def _totals(name: str, runs: Sequence[RunResult], *, more: int = 0, failures: int = 0) -> dict[str, str]:

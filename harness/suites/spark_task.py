@@ -18,6 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from traceback import format_exception
 from typing import TYPE_CHECKING
 
 from harness.suites.boxes import boxed_facts
@@ -50,6 +51,7 @@ def is_known_wrong(spec: Spec) -> bool:
 
 def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     """Make one run and leave it in the store."""
+    from results.atomic_files import put_text
     from results.errors import StoreError
     from results.pages.report import write_report
     from results.run.directory import RunDirectory
@@ -63,7 +65,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     good = _is_valid(spec, run_directory)
     evidence = run_directory.seal()
     if planned.boxed:
-        facts = boxed_facts(evidence, run_directory.verdicts(), time.process_time() - began_s)
+        facts = boxed_facts(evidence, run_directory.verdicts(), began_s)
         run_directory.write_status(run_directory.status().state, **facts)
     keep = not good and not (planned.boxed and is_known_wrong(spec))
     if keep:
@@ -75,7 +77,12 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
         except OSError as error:
             raise StoreError.of("keep the run in", kept, error) from error
         run_directory = RunDirectory.open(kept)
-        write_report(run_directory, evidence)
+        try:
+            write_report(run_directory, evidence)
+        except StoreError:
+            raise
+        except Exception as error:  # the verdict stands without its page
+            put_text(run_directory.path / "error.txt", "".join(format_exception(error)))
     rows = of_run(run_directory, evidence, cell=planned.result_cell, name=planned.run, keep_evidence=keep)
     write_finished(directory / "ended", planned.run, rows)
     shutil.rmtree(work, ignore_errors=True)

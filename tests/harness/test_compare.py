@@ -82,6 +82,8 @@ def test_a_comparison_tells_what_each_setting_costs_and_saves(
         ("cells: {a: {sede: 1}}", "small.yaml:1: cells.a.sede: unknown field"),
         ("cells: {a: {environment: docker}, b: {}}", "cells: cells have several environments: docker, sim"),
         ("cells: {a: {}, b: {controllers: 1}}", "cells: cells have 1, 3 controllers, but share their faults"),
+        ("cells: {a: {partitions: 4}, b: {partitions: 1}}", "cells.b: fewer partitions than a, whose faults it shares"),
+        ("cells: {a: {}, b: {time_limit: 20s}}", "cells.b: a shorter time limit than a, whose faults it shares"),
         ("reference: b\ncells: {a: {}}", "reference: 'b' is not one of the cells: a"),
         ("seeds: 1\ncells: {a: {}}", "seeds: 1 is not a number of at least 2"),
         ("base: {settings: 3}\ncells: {a: {}}", "base.settings: 3 is not a mapping"),

@@ -360,6 +360,17 @@ def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert printed.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("named", "sought"),
+    [("v1.2-20261129T154717", "v1.2-20261129T154717"), ("my suite.yaml", "my-suite"), ("v1.2.yml", "v1.2")],
+)
+def test_a_suite_is_resumed_by_the_name_that_it_was_stored_under(
+    named: str, sought: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["suite", named, "--resume", "--store", str(tmp_path)]) == BAD_USAGE
+    assert f"{sought}: no suite of this name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"cells": []}', '{"cells": {}, "mutants": {}}'])
 def test_a_suite_whose_plan_is_damaged_is_not_resumed(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ import asyncio
 import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -109,21 +109,28 @@ class Containers:
         self._image = image
         self._subnet = subnet
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="docker")
+        self._making: list[Future[Any]] = []
+        """What is being made, and goes on in its thread whoever awaits it no more."""
 
     async def make(self, layout: Layout) -> Mapping[str, Machine]:
         """Make everything, containers side by side. Raises MachineError."""
-        in_thread = asyncio.get_running_loop().run_in_executor
-        await in_thread(self._threads, self._make_network)
-        created = await asyncio.gather(
-            *(in_thread(self._threads, partial(self._start, node.name, node.host)) for node in layout.nodes)
-        )
+        network = self._threads.submit(self._make_network)
+        self._making.append(network)
+        await asyncio.wrap_future(network)
+        starts = [self._threads.submit(self._start, node.name, node.host) for node in layout.nodes]
+        self._making += starts
+        created = await asyncio.gather(*map(asyncio.wrap_future, starts))
         return {
             node.name: Container(node.name, node.host, self._client, container_id, self._threads)
             for node, container_id in zip(layout.nodes, created, strict=True)
         }
 
     def remove(self) -> None:
-        """Remove everything with this run's label. Raises MachineError naming what is left."""
+        """Remove everything with this run's label, once nothing more of it is being made. Raises MachineError naming
+        what is left."""
+        for making in self._making:
+            making.cancel()
+        wait(self._making)
         label = {"label": f"{RUN_LABEL}={self._run}"}
         api = self._client.api
         left: list[str] = []

@@ -19,6 +19,7 @@ from harness.search.mutants.mutant import FIRST_SEED, RUNS_MOST, Method, Mutant
 from harness.search.mutants.record import SeedRange
 from harness.suites.boxes import CPU_SECONDS
 from harness.suites.plan import FIRST_BATCH, PlannedRun
+from results.errors import StoreError
 
 BATCH_MOST: Final = 32
 """Runs of a random search that are planned at once; few at first, since most mutants are found soon."""
@@ -110,7 +111,10 @@ class HuntSearch:
     def __post_init__(self) -> None:
         seed = FIRST_SEED + self.range.number
         self._hunt, self._corpus = HuntPlan(self.mutant.base(Method.HUNT), seed, HUNT_ROUND), Corpus()
-        loaded = self.folder.load()
+        try:
+            loaded = self.folder.load()
+        except StoreError:
+            loaded = None
         if loaded is not None and loaded[0] == self._hunt and loaded[1].runs == self.range.runs:
             self._corpus = loaded[1]
         else:  # its corpus is lost, or of another program: the range begins anew

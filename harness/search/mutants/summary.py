@@ -104,7 +104,8 @@ def promise(every: Sequence[MutantFigures]) -> list[str]:
     missed = [each for each in rules if each.searches[Method.RANDOM].is_within(LIMITS[Method.RANDOM]) is not True]
     others = [each for each in missed if each.broken_in or each.searches[Method.HUNT].first_find is not None]
     lines.append(
-        f"Of the {len(missed)} that `random` has not found, `hunt` or `explore` finds {len(others)}. "
+        f"Of the {len(missed)} that `random` has not found within {LIMITS[Method.RANDOM]} runs, `hunt` or `explore` "
+        f"finds {len(others)}. "
         f"At most {EXCEPTIONS_MOST} may stay, all of them found by those."
     )
     return lines

@@ -129,7 +129,7 @@ class SimFiles:
         if isinstance(replaced, SimDirectory):
             if isinstance(entry, SimDirectory) or lies_below(source_directory, replaced):
                 if replaced.entries:
-                    raise OSError(errno.ENOTEMPTY, "SimDirectory not empty", target)
+                    raise OSError(errno.ENOTEMPTY, "Directory not empty", target)
             else:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", target)
         elif isinstance(replaced, Inode) and isinstance(entry, SimDirectory):

@@ -48,7 +48,7 @@ Entry = Inode | SimDirectory
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChange:
-    """SimDirectory entries that change together: (directory, name, new entry or None)."""
+    """Directory entries that change together: (directory, name, new entry or None)."""
 
     steps: tuple[tuple[SimDirectory, str, Entry | None], ...]
 

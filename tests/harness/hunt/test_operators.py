@@ -136,6 +136,7 @@ def test_faults_of_a_mate_lose_the_data_of_the_victims_of_the_schedule_they_join
     for operator in ("splice", "transplant", "pack"):
         for seed in range(20):
             child = mutate(OPERATORS[operator], parents, Random(seed))
+            assert child is not None or operator != "pack", "it has the faults of both, for which victims are exchanged"
             if child is not None:
                 cluster = child.cluster_shape(child.broker_names, child.controller_names)
                 assert victims_of(child.script, cluster) in ((), ("b2",))

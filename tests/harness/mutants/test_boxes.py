@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.registry import check
-from harness.suites.boxes import BLACK, TOGETHER, WHITE, boxed_facts
+from harness.suites.boxes import BLACK, CPU_SECONDS, TOGETHER, WHITE, boxed_facts
 from tests.checkers import small_evidence
 from tests.checkers.small_histories import append, poll
 
@@ -27,7 +30,14 @@ def facts(*events: dict[str, Any], lossy: bool = False) -> dict[str, Any]:
         settings=CheckSettings(topic="t", partitions=1),
         recovery=RECOVERY,
     )
-    return boxed_facts(evidence, check(evidence), 1.0)
+    return boxed_facts(evidence, check(evidence), time.process_time())
+
+
+def test_the_time_of_the_second_judgement_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([1.0, 1.0])
+    monkeypatch.setattr("harness.suites.boxes.time.process_time", lambda: next(seconds, 9.0))
+    monkeypatch.setattr("checkers.registry.check", lambda evidence: next(seconds) and ())
+    assert facts()[CPU_SECONDS] == 8.0
 
 
 def test_a_loss_that_nothing_excuses_is_found_without_the_trace() -> None:

@@ -178,7 +178,7 @@ def test_a_suite_has_the_first_run_of_every_signature_shrunk(tmp_path: Path) -> 
         "plain-seed1": (lost, beyond),
         "plain-seed2": (skipped, lost),
         "plain-seed3": ("loss/lost-append/elected-outside-isr", skipped),
-        "older-seed2": (lost,),
+        "older-seed2": (lost, "reads/lost-append/unclean-election"),
         "mutant-seed1": (lost,),
         "plain-seed1-repeated": ("loss/lost-append/log-came-back-shorter",),
     }
@@ -198,10 +198,11 @@ def test_a_suite_has_the_first_run_of_every_signature_shrunk(tmp_path: Path) -> 
         "plain-seed1-unclean-election",
         "plain-seed2-skipped",
         "older-seed2-unclean-election",
+        "older-seed2-reads-lost-append-unclean-election",
         "plain-seed3-elected-outside-isr",
         "mutant-seed1-unclean-election",
     ]
-    assert subjects[4].spec.without == ("maximal_isr",)
+    assert subjects[5].spec.without == ("maximal_isr",)
     assert subjects[1].spec.seed == 2
     assert subjects[1].expect == Expectation(
         verdict=Validity.INVALID, check="reads", finding="skipped", cause="skipped"
