@@ -62,7 +62,9 @@ def specs(draw: st.DrawFn, /, *, most: int = 8, **fields: Any) -> Spec:
         world[name] = {**world[name], **value} if merged else value
     spec = parse({"name": "property", "time_limit": 10, "faults": "none", **world})
     seed = spec.seed if "seed" in fields else draw(st.integers(0, _SEEDS))
-    return with_faults(spec, spec.script if "faults" in fields else draw(schedules(spec, most=most)), seed=seed)
+    if "faults" in fields:
+        return replace(spec, seed=seed)
+    return with_faults(spec, draw(schedules(spec, most=most)), seed=seed)
 
 
 def schedules(spec: Spec, *, most: int = 8) -> st.SearchStrategy[Schedule]:

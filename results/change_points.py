@@ -3,8 +3,9 @@
 The input is parts and wholes, one of each per *unit* and night. A unit is a spec with a seed; the figure of some nights
 is the sum of their parts over the sum of their wholes. Nights may share units (the same seeds every night) or not.
 
-- A stretch of nights is cut in two wherever that can be done; the statistic of a cut is the difference of the figure
-  after and before it, over its standard deviation under the null hypothesis; that of the stretch is the largest.
+- A stretch of nights is cut in two wherever that can be done; the statistic of a cut is the absolute difference of the
+  figure after and before it, over the standard deviation of that under the null hypothesis; that of the stretch is the
+  largest.
 - The null hypothesis is that units differ and nights do not. Then a unit's runs may as well have come in another order:
   they are turned by a drawn number of runs, forwards or backwards, each unit's by itself; units with a single run on a
   single night change places. p is how often the largest statistic is then at least the one seen. No distribution is

@@ -44,6 +44,8 @@ class ComparedCell:
 
     name: str
     runs: int
+    measured: int
+    """Runs that have figures."""
     verdicts: Mapping[str, int]
     acknowledged: int
     lost: int
@@ -56,7 +58,11 @@ class ComparedCell:
 
     def sentence(self, reference: ComparedCell) -> str:
         """The cell in one sentence."""
-        beside = "" if self is reference else f" against {_percent(reference.figures['available'])}"
+        if not self.measured:
+            return f"{self.name} has no figures"
+        beside = ""
+        if self is not reference and "available" in reference.figures:
+            beside = f" against {_percent(reference.figures['available'])}"
         if self.lost:
             fate = f"lost {self.lost:,} of {self.acknowledged:,} acknowledged records"
         else:
@@ -148,6 +154,7 @@ def _cell(name: str, runs: Sequence[ComparedRun], beside: Sequence[ComparedRun],
     return ComparedCell(
         name=name,
         runs=len(runs),
+        measured=sum(bool(run.figures) for run in runs),
         verdicts=Counter(run.validity for run in runs),
         acknowledged=total("acknowledged"),
         lost=total("lost"),

@@ -217,6 +217,7 @@ def measure(evidence: RunEvidence) -> dict[str, float]:
             PartitionRecords(
                 history,
                 of_partition(evidence.replicas, topic, number),
+                of_partition(evidence.replica_ends, topic, number),
                 evidence.recovery,
                 deleted.get((topic, number), 0),
                 evidence.settings.time_limit_ns,

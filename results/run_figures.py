@@ -41,6 +41,8 @@ class PartitionRecords:
     """The partition's operations on records."""
     replicas: pa.Table
     """The records on disk."""
+    replica_ends: pa.Table
+    """The logs that were collected, empty ones too."""
     recovery: Mapping[str, object]
     deleted_below: int
     """Records at lower offsets may be deleted."""
@@ -116,7 +118,7 @@ class RunFigure:
 
 def _lost(records: PartitionRecords) -> float:
     columns, acknowledged = records.columns, records.acknowledged
-    if not records.has_final_reads and not records.replicas.num_rows:
+    if not records.has_final_reads and not records.replica_ends.num_rows:
         return 0.0
     present = records.read_back[0] if records.has_final_reads else _values_on_disk(records.replicas)
     not_deleted = (columns.offset[acknowledged] < 0) | (columns.offset[acknowledged] >= records.deleted_below)

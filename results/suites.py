@@ -26,7 +26,7 @@ from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situat
 from results.errors import BadName
 from results.run_figures import PLANNED
 from results.store import tables
-from results.store.schema import MEASURED, SIGNATURES, tables_path
+from results.store.schema import MEASURED, MESSAGE, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
 from results.thoroughness import MadeRun, ReachedSituations, Thoroughness, reached, thoroughness
 
@@ -244,7 +244,7 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *
     if mutant:
         outcome = MUTANT_FOUND if outcome == "invalid" else MUTANT_MISSED
     if row["state"] != "finished":
-        message = json_object(row["facts"]).get("message")
+        message = json_object(row["facts"]).get(MESSAGE)
         outcome, causes = FAILED, [str(message or row["state"]), *causes]
     if figures:
         figures[PLANNED.name] = spec.planned(figures)

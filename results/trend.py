@@ -155,9 +155,16 @@ def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[
         parts, wholes = _units(nights, measure)
         for change in change_points(parts, wholes, same, level=level, nights_vary=vary, seed=seed + number):
             before, after = nights[change.at - 1], nights[change.at]
-            other = {run.setting for run in before.runs} != {run.setting for run in after.runs}
-            flags.append(TrendFlag(cell, measure, after.suite.name, before.suite.name, change, other))
+            flags.append(
+                TrendFlag(cell, measure, after.suite.name, before.suite.name, change, _differ_in_spec(before, after))
+            )
     return flags
+
+
+def _differ_in_spec(before: Night, after: Night) -> bool:
+    """Whether a seed that both nights have was run with another spec: those of other seeds may have other worlds."""
+    settings = {run.seed: run.setting for run in before.runs}
+    return any(settings.get(run.seed, run.setting) != run.setting for run in after.runs)
 
 
 def _same(nights: Sequence[Night]) -> Mask:

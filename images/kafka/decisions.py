@@ -160,7 +160,8 @@ class _Image:
             case "TopicRecord":
                 self._topics[fields["TopicId"]] = fields["Name"]
             case "RemoveTopicRecord":
-                self._topics.pop(fields["TopicId"], None)
+                # Its configuration goes with it, without records of that.
+                self._min_isr.pop(self._topics.pop(fields["TopicId"], ""), None)
                 for place in [place for place in self._partitions if place[0] == fields["TopicId"]]:
                     held = self._partitions.pop(place)
                     yield TraceEvent("partition_deleted", held.topic, held.number, topic_id=held.topic_id)

@@ -101,10 +101,10 @@ def _written(measure: Measure, interval: Interval) -> tuple[str, str]:
 
 def _lossless(cells: Sequence[ComparedCell]) -> str:
     """The bound that runs without any loss support; empty when every setting lost records."""
-    lossless = [cell for cell in cells if not cell.lost]
+    lossless = [cell for cell in cells if cell.measured and not cell.lost]
     if not lossless:
         return ""
-    runs = lossless[0].runs
+    runs = min(cell.measured for cell in lossless)
     return (
         f"Nothing was lost in any of {runs} runs: with 95 % confidence, fewer than {100 * none_in(runs):.2g} % of such "
         f"runs lose anything ({'; '.join(cell.name for cell in lossless)})."

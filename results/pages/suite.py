@@ -40,7 +40,7 @@ def body(suite: SuiteResult, link: RunLink, situations: str = "") -> Markup:
     worst = (
         "invalid" if suite.missed_mutants else "valid" if all(run.good for run in suite.runs) else next(iter(outcomes))
     )
-    causes = list(suite.causes().items())
+    causes, signatures = list(suite.causes().items()), list(suite.signatures().items())
     return page.render(
         "suite.html",
         suite=suite,
@@ -53,7 +53,8 @@ def body(suite: SuiteResult, link: RunLink, situations: str = "") -> Markup:
             "faultline": suite.version,
             "commit": suite.commit[:12],
         },
-        signatures=list(suite.signatures().items())[:CAUSES_MAX],
+        signatures=signatures[:CAUSES_MAX],
+        other_signatures=len(signatures) - CAUSES_MAX,
         causes=causes[:CAUSES_MAX],
         other_causes=len(causes) - CAUSES_MAX,
         runs_of_a_cause=RUNS_OF_A_CAUSE,

@@ -3,6 +3,7 @@
 path                              contents                                                    written
 --------------------------------  ----------------------------------------------------------  -----------------------
 spec.yaml                         the complete spec, defaults and seed included               when the run starts
+schedule.yaml                     the same spec with all its faults as a script               when they are drawn
 settings.json                     CheckSettings: the promises made                            when the run starts
 versions.json                     Python and the libraries that the digest depends on         when the run starts
 status.json                       state, stage, seed, version, times, message                 at every change
@@ -87,6 +88,17 @@ class Status:
     """Of the run directory."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Figures of the runner: CPU seconds, steps, versions of what was run."""
+
+    def gaps(self) -> tuple[str, ...]:
+        """That the run did not end normally, in words."""
+        if self.state == "unknown":
+            return ("status.json is missing or damaged",)
+        if self.state == "running":
+            at = f" (it was at: {self.stage})" if self.stage else ""
+            return (f"the run did not end: it was killed, or is still in progress{at}",)
+        if self.state != "finished":
+            return (f"the run ended {self.state}: {self.message or 'no reason is recorded'}",)
+        return ()
 
 
 class RunDirectory:
@@ -451,17 +463,8 @@ class RunDirectory:
 
     def gaps(self) -> tuple[str, ...]:
         """The missing or truncated parts, in words; empty for a run that ended normally."""
-        gaps = []
-        status = self.status()
-        if status.state == "unknown":
-            gaps.append("status.json is missing or damaged")
-        elif status.state == "running":
-            at = f" (it was at: {status.stage})" if status.stage else ""
-            gaps.append(f"the run did not end: it was killed, or is still in progress{at}")
-        elif status.state != "finished":
-            gaps.append(f"the run ended {status.state}: {status.message or 'no reason is recorded'}")
-        if damage := self._script()[1]:
-            gaps.append(damage)
+        damage = self._script()[1]
+        gaps = (*self.status().gaps(), *([damage] if damage else []))
         return (*gaps, *self._unlike_the_manifest(("spec.yaml",)), *evidence_loader.gaps(self.path))
 
     def check_replayable(self) -> None:

@@ -232,7 +232,8 @@ def _of_unit(
     deleted = deletable_below(evidence)
     for topic, number, history in partitions(evidence.history):
         below = deleted.get((topic, number), 0)
-        records = PartitionRecords(history, evidence.replicas, recovery, below, settings.time_limit_ns)
+        logs = evidence.replicas, evidence.replica_ends
+        records = PartitionRecords(history, *logs, recovery, below, settings.time_limit_ns)
         figures = measure_partition(records)
         verdicts.append(Verdict(MEASURED, Validity.VALID, figures=figures))
     return verdicts

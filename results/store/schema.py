@@ -72,6 +72,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 EVIDENCE = ("history", "trace", "replicas", "replica_ends", "faults")
 GAPS, ROWS = "gaps", "rows"
 """Facts of a run: what its evidence lacked when it was stored, and how many rows of each table of EVIDENCE it has."""
+MESSAGE = "message"
+"""Fact of a run: why it did not end, where that is known."""
 SIGNATURES = "signatures"
 """Fact of a run: the signatures of its stories (`results.explanation`)."""
 MEASURED = "measured"

@@ -30,10 +30,10 @@ from results.run.evidence_loader import with_current_names
 from results.run.json_encoding import verdicts_from_json
 from results.run.manifest import gaps_from_json
 from results.store import tables
-from results.store.schema import EVIDENCE, GAPS, ROWS, SCHEMAS, SIGNATURES, batch_path, tables_path
+from results.store.schema import EVIDENCE, GAPS, MESSAGE, ROWS, SCHEMAS, SIGNATURES, batch_path, tables_path
 
 MARKER = "runs"
-STORED_FACTS = (GAPS, ROWS, SIGNATURES)
+STORED_FACTS = (GAPS, MESSAGE, ROWS, SIGNATURES)
 """Facts that the store adds to those of the run directory."""
 
 
@@ -77,9 +77,21 @@ class StoredRun:
     @property
     def status(self) -> Status:
         """As the run directory had it."""
-        row = self.row
-        facts = {name: value for name, value in _object(row["facts"]).items() if name not in STORED_FACTS}
-        return Status(row["state"], "", row["seed"], row["name"], row["version"], row["started"], facts=facts)
+        row, facts = self.row, _object(self.row["facts"])
+        return Status(
+            row["state"],
+            seed=row["seed"],
+            name=row["name"],
+            version=row["version"],
+            started=row["started"],
+            message=str(facts.get(MESSAGE, "")),
+            facts={name: value for name, value in facts.items() if name not in STORED_FACTS},
+        )
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What it lacks, in words."""
+        return (*self.status.gaps(), *(gap.reason for gap in self.evidence.gaps))
 
 
 def batches(store: Path) -> list[StoredBatch]:

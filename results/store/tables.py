@@ -28,7 +28,18 @@ from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
 from results.run.manifest import gaps_to_json
-from results.store.schema import EVIDENCE, GAPS, MEASURED, ROWS, SCHEMAS, SIGNATURES, batch_path, plain, tables_path
+from results.store.schema import (
+    EVIDENCE,
+    GAPS,
+    MEASURED,
+    MESSAGE,
+    ROWS,
+    SCHEMAS,
+    SIGNATURES,
+    batch_path,
+    plain,
+    tables_path,
+)
 from results.store.spec_facts import spec_facts
 
 
@@ -74,7 +85,7 @@ def of_run(
     status, verdicts = run.status(), run.verdicts()
     facts = dict(status.facts)
     if status.message:
-        facts["message"] = status.message
+        facts[MESSAGE] = status.message
     if keep_evidence:
         facts[ROWS] = {table: getattr(evidence, table).num_rows for table in EVIDENCE}
     if evidence.gaps:

@@ -41,6 +41,12 @@ def test_the_fields_of_a_test_stay_and_every_spec_reads_back(spec: Spec) -> None
     assert loads(spec.to_yaml()) == spec
 
 
+@settings(max_examples=5, deadline=None)
+@given(specs(time_limit=7, faults="kill,pause"))
+def test_families_of_faults_that_are_given_stay(spec: Spec) -> None:
+    assert (spec.families, len(spec.script)) == (("kill", "pause"), 0)
+
+
 def test_worlds_and_schedules_shrink_to_little() -> None:
     quick = settings(max_examples=100, derandomize=True, database=None)
     schedule = find(

@@ -84,6 +84,18 @@ def test_every_number_of_a_setting_leads_to_the_runs_behind_it() -> None:
     assert {attributes["data-by"] for tag, attributes in page.elements if "data-by" in attributes} == set(columns)
 
 
+def test_runs_without_figures_were_not_measured() -> None:
+    unmeasured = [ComparedRun("fast", seed, "unknown", {}) for seed in SEEDS]
+    _, fast = compare("acks", "safe", [*RUNS[:8], *unmeasured]).cells
+    assert (fast.runs, fast.measured) == (8, 0)
+    assert compare("acks", "fast", [*RUNS[:8], *unmeasured]).sentences() == [
+        "safe keeps 90.0 % of writes available, and lost none of 720 acknowledged records",
+        "fast has no figures",
+    ]
+    partly = [*RUNS[:6], *(ComparedRun("safe", seed, "unknown", {}) for seed in (6, 7)), *unmeasured]
+    assert "Nothing was lost in any of 6 runs" in Page(render(compare("acks", "safe", partly))).text
+
+
 def test_a_setting_that_lost_nothing_is_not_said_to_lose_nothing_ever() -> None:
     page = Page(render(compare("acks", "safe", RUNS)))
     assert "Nothing was lost in any of 8 runs: with 95 % confidence, fewer than 31 % of such runs" in page.text

@@ -435,3 +435,13 @@ def test_only_the_lines_that_hold_the_words_are_shown_with_their_own_numbers(tmp
     assert [number for number, _ in passage.lines] == [2, 4]
     assert passage.lines[1][1].endswith(" … (cut)")
     assert excerpt(path, "last", None).lines == ((5, "last"),)
+
+
+def test_what_comes_before_in_a_searched_log_are_the_lines_before_that_hold_the_words(tmp_path: Path) -> None:
+    path = tmp_path / "node.log"
+    path.write_text("".join(f"{'hit' if number % 10 == 0 else 'line'} {number}\n" for number in range(1, 25 * LINES)))
+    last = excerpt(path, "hit", None)
+    before = excerpt(path, "hit", last.earlier)
+    assert [before.lines[-1][0], last.lines[0][0]] == [last.lines[0][0] - 10, 15 * LINES]
+    first = excerpt(path, "hit", before.earlier)
+    assert (first.lines[0][0], first.earlier, first.later) == (10, None, 10 * LINES + 10)

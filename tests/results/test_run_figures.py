@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.tables import REPLICAS
+from checkers.tables import REPLICA_ENDS, REPLICAS
 from results.measures import measure
 from workloads.history import SCHEMA
 
@@ -52,8 +52,11 @@ def test_without_final_reads_what_is_on_no_disk_is_lost() -> None:
     unread = evidence(append(0, 10, 0, 0), append(1, 11, 1, 10), read=[], finally_read=False)
     on_disk = {"node": "b1", "topic": "t", "partition": 0, "offset": 0, "value": 10}
     replicas = pa.Table.from_pylist([on_disk], pa.schema([REPLICAS.field(name) for name in on_disk]))
-    figures = measure(replace(unread, replicas=replicas))
+    logs = pa.Table.from_pylist([{**dict.fromkeys(REPLICA_ENDS.names), "node": "b1", "topic": "t", "partition": 0}])
+    logs = logs.cast(pa.schema([field.with_nullable(True) for field in REPLICA_ENDS]))
+    figures = measure(replace(unread, replicas=replicas, replica_ends=logs))
     assert (figures["lost"], figures["duplicated"]) == (1, 0)
+    assert measure(replace(unread, replica_ends=logs))["lost"] == 2, "the log that was collected is empty"
 
 
 def test_without_final_reads_and_without_disks_nothing_is_called_lost() -> None:

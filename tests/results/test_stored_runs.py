@@ -16,7 +16,8 @@ from results.errors import StoreError
 from results.pages.report import write_report
 from results.run.directory import RunDirectory
 from results.store import stored_runs, tables
-from results.store.schema import SCHEMAS, batch_path, tables_path
+from results.store.schema import MESSAGE, SCHEMAS, batch_path, tables_path
+from tests.results.conftest import make_run
 from tests.results.trend.nights import make_night
 
 
@@ -69,6 +70,16 @@ def test_an_exported_run_is_the_run_that_was_added(store: Path, ended: RunDirect
     assert back.gaps() == ()
     assert write_report(back).exists()
     assert main(["store", "export", ended.name, str(tmp_path / "back"), "--store", str(store)]) == 3
+
+
+def test_a_stored_run_says_why_it_did_not_end(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "runs")
+    run.seal()
+    run.write_status("failed", message="no broker came up")
+    assert tables.add_run(tmp_path, "nightly", run)
+    back = stored_runs.read_run(tmp_path, stored_runs.find(tmp_path, run.name))
+    assert (back.status.message, MESSAGE in back.status.facts) == ("no broker came up", False)
+    assert back.gaps[0] == run.gaps()[0] == "the run ended failed: no broker came up"
 
 
 def test_a_removed_suite_leaves_nothing_and_says_what_went(

@@ -280,6 +280,12 @@ def test_a_partition_ends_with_its_topic() -> None:
     assert (created.topic_id, deleted.offset) == (str(A), 4)
 
 
+def test_a_topic_takes_its_configuration_with_it() -> None:
+    minimum = record(CONFIG, ResourceType=2, ResourceName="t", Name="min.insync.replicas", Value="3")
+    first, _, second = decided(minimum, *CREATED, record(REMOVAL, TopicId=A), *CREATED)
+    assert (first.detail["min_isr"], "min_isr" in second.detail) == (3, False)
+
+
 @pytest.mark.parametrize(
     ("records", "reason"),
     [

@@ -209,7 +209,7 @@ def _become_supervisor(request: Mapping[str, Any], incarnation: int, writer: int
         privileges.drop()
         _supervise(request, incarnation, writer, log)
         status = 0
-    except OSError as error:
+    except (OSError, AgentError) as error:
         os.write(writer, json.dumps({"error": f"{request['argv'][0]} cannot be started: {error}"}).encode())
     finally:
         os._exit(status)

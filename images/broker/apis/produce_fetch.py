@@ -39,7 +39,6 @@ _LEADER_SINCE = 16
 """The first version of Fetch that tells the current leader to a client that asked another (KIP-951)."""
 _OF_ANOTHER_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 NO_OFFSET = -1
-"""The client gives no leader epoch; as in Kafka, every negative one of a consumer's fetch means so."""
 
 
 class _PartitionFetch(NamedTuple):

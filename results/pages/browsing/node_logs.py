@@ -35,18 +35,24 @@ def excerpt(path: Path, words: str, begin: int | None) -> Excerpt:
         with open(path, "rb") as file:
             fitting = _fitting(file, words.lower())
             if begin is None:
-                last = deque(fitting, maxlen=LINES + 1)
-                lines = list(last)[-LINES:]
-                return Excerpt(tuple(lines), _earlier(lines) if len(last) > LINES else None, None)
-            lines = list(islice((line for line in fitting if line[0] >= begin), LINES + 1))
-            later = lines[LINES][0] if len(lines) > LINES else None
-            return Excerpt(tuple(lines[:LINES]), max(1, begin - LINES) if begin > 1 else None, later)
+                last = list(deque(fitting, maxlen=2 * LINES))
+                before, lines, later = last[:-LINES], last[-LINES:], None
+            else:
+                passed: deque[tuple[int, str]] = deque(maxlen=LINES)
+                lines = list(islice(_from(begin, fitting, passed), LINES + 1))
+                before, later = list(passed), lines[LINES][0] if len(lines) > LINES else None
+            return Excerpt(tuple(lines[:LINES]), before[0][0] if before else None, later)
     except OSError as error:
         raise StoreError.of("read", path, error) from error
 
 
-def _earlier(lines: list[tuple[int, str]]) -> int:
-    return max(1, lines[0][0] - LINES)
+def _from(begin: int, lines: Iterator[tuple[int, str]], passed: deque[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines from number `begin` on; those before it are `passed`."""
+    for line in lines:
+        if line[0] < begin:
+            passed.append(line)
+        else:
+            yield line
 
 
 def _fitting(file: BinaryIO, words: str) -> Iterator[tuple[int, str]]:

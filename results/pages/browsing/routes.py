@@ -187,9 +187,7 @@ class Router:
             status=run.status,
             spec_text=run.row["spec"],
             digest=run.row["digest"],
-            gaps=()
-            if whole
-            else ("only verdicts and figures of this run are stored, as for every valid run of a suite",),
+            gaps=run.gaps if whole else (*run.gaps, _NO_EVIDENCE),
             verdicts=run.verdicts,
             evidence=run.evidence,
             whole=whole,

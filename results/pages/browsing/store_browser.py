@@ -35,6 +35,7 @@ from results.trend import Trend, read_trend
 _T = TypeVar("_T")
 _OF_SITUATIONS = ("runs", "coverage")
 """The tables that situations are read from."""
+_OF_TRENDS = (*LISTED, "metrics", "coverage")
 
 
 class StoreBrowser:
@@ -141,7 +142,7 @@ class StoreBrowser:
         """All suites of this name; None when none is stored. Worked out anew only when the store has changed."""
         if name not in self.trends():
             return None
-        return self._cached(f"trend {name}", lambda: read_trend(self.store, name))
+        return self._cached(f"trend {name}", lambda: read_trend(self.store, name), _OF_TRENDS)
 
     def situations(self, name: str) -> SuiteSituations | None:
         """The situations of the suite; None when none of this name is stored, or it has none. StoreError for a name

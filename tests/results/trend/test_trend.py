@@ -89,6 +89,24 @@ def test_a_change_of_the_spec_is_told_with_the_change(tmp_path: Path) -> None:
     assert flag.sentence().endswith("; its spec changed as well")
 
 
+def test_other_seeds_are_no_change_of_the_spec(tmp_path: Path) -> None:
+    """Each has its own world, and so a spec of its own."""
+    found = read_trend(make_nights(tmp_path, less_available), "nightly")
+    last = max(run.seed for run in found.suites[0].runs)
+    varied = [
+        replace(
+            suite,
+            runs=tuple(
+                replace(run, seed=last + 1, setting="another world") if number >= 5 and run.seed == last else run
+                for run in suite.runs
+            ),
+        )
+        for number, suite in enumerate(found.suites)
+    ]
+    (flag,) = trend("nightly", varied).flags
+    assert "its spec changed" not in flag.sentence()
+
+
 def test_only_nights_of_the_name_count_in_the_order_in_which_they_began(tmp_path: Path) -> None:
     make_night(tmp_path, 2)
     make_night(tmp_path, 0)
