@@ -50,7 +50,6 @@ from workloads.clients.library import (
 from workloads.clients.native import (
     AdminClient,
     AdminError,
-    Backoff,
     Client,
     CompletedFetch,
     Consumer,
@@ -60,6 +59,7 @@ from workloads.clients.native import (
     Truncation,
 )
 from workloads.clients.producer_clock import ProducerClock
+from workloads.end_offsets import ask_for_end
 from workloads.final_reads import ACKS, FinalReads
 from workloads.history import OUT_OF_RANGE, Phase, Recorder
 from workloads.lifetimes import REST_S_MIN, WrittenPartitions, end_of_life_s, sleep_until
@@ -273,21 +273,23 @@ class AppendWorkload:
             while True:
                 ends_s = min(until_s, end_of_life_s(lives, self._settings.producer_life_ms / 1000))
                 producer, append = self._appender(process, name)
-                await self._append_until(ends_s, append, random, appends, middle_s)
+                begun = await self._append_until(ends_s, append, random, appends, middle_s)
                 if ends_s >= until_s:
                     return
                 await sleep_until(ends_s)
                 if lives.random() < _DEATHS_SHARE:
                     await producer.close()
+                else:
+                    appends.create_task(_close_behind(producer, begun))
                 process = self._later_process()
                 name = f"producer-{number}/{process}"
 
     async def _append_until(
         self, ends_s: float, append: Appender, random: Random, appends: asyncio.TaskGroup, begins_s: float
-    ) -> None:
-        """Append until `ends_s`; at `begins_s` if no producer has appended anything by then."""
+    ) -> list[asyncio.Task[None]]:
+        """Append until `ends_s`; at `begins_s` if no producer has appended anything by then. The appends under way."""
         settings, loop = self._settings, asyncio.get_running_loop()
-        open_appends = [0] * settings.partitions
+        open_appends, under_way = [0] * settings.partitions, dict[asyncio.Task[None], None]()
         ended = asyncio.Event()
 
         def end(partition: int, count: int) -> None:
@@ -301,19 +303,20 @@ class AppendWorkload:
                 await sleep_until(begins_s)
                 due_s = due_s if self._appended.is_set() else begins_s
             if due_s >= ends_s:
-                return
+                return list(under_way)
             await sleep_until(due_s)
             self._appended.set()
             while not (places := [p for p in self._written.at(loop.time()) if open_appends[p] < settings.pipeline]):
                 ended.clear()
                 await ended.wait()
             if loop.time() >= ends_s:
-                return
+                return list(under_way)
             partition = random.choice(places)
             count = min(settings.burst, settings.pipeline - open_appends[partition])
             open_appends[partition] += count
             for appending in append(partition, count, partial(end, partition)):
-                appends.create_task(appending)
+                under_way[task := appends.create_task(appending)] = None
+                task.add_done_callback(under_way.pop)
 
     def _later_process(self) -> int:
         """The process number of a client that begins in the middle of the run."""
@@ -420,7 +423,7 @@ class AppendWorkload:
             self._recorder.complete(fetched.token, "fail", error=fetched.error)
             if fetched.error == OUT_OF_RANGE and self._settings.auto_offset_reset == "earliest":
                 await consumer.return_to_log(fetched.topic, fetched.partition)
-        elif fetched.records or self._settings.record_empty_polls:
+        elif fetched.records or (self._settings.record_empty_polls and fetched.high_watermark == fetched.position):
             self._recorder.complete(
                 fetched.token,
                 "ok",
@@ -467,21 +470,8 @@ class AppendWorkload:
             await asyncio.sleep(interval_s * random.uniform(0.5, 1.5))
 
     async def _end(self, consumer: ReadingClient, process: int, phase: Phase, partition: int) -> int:
-        """Query the end of a partition until it is answered, each query an operation."""
-        topic = self._settings.topic
-        backoff = Backoff(consumer.client.timeouts, consumer.client.random)
-        while True:
-            index = self._recorder.invoke(process, "end_offset", topic, partition, phase=phase)
-            try:
-                answer = await consumer.end_offset(topic, partition)
-            except BaseException:
-                self._recorder.discard(index)
-                raise
-            if answer.offset is not None:
-                self._recorder.complete(index, "ok", offset=answer.offset, leader_epoch=answer.leader_epoch)
-                return answer.offset
-            self._recorder.complete(index, "fail", error=answer.error)
-            await asyncio.sleep(backoff.next_s())
+        """The end of a partition, once it is told."""
+        return await ask_for_end(self._recorder, consumer, process, phase, self._settings.topic, partition)
 
     def _closed_later(self, user: T) -> T:
         self._closing.append(user)
@@ -498,3 +488,10 @@ class AppendWorkload:
         )
         self._clients.append(client)
         return client
+
+
+async def _close_behind(producer: ClosableClient, appends: Sequence[asyncio.Task[None]]) -> None:
+    """Close a producer once its appends have ended."""
+    if appends:
+        await asyncio.wait(appends)
+    await producer.close()

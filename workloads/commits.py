@@ -3,8 +3,8 @@
 The operations are `commit` and `forget`, which change what is committed, and `assign`, which fetches it. One request is
 about several partitions, and is one operation for each.
 
-A commit carries a text that no other process commits, nor the same one for another position. A broker refuses a text
-that is longer than its `offset.metadata.max.bytes`; where it would be, the text is left empty.
+A commit carries a text that no other process commits, nor the same one for another offset in one generation. A broker
+refuses a text that is longer than its `offset.metadata.max.bytes`; where it would be, the text is left empty.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The runner drives every workload through the same five calls, in this order:
 
 1. `set_up()` creates what the workload needs (its topic) on a cluster that is up. Nothing is recorded.
-2. `run(until_s)` drives the clients until the loop's clock reads `until_s`; faults happen meanwhile. It invokes
-   nothing after `until_s`, and returns once every append invoked before has completed: at the latest one delivery
-   timeout later.
+2. `run(until_s)` drives the clients until the loop's clock reads `until_s`; faults happen meanwhile. It invokes no
+   append after `until_s`; other clients go on until every append invoked before has completed, at the latest one
+   delivery timeout later, when it returns.
 3. `final_reads(until_s)`, after the faults were healed and the cluster has recovered, reads everything back.
 4. `final_appends(until_s)`, after final reads that were done, appends to every partition with acks=all.
 5. `close()` ends every task and connection; it may be called at any point, also after a failure of the others.

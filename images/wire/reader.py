@@ -33,9 +33,10 @@ Read = Callable[[bytes, int, int], tuple[Entity, int]]
 values that the bytes cannot stand for ValueError, KeyError or OverflowError."""
 
 ELEMENTS_MAX = 500_000
-"""The most elements that all arrays of a request may have together. Each costs memory and time far beyond its bytes:
-10 MB of empty names would take over a gigabyte, and a minute during which nobody else is answered. A follower names all
-partitions of a leader in one request: a quarter of a million topics with one partition each."""
+"""The most elements that all arrays of a request may have together, but for those in tagged fields. Each costs memory
+and time far beyond its bytes: 10 MB of empty names would take over a gigabyte, and a minute during which nobody else is
+answered. A follower names all partitions of a leader in one request: a quarter of a million topics with one partition
+each."""
 
 _REMEMBERED = 1024
 _ERRORS = {int(error): error for error in ErrorCode}

@@ -295,7 +295,7 @@ def test_a_controller_that_forgets_who_left_the_elr_when_the_strategy_changes_is
 
     if emptied:
         monkeypatch.setattr(PartitionChangeBuilder, "convert_last_known_elr", empty)
-    outcome = outcome_of(4, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
+    outcome = outcome_of(9, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
     assert outcome.validity is (Validity.INVALID if emptied else Validity.VALID), outcome.verdicts
     kinds = {each.kind for verdict in outcome.verdicts for each in verdict.findings}
     assert kinds == ({"last-known-elr-otherwise"} if emptied else set())

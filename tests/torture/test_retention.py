@@ -125,7 +125,7 @@ def test_a_high_watermark_never_falls_below_the_log_start(monkeypatch: pytest.Mo
     late = {"api": "AlterPartition", "part": "request", "nodes": ["b2"], "against": ["controllers"]}
     spec = parse(
         {
-            "seed": 4,
+            "seed": 7,
             "time_limit": "9s",
             "controllers": 1,
             "partitions": 5,

@@ -21,6 +21,7 @@ from tests.workloads.scripted_cluster import (
     answer,
 )
 from tests.workloads.virtual_time import run
+from workloads.append import AppendWorkload
 from workloads.clients.delivery import Delivery
 from workloads.history import Recorder, read_jsonl
 from workloads.registry import WORKLOADS
@@ -253,6 +254,20 @@ def test_empty_polls_are_recorded_with_the_setting_for_it() -> None:
     empty = [row for row in with_workload(test, record_empty_polls=True, rate=0.5) if row["offsets"] == []]
     assert len(empty) > 10
     assert not [row for row in with_workload(test, rate=0.5) if row["offsets"] == []]
+
+
+def test_no_producer_keeps_its_connections_beyond_its_life() -> None:
+    still_open: list[int] = []
+
+    async def test(cluster: ScriptedCluster, workload: Workload) -> None:
+        await run_for(workload, 10)
+        assert isinstance(workload, AppendWorkload)
+        clients = workload._clients
+        still_open.extend(sum(not each.closed for each in client._connections.values()) for client in clients)
+
+    with_workload(test, producer_life_ms=500, rate=20, consumers=0, end_offset_readers=0)
+    assert len(still_open) > 20
+    assert sum(map(bool, still_open)) <= 2, "those of the producers that live at the end"
 
 
 def test_a_record_that_was_not_written_here_is_recorded_as_such() -> None:

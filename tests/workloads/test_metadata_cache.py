@@ -34,8 +34,9 @@ def leader_after(*answers: MetadataResponse) -> Leader | None:
     return cache.leader("t", 0)
 
 
-def test_a_leader_is_replaced_by_a_newer_epoch_only() -> None:
+def test_a_leader_is_replaced_by_the_same_or_a_newer_epoch_only() -> None:
     assert leader_after(metadata(1, 3), metadata(2, 4)) == Leader(2, 4)
+    assert leader_after(metadata(1, 3), metadata(2, 3)) == Leader(2, 3)
     assert leader_after(metadata(2, 4), metadata(1, 3)) == Leader(2, 4)
 
 
@@ -53,7 +54,7 @@ def test_an_unknown_topic_error_leaves_the_cache_unchanged() -> None:
     assert leader_after(metadata(1, 3), metadata(2, 9, error=3)) == Leader(1, 3)
 
 
-def test_a_leader_in_an_error_answer_counts_only_with_a_newer_epoch_and_a_known_address() -> None:
+def test_a_leader_in_an_error_answer_counts_only_with_no_older_epoch_and_a_known_address() -> None:
     cache = MetadataCache()
     cache.update(metadata(1, 3), 0.0)
     cache.update_leader("t", 0, Leader(2, 2))

@@ -466,6 +466,8 @@ class Consumer:
             return
         assigned.backoff.reset()
         assigned.position = assigned.position.read(epochs(records), position, fetch.leader.epoch)
+        if records:
+            self._let_others_go_first(assigned)
         self._ready.append(
             fetched._replace(
                 records=records,
@@ -474,6 +476,11 @@ class Consumer:
                 next=OffsetAndEpoch(position, assigned.position.epoch) if records else None,
             )
         )
+
+    def _let_others_go_first(self, assigned: _AssignedPartition) -> None:
+        """Name a partition last in fetches from now on, as Kafka's consumer does: the first one may fill an answer."""
+        self._assigned.remove(assigned)
+        self._assigned.append(assigned)
 
     def _failed(self, fetch: _PendingFetch, error: str) -> None:
         self._back_off(fetch.assigned)

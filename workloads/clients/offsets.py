@@ -149,6 +149,8 @@ async def validate(
         answer = await _epoch_end(client, topic, partition, leader, query.epoch)
         if answer.error is not None:
             return ValidationResult(error=answer.error)
+        if answer.epoch > query.epoch:
+            return ValidationResult(error=_SOMETHING_ELSE)
         outcome = interpret_answer(position, query, answer.epoch, answer.end, rules)
         if isinstance(outcome, FetchPosition):
             return ValidationResult(position=outcome._replace(validated_in=leader.epoch))

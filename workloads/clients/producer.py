@@ -71,10 +71,12 @@ class Producer:
         return batch.future
 
     async def close(self) -> None:
-        """Give up everything undelivered at once, each batch with the outcome that is known. May be called twice."""
+        """Give up everything undelivered at once, each batch with the outcome that is known, and close the client,
+        which is this producer's alone. May be called twice."""
         self._closed = True
         for partition in sorted(self._senders):
             await self._senders[partition].close()
+        await self.client.close()
 
     async def _identify(self, not_this: int) -> tuple[int, int]:
         """A producer id other than `not_this`, and its first epoch. Raises ConnectionLost when no broker gave one."""

@@ -54,7 +54,7 @@ class ControllerChannel:
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._voter_index = 0
-        """Index of the voter at the other end of the connection."""
+        """Index of the voter at the other end of the connection, or to which the last one could not be opened."""
         self._connection: Connection | None = None
         self._answered: Connection | None = None
         """The newest connection on which an active controller has answered."""
@@ -67,14 +67,14 @@ class ControllerChannel:
         after NOT_CONTROLLER, the next call goes to the next controller; to the same one if a connection was lost, not
         only silent, on which it had answered as the active controller.
         """
-        voter_index, connection = self._active.voter_index, None
+        connection = None
         try:
             connection = await self._connected()
             voter_index = self._voter_index
             answer = await connection.call(request, self._timeout_s + extra_timeout_s)
         except ConnectionLost as lost:
             if connection is None or connection is not self._answered or isinstance(lost, CallTimeout):
-                self._active.try_next(voter_index)
+                self._active.try_next(self._voter_index if connection is None else voter_index)
             raise
         if says_not_controller(answer):
             self._active.try_next(voter_index)
@@ -108,13 +108,12 @@ class ControllerChannel:
             if self._connection is not None and self._voter_index != self._active.voter_index:
                 self.close()
             if self._connection is None or self._connection.closed:
-                voter_index = self._active.voter_index
-                voter = self._active.voters[voter_index].endpoint
+                self._voter_index = self._active.voter_index
+                voter = self._active.voters[self._voter_index].endpoint
                 try:
                     self._connection = await Connection.open(voter.host, voter.port, self._client_id, self._timeout_s)
                 except ConnectionLost as lost:
                     raise ConnectionLost(str(lost), sent=False) from None
-                self._voter_index = voter_index
             return self._connection
 
     def close(self) -> None:

@@ -12,9 +12,10 @@ Guarantees:
 - After a crash the log is a prefix, in whole intact batches, of some state that it had since the last flush, and
   contains at least the batches that were flushed and not truncated since. A truncation that was not flushed may be
   undone: the old tail is back as it was, and replication detects the divergence again.
-- Epoch cache and producer table always equal those built from the batches alone, except that the cache may end in one
-  epoch without batches, entered by `assign_epoch`, which is lost when the log is closed. Advancing the log start
-  deletes batches but no producer state: retries of deleted batches are still detected (KAFKA-7190).
+- Epoch cache and producer table equal those built from the batches alone, except that the cache may end in one epoch
+  without batches, entered by `assign_epoch`, which is lost when the log is closed, and that producers may have expired
+  (`expire_producers`), whom a truncation or a restart brings back until they next do. Advancing the log start deletes
+  batches but no producer state: retries of deleted batches are still detected (KAFKA-7190).
 - Once `advance_start` has returned, no crash restores a record below that start. As in Kafka, only a truncation below
   the log start lowers it.
 

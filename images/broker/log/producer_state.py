@@ -10,8 +10,9 @@ without a check, so that a replica's table follows from its log alone. Unsynced 
 
     batch                                              result
     -------------------------------------------------  --------------------------------------------------
-    no producer id, or no state of its producer        Accept
+    no producer id                                     Accept
     a producer id but no sequence number               Refuse(INVALID_RECORD)
+    no state of its producer                           Accept
     known epoch, same sequence numbers as a kept one   Duplicate, with the offsets of the first copy
     a lower epoch                                      Refuse(INVALID_PRODUCER_EPOCH)
     a new epoch that does not start at sequence 0      Refuse(OUT_OF_ORDER_SEQUENCE_NUMBER)

@@ -144,6 +144,17 @@ def test_a_controller_that_gives_no_answer_in_time_is_left_for_the_next() -> Non
     played(scenario)
 
 
+def test_of_two_calls_that_reach_no_controller_each_leaves_its_own_behind() -> None:
+    async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
+        for server in controllers.servers[:2]:
+            await server.close()
+        failed = await asyncio.gather(channel.call(REQUEST), channel.call(REQUEST), return_exceptions=True)
+        assert [type(each) for each in failed] == [ConnectionLost, ConnectionLost]
+        assert active.voter_index == 2
+
+    played(scenario)
+
+
 def test_a_controller_that_cannot_be_reached_is_left_for_the_next() -> None:
     async def scenario(controllers: Controllers, active: ControllerLocator, channel: ControllerChannel) -> None:
         controllers.active = 1

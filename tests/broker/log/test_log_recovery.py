@@ -72,7 +72,7 @@ class State:
 
 
 class Life:
-    """One log and the losses it meets. Each method below `OPERATIONS` is one thing that happens to it."""
+    """One log and the losses it meets. Each method in `OPERATIONS` is one thing that happens to it."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw

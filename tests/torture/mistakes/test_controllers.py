@@ -271,7 +271,7 @@ LEADER_FALLS_SILENT: Fault = {"at": "3s", "for": "3s", "fault": "power-loss", "n
 """No connection to a machine without power breaks by itself."""
 POWER_LOSS: Fault = LEADER_FALLS_SILENT | {"keep": "torn"}
 DEPOSED: Fault = ONE_WAY | {"nodes": ["c2", "c3"], "against": ["c1"]}
-LAGS: Fault = {"at": "2.4s", "for": "6s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
+LAGS: Fault = {"at": "2.5s", "for": "6s", "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]}
 """b3 leads in this run, and takes b1 out of the ISR while c1 has no majority any more."""
 IMPATIENT = {"settings": {"replica.lag.time.max.ms": "1000"}, "time_limit": "6s"}
 """The run is over before the next controller decides anything in the partition epoch that c1 has granted."""
