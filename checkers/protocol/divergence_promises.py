@@ -25,9 +25,20 @@ def epoch_end(entries: list[CachedEpoch], log_end: int, epoch: int) -> CachedEpo
 
 
 def _fetch_accepted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """The record before a position has the leader epoch that the follower's log has there."""
+    """A position is in the leader's log, and the record before it has the leader epoch that the follower's log has
+    there."""
     log, start, detail = partition.log(event.node), partition.log_starts.get(event.node, 0), event.details()
     epoch, replica = detail.get("last_epoch", UNKNOWN), detail.get("replica")
+    if epoch >= 0 and event.offset > event.log_end >= 0:
+        partition.report(
+            event,
+            "fetch-of-another-log",
+            event.log_end,
+            f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}, in "
+            f"leader epoch {event.leader_epoch}",
+            f"its own log ends at {event.log_end}: their logs part there at the latest",
+        )
+        return
     if epoch < 0 or not start < event.offset <= len(log) or log[event.offset - 1] in (UNKNOWN, epoch):
         return
     partition.report(

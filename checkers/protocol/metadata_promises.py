@@ -57,12 +57,12 @@ def _decided(partition: PartitionState, event: TraceRow, settings: CheckSettings
         partition.decisions.clear()
         partition.proposed_in.clear()
         partition.senders.clear()
-    for node in partition.logs:
-        if detail.get("replicas") and node not in {f"b{replica}" for replica in after.replicas}:
-            partition.removed.add(node)
     partition.decisions.setdefault(after.partition_epoch, []).append(after)
     if before is not None and event.offset <= before.metadata_offset:
         return  # an earlier decision, which a controller traced late
+    for node in partition.logs:
+        if detail.get("replicas") and node not in {f"b{replica}" for replica in after.replicas}:
+            partition.removed.add(node)
     partition.decision = after
     if before is None:
         return

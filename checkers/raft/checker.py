@@ -418,6 +418,7 @@ _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
     "quorum_recovered": _RaftState.recovered,
     "quorum_voted": _RaftState.voted,
     "quorum_vote_refused": _RaftState.check_ends,
+    "quorum_prevote_granted": _RaftState.check_ends,
     "quorum_leader": _RaftState.leads,
     "quorum_follower": _RaftState.follows,
     "metadata_appended": _RaftState.appended,

@@ -47,11 +47,13 @@ class _Committed:
 
 def image_steps(trace: pa.Table) -> Iterator[Step]:
     """The broken steps of loaded metadata."""
-    committed = _Committed()
+    committed, loads = _Committed(), list[TraceRow]()
     for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
-        if event.kind != "metadata_loaded":
+        if event.kind == "metadata_loaded":
+            loads.append(event)
+        else:
             committed.apply(event)
-            continue
+    for event in loads:  # a controller that was deposed may trace late what it had committed
         detail = event.details()
         for name, changes in (*sorted(committed.partitions.items()), *sorted(committed.brokers.items())):
             is_broker = name in committed.brokers

@@ -159,7 +159,7 @@ def _vote_refused(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
     """A vote is refused by a leader, to a second candidate in one epoch, where a leader is known, or to an older log; a
     pre-vote by a follower whose leader answers."""
     detail = event.details()
-    if detail["candidate"] < detail["own"] or detail["role"] == "leader":
+    if "role" not in detail or detail["candidate"] < detail["own"] or detail["role"] == "leader":
         return
     if detail["pre_vote"]:
         justified = detail["role"] == "follower" and detail["leader_answered"]
@@ -183,8 +183,8 @@ def _vote_forgotten(quorum: _Quorum, event: TraceRow) -> Iterator[Step]:
     epochs = [epoch for epoch, votes in quorum.votes.items() if event.node in votes]
     if not epochs or event.leader_epoch > (last := max(epochs)):
         return
-    voted, kept = quorum.votes[last][event.node], event.details().get("voted", -1)
-    if event.leader_epoch < last or kept not in (voted, UNKNOWN):
+    voted = quorum.votes[last][event.node]
+    if event.leader_epoch < last or event.details().get("voted", voted) != voted:
         name = quorum.nodes.get(voted, f"voter {voted}")
         yield _step(
             StepKind.VOTE_FORGOTTEN,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from checkers.evidence import SEQUENCE_MODULUS
 from checkers.protocol.log_knowledge_promises import BATCHES_KEPT
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView
@@ -217,7 +218,7 @@ def _diverging(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail = event.details()
     follower = state.replica(f"b{detail['replica']}")
     fetched = detail.get("fetched", ())
-    if follower.divergences.get((event.leader_epoch, *fetched), 0) != _REPETITIONS - 1:
+    if not fetched or follower.divergences.get((event.leader_epoch, *fetched), 0) != _REPETITIONS - 1:
         return
     epoch, offset = fetched
     last = follower.log[offset - 1] if 0 < offset <= len(follower.log) else UNKNOWN
@@ -294,16 +295,20 @@ def _cut(replica: ReplicaView) -> str:
 def _append_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail: dict[str, Any] = event.details()
     leader = state.replica(event.node)
-    of_producer = [
-        (copy.offset, key[1] + copy.end - copy.offset - 1)
-        for key, copy in leader.batches.items()
-        if key[0] == detail["producer_id"]
-    ]
-    last = max(of_producer)[1] if of_producer else UNKNOWN
     if leader.role != "leader" or detail["error"] != "out_of_order_sequence_number":
         return
-    held = sorted((copy.offset, key[1]) for key, copy in leader.batches.items() if key[0] == detail["producer_id"])
-    kept = {sequence: offset for offset, sequence in held[-BATCHES_KEPT:] if offset >= leader.log_start}
+    # A new epoch of a producer begins at sequence 0, whatever it sent before.
+    epoch = detail.get("producer_epoch", 0)
+    held = sorted(
+        (copy.offset, key[1], copy.end)
+        for key, copy in leader.batches.items()
+        if key[0] == detail["producer_id"] and copy.producer_epoch == epoch
+    )
+    kept = {sequence: offset for offset, sequence, _ in held[-BATCHES_KEPT:] if offset >= leader.log_start}
+    last = UNKNOWN
+    if held:
+        offset, sequence, end = held[-1]
+        last = (sequence + end - offset - 1) % SEQUENCE_MODULUS
     if detail["sequence"] in kept:
         yield _step(
             StepKind.BATCH_REFUSED_WRONGLY,
@@ -312,7 +317,7 @@ def _append_refused(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             f"holds that batch at {kept[detail['sequence']]}, one of the producer's last {BATCHES_KEPT}, so it is a "
             f"retry; its producer state has {detail['last']} for the last one",
         )
-    elif last + 1 == detail["sequence"]:
+    elif (last + 1) % SEQUENCE_MODULUS == detail["sequence"]:
         yield _step(
             StepKind.BATCH_REFUSED_WRONGLY,
             event,

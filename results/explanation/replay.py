@@ -469,6 +469,11 @@ def _isr_decided(state: PartitionReplay, replica: ReplicaView, event: TraceRow) 
     replica.proposal, replica.settled = None, event
 
 
+def _isr_counted(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    """Metadata may have changed it without a proposal of its leader."""
+    replica.isr = frozenset(event.members)
+
+
 _APPLY: Final = {
     "became_leader": _role,
     "became_follower": _role,
@@ -486,6 +491,7 @@ _APPLY: Final = {
     "alter_partition_sent": _proposal_sent,
     "isr_committed": _isr_decided,
     "isr_rejected": _isr_decided,
+    "isr_counted": _isr_counted,
 }
 
 

@@ -389,8 +389,8 @@ def _appended(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
 def appended_behind(replica: ReplicaView, leader: ReplicaView, since: TraceRow, event: TraceRow) -> Iterator[Step]:
     """The step of a follower, at the first append `event` since it followed, if the records before it are not those of
     its leader."""
-    low = max(replica.log_start, leader.log_start)
-    place = differs(replica.log[low : event.offset], leader.log[low : event.offset])
+    low, end = max(replica.log_start, leader.log_start), min(event.offset, len(replica.log))
+    place = differs(replica.log[low:end], leader.log[low:end])
     if place is None:
         return
     first, cut = low + place, replica.shortened

@@ -216,8 +216,8 @@ def _truncated(replica: ReplicaFacts, event: TraceRow) -> None:
     replica.log.resize(event.offset)
     replica.high_watermark = min(replica.high_watermark, event.offset)
     start = event.details().get("log_start")
-    if isinstance(start, int):
-        replica.log.start = start
+    if isinstance(start, int):  # it begins anew
+        replica.log.start = replica.high_watermark = start
 
 
 def _log_start(replica: ReplicaFacts, event: TraceRow) -> None:

@@ -114,6 +114,8 @@ class _Nodes:
     ends: dict[str, TraceRow] = field(default_factory=dict)
     """Controller → the last change of its log."""
     committed: TraceRow | None = None
+    left_ns: int = 0
+    """When a controller led last that another role of it has ended."""
     candidates: int = 0
     """Elections since a controller led."""
     vote_refused: TraceRow | None = None
@@ -140,6 +142,8 @@ class _Nodes:
 
     def _of_controller(self, event: TraceRow) -> None:
         if event.kind in _OF_ROLES:
+            if (role := self.roles.get(event.node)) is not None and role.kind == "quorum_leader":
+                self.left_ns = event.time_ns
             self.roles[event.node] = event
             self.candidates += event.kind == "quorum_candidate"
         if event.kind == "quorum_leader":
@@ -231,7 +235,7 @@ def _fenced(kept: TraceRow | None, fenced: TraceRow, registered: TraceRow) -> St
 
 def _without_controller(nodes: _Nodes, end_ns: int) -> Iterator[Step]:
     """Nobody leads the controllers: the last one has resigned, and no candidate is elected."""
-    since_ns = nodes.committed.time_ns if nodes.committed is not None else 0
+    since_ns = max(nodes.left_ns, nodes.committed.time_ns if nodes.committed is not None else 0)
     if not nodes.roles or end_ns - since_ns < STANDS_NS:
         return
     roles = ", ".join(f"{node} ({event.kind.removeprefix('quorum_')})" for node, event in sorted(nodes.roles.items()))

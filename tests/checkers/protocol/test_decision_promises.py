@@ -70,8 +70,10 @@ UNCLEAN = [
 
 
 def kinds(*events: Event, strategy: str = "last-known-leader", **settings: Any) -> list[str]:
+    """Found in a trace that goes on after these events: one that ends with a change may lack the rest of that."""
     evidence = RunEvidence(
-        trace=small_evidence.trace(*events), settings=CheckSettings(unclean_recovery=strategy, **settings)
+        trace=small_evidence.trace(*events, small_evidence.event(1e6, "b9", "node_started")),
+        settings=CheckSettings(unclean_recovery=strategy, **settings),
     )
     return [finding.kind for finding in check(evidence).findings]
 

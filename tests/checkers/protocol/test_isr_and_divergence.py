@@ -241,6 +241,10 @@ BROKEN = {
         "read-confirmed-early",
     ),
     "a leader takes the position of a log that differs": ([*FORKED, fetched(4, 4, 2)], "fetch-of-another-log"),
+    "a leader takes a position behind its own log": (
+        [*FORKED, fetched(4, 9, 1) | {"log_end": 5}],
+        "fetch-of-another-log",
+    ),
     "a leader names an epoch that it does not have": ([*FORKED, diverging(2, 3, 2, 2)], "divergence-misstated"),
     "a leader names another end of an epoch": ([*FORKED, diverging(2, 3, 1, 1)], "divergence-misstated"),
     "a broker goes on with the replica of a deleted topic": (

@@ -6,14 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from checkers.decided_metadata import OF_BROKERS, OF_PARTITIONS
 from checkers.protocol import checker as protocol
+from checkers.protocol import decision_promises
+from checkers.protocol.batches import UNKNOWN
 from checkers.raft import checker as raft
 from checkers.verdict import Validity
 from harness.runner.run import run_in_simulation
@@ -39,6 +42,28 @@ def cut(rows: Iterable[Row]) -> Iterator[Row]:
             yield from change
         else:
             yield from (change[0], *map(taken_over, change))
+
+
+def test_a_trace_that_ends_within_a_change_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a run that was killed, which nobody traces the rest of."""
+    spec = parse({"seed": 2, "time_limit": 14, "faults": "all"})
+    outcome = run_in_simulation(spec, tmp_path)
+    assert outcome.directory is not None
+    evidence = replace(RunDirectory.open(outcome.directory).load(), recovery={})
+    rows = evidence.trace.to_pylist()
+    within = [
+        number
+        for number, (row, after) in enumerate(pairwise(rows), 1)
+        if decided_to_of(row) is not None and decided_to_of(row) == decided_to_of(after)
+    ]
+    for number in within:
+        verdict = protocol.check(replace(evidence, trace=evidence.trace.slice(0, number)))
+        assert verdict.validity is not Validity.INVALID, (number, verdict.findings)
+    monkeypatch.setattr(decision_promises, "_perhaps_cut", lambda trace: UNKNOWN)
+    assert any(
+        protocol.check(replace(evidence, trace=evidence.trace.slice(0, number))).validity is Validity.INVALID
+        for number in within
+    )
 
 
 def decided_to_of(row: Row) -> int | None:

@@ -276,6 +276,7 @@ BROKEN = {
 def test_a_vote_that_is_refused_by_a_misread_log_is_found() -> None:
     refused = voted_by_ends((1, 2), (1, 9)) | {"kind": "quorum_vote_refused"}
     assert kinds(*TWO_RECORDS, refused) == ["log-end-misjudged"]
+    assert kinds(*TWO_RECORDS, refused | {"kind": "quorum_prevote_granted"}) == ["log-end-misjudged"]
     assert kinds(*TWO_RECORDS, voted_by_ends((1, 2), (1, 3)) | {"kind": "quorum_vote_refused"}) == []
 
 

@@ -91,7 +91,7 @@ FLAWS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Mapping[str, Any], 
     ),
     "proposal-kept-after-decision": (
         keeps_the_proposal,
-        {"seed": 3, "time_limit": 15, "faults": "all"},
+        {"seed": 11, "time_limit": 15, "faults": "all"},
         "it keeps a change in flight that newer metadata has superseded",
     ),
     "assignment-not-of-generation": (

@@ -319,7 +319,7 @@ CASES: dict[str, list[Case]] = {
          [*LED, started(2), registers(2), applied(2, 9)]),
     ],
     "no-controller-elected": [
-        (of_nodes, [*LED, event(4, "c1", "quorum_resigned", leader_epoch=1)], "no controller has led since 3.0", LED),
+        (of_nodes, [*LED, event(4, "c1", "quorum_resigned", leader_epoch=1)], "no controller has led since 4.0", LED),
     ],
     "metadata-commit-stands-still": [
         (of_nodes, LED[:2], "has committed the metadata up to 0 only, and its log ends at 9", LED),
