@@ -21,7 +21,7 @@ A spec is YAML, every field optional:
     end_offset_readers: 1       # clients that ask for the end of the log
     rate: 20                    # appends per second, all producers together
     acks: all                   # all, 1 or 0
-    recency: default            # or strict: an empty poll asserts the end of the log
+    recency: default            # or strict: an empty poll at its high watermark asserts the end of the log
     clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
     triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone

@@ -7,7 +7,7 @@ factor 3, min.insync.replicas 2, Kafka's own timeouts. The producer is confluent
 - *Throughput*: so many records as fast as the client takes them; the clock stops at the last acknowledgement. Once with
   the client's own batch size, a million bytes, and once with that of Kafka's Java client, 16 KiB. As with Kafka a
   connection has one request served at a time, so small batches measure how soon one is committed.
-- *LatencyPercentiles at the rate aimed for*: paced evenly, at half of what Kafka did.
+- *Latency at the rate aimed for*: paced evenly, at half of what Kafka did.
 - *One at a time*: a record is handed over when the one before has been acknowledged, with linger and without it (the
   client holds a record back for linger's 5 ms, whatever the broker does).
 

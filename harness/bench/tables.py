@@ -106,7 +106,7 @@ def bugs(console: Console) -> Table:
                 f"{search.flaw.tlc_seconds:.1f} s",
                 f"{search.flaw.tlc_seconds / search.median_seconds:.1f}×",
             )
-    table.caption = "the full protocol was valid under the same faults on as many seeds"
+    table.caption = "the full protocol was valid in every run in which a flaw was found"
     return table
 
 

@@ -8,8 +8,15 @@ from typing import Final
 
 from checkers.tables import TraceRow
 from results.explanation.event_facts import take_past
-from results.explanation.replay import Decision, PartitionReplay, proposals_of
+from results.explanation.replay import Decision, PartitionReplay, Proposal
 from results.explanation.story import Step, StepKind, brokers, listed
+
+
+def proposals_of(state: PartitionReplay, before: Decision, after: Decision) -> list[Proposal]:
+    """What leaders had proposed that this change may grant. Where it completes a reassignment, the replicas that are
+    taken out leave the proposed ISR, too."""
+    removed = before.replicas - after.replicas
+    return [proposal for proposal in state.proposals if proposal.members - removed == after.isr]
 
 
 def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:

@@ -437,13 +437,6 @@ def _high_watermark(state: PartitionReplay, replica: ReplicaView, event: TraceRo
             state.committed += replica.log[len(state.committed) : event.high_watermark]
 
 
-def proposals_of(state: PartitionReplay, before: Decision, after: Decision) -> list[Proposal]:
-    """What leaders had proposed that this change may grant. Where it completes a reassignment, the replicas that are
-    taken out leave the proposed ISR, too."""
-    removed = before.replicas - after.replicas
-    return [proposal for proposal in state.proposals if proposal.members - removed == after.isr]
-
-
 def _proposed(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     epochs = {int(member): epoch for member, epoch in event.details().get("epochs", {}).items()}
     members = frozenset(event.members)

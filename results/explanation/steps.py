@@ -25,6 +25,7 @@ from results.explanation import (
     log_steps,
     refusal_steps,
 )
+from results.explanation.decision_steps import proposals_of
 from results.explanation.event_facts import batch_of, is_unclean_election, positions_of, take_past
 from results.explanation.replay import (
     UNKNOWN,
@@ -32,7 +33,6 @@ from results.explanation.replay import (
     PartitionReplay,
     ReplicaView,
     differs,
-    proposals_of,
 )
 from results.explanation.story import Belief, Step, StepKind, brokers, listed, span
 

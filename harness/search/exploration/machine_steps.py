@@ -6,7 +6,7 @@ cluster it is part of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -30,7 +30,7 @@ from images.wire.field_values import NO_EPOCH, NO_LEADER
 CONTROLLER: Final = 0
 """In place of a broker in a step of an administrator that concerns none alone."""
 WITHOUT_SCRIPT: Final[Mapping[str, str]] = {
-    "lag": "no fault has one replica lag alone",
+    "lag": "no fault has some replicas lag alone",
     "tick": "a script has leaders look at their followers once",
 }
 """The kinds of steps that no script has (`harness/search/scripted_schedules`), or only once, and the reason."""
@@ -42,6 +42,16 @@ class Action(NamedTuple):
     kind: str
     broker: int
     other: int = 0
+
+
+def lag_of(leader: int, lagging: Sequence[int]) -> Action:
+    """The step in which a leader finds that these followers lag: the number has a digit for each."""
+    return Action("lag", leader, int("".join(map(str, lagging))))
+
+
+def lagging_in(action: Action) -> tuple[int, ...]:
+    """The inverse of `lag_of`."""
+    return tuple(map(int, str(action.other)))
 
 
 class Move(NamedTuple):
@@ -103,8 +113,8 @@ class MachineSteps:
         self.broken_pair = Remembered(self._compute_broken_pair)
 
     def _compute_moves(self, number: int) -> list[Move]:
-        """What a broker does by itself: it reads metadata, and as a leader looks at its followers, of which a member of
-        the ISR may lag."""
+        """What a broker does by itself: it reads metadata, and as a leader looks at its followers, of which any members
+        of the ISR may lag."""
         broker = self.brokers.values[number]
         state = broker.partition
         after = [
@@ -113,10 +123,11 @@ class MachineSteps:
         ]
         if state.leadership is not None:
             after.append((Action("tick", state.node), replica_steps.tick(broker, self._limits)))
+            others = sorted(member for member in state.isr if member != state.node)
             after += [
-                (Action("lag", state.node, member), replica_steps.tick(broker, self._limits, lagging=member))
-                for member in state.isr
-                if member != state.node
+                (lag_of(state.node, lagging), replica_steps.tick(broker, self._limits, lagging))
+                for count in range(1, len(others) + 1)
+                for lagging in combinations(others, count)
             ]
         if self._scope.fetches_in_flight:
             after += [

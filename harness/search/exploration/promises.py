@@ -74,8 +74,8 @@ def _broken_by_leader(
             f"leader {state.node} gives {state.high_watermark} for the latest offset, where {len(committed)} records "
             "are committed (applied high watermark)"
         )
-    candidates = {*known.isr, *known.elr}
-    if len(known.isr) >= limits.min_insync_replicas and not candidates <= {*maximal_isr(state, limits.rules)}:
+    candidates, minimum = {*known.isr, *known.elr}, min(limits.min_insync_replicas, len(known.replicas))
+    if len(known.isr) >= minimum and not candidates <= {*maximal_isr(state, limits.rules)}:
         return (
             f"leader {state.node} counts on {list(maximal_isr(state, limits.rules))}, where {sorted(candidates)} are "
             "in the ISR and ELR (Replication Quorum Superset)"

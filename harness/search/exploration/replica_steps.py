@@ -4,11 +4,12 @@ Fetching follows `Fetcher` and the handlers of Fetch, OffsetForLeaderEpoch and L
 themselves: a request is made of the follower's state (`request_of`), answered by the leader (`serve`), and the answer
 goes to the follower (`receive`). Every answer has one record at most.
 
-Times are left out of the states: which member of the ISR lags too long is the exploration's choice (`tick`).
+Times are left out of the states: which members of the ISR lag too long is the exploration's choice (`tick`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -45,7 +46,7 @@ from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 _MAX_BATCH_BYTES = 1 << 20
 _LATE_MS = 1
-"""Now, when a member lags: the others were caught up at this time, the late one at 0."""
+"""Now, when members lag: the others were caught up at this time, the late ones at 0."""
 
 
 class OpenedReplica:
@@ -134,10 +135,10 @@ def append(broker: BrokerState, number: int, limits: Limits) -> BrokerState:
     return opened.closed()
 
 
-def tick(broker: BrokerState, limits: Limits, lagging: int | None = None) -> BrokerState:
-    """Time passes in which `lagging` alone, or none, has not caught up for `replica.lag.time.max.ms`."""
+def tick(broker: BrokerState, limits: Limits, lagging: Collection[int] = ()) -> BrokerState:
+    """Time passes in which those `lagging` alone have not caught up for `replica.lag.time.max.ms`."""
     state = broker.partition
-    times = tuple(it._replace(caught_up_ms=0 if it.id == lagging else _LATE_MS) for it in state.leader_state.followers)
+    times = tuple(it._replace(caught_up_ms=0 if it.id in lagging else _LATE_MS) for it in state.leader_state.followers)
     timed = state._replace(leadership=state.leader_state._replace(followers=times))
     opened = OpenedReplica(broker._replace(partition=timed), limits, now_ms=_LATE_MS)
     opened.replica.tick(dict(broker.active))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState
-from harness.search.exploration.machine_steps import Action
+from harness.search.exploration.machine_steps import Action, lagging_in
 from harness.search.state_space.explored_model import Numbers
 from images.broker.replication.partition import ReplicaRole
 
@@ -59,7 +59,11 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
         case "append":
             return f"a producer appends a record at broker {action.broker}"
         case "lag":
-            return f"broker {action.other} lags, and leader {action.broker} proposes an ISR without it"
+            *some, last = map(str, lagging_in(action))
+            if some:
+                several = f"{', '.join(some)} and {last}"
+                return f"brokers {several} lag, and leader {action.broker} proposes an ISR without them"
+            return f"broker {last} lags, and leader {action.broker} proposes an ISR without it"
         case "alter_partition":
             return f"the controller answers AlterPartition of broker {action.broker}, ISR {list(known.isr)}"
         case "late_alter_partition":

@@ -1,7 +1,7 @@
 """The traits of fresh specs, and what each is worth: a model of how much a spec will show by step.
 
 A trait is the value of a dimension that shapes the cluster, the rate of its clients, or the number of faults to a power
-of two. The other fifty dimensions say too little: with all of them in the model, the noise of so many factors drowns
+of two. All other dimensions say too little: with all of them in the model, the noise of so many factors drowns
 the few that matter. What a run is expected to show is its cost times a factor for each trait:
 
     expected(run) = cost × a rate of all runs × product of factor(trait) over its traits

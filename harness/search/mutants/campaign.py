@@ -28,7 +28,8 @@ from harness.suites.plan import PlannedRun, Suite
 from results.store.spark import fingerprint
 
 ROUND_SIZE: Final = 64
-"""Runs of a round, about: what a `kill -9` costs at most."""
+"""Runs of a round, about: what a `kill -9` costs at most, but for a range of a hunt, which begins anew where its corpus
+is ahead of the record."""
 
 
 @dataclass(slots=True)

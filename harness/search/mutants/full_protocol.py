@@ -75,7 +75,7 @@ class FullProtocol:
 
     def is_accused(self, mutant: Mutant, method: Method, seed: int) -> bool:
         """Whether the full protocol is found with this seed, too: what is found of a mutant then is not its own."""
-        full = self._made(mutant, method, seed)
+        full = self.runs.get(_name(mutant, method, seed))
         return full is not None and full.validity == "invalid"
 
     def plan(self, mutant: Mutant, method: Method, seeds: Iterable[int]) -> Iterator[PlannedRun]:

@@ -71,7 +71,7 @@ class MutantFigures:
 
     @property
     def first_check(self) -> str:
-        """The finding that was first, of each box, over all searches."""
+        """Of each box the finding that was first most often, in words."""
         return "; ".join(f"{box}: {check or 'nothing'}" for box, check in self.checks.items())
 
     @property

@@ -160,7 +160,7 @@ def search(
     return ExplorationResult(
         states,
         steps,
-        depth if level.states else depth - 1,
+        depth if level.states or level.broken else depth - 1,
         seconds,
         sum(end.cpu_seconds - start.cpu_seconds for start, end in zip(before, after, strict=True)),
         sum(it.memory_mb for it in after),

@@ -31,6 +31,7 @@ def test_in_every_state_an_isr_change_of_the_present_leader_epoch_is_of_its_lead
         known = topic.partitions[proposal.index]
         is_leader = "of its leader" if request.id == known.leader else "of another"
         proposals["outdated" if proposal.leader_epoch < known.leader_epoch else is_leader] += 1
+        proposals["without two members"] += len({*known.isr} - {*proposal.isr}) == 2
         return check_proposal(image, request, proposal, rules)
 
     monkeypatch.setattr(metadata_change, "check_proposal", check)
@@ -38,3 +39,4 @@ def test_in_every_state_an_isr_change_of_the_present_leader_epoch_is_of_its_lead
     assert proposals["of its leader"] > 5
     assert not proposals["of another"]
     assert (proposals["outdated"] > 0) is outdated
+    assert (proposals["without two members"] > 0) is (scope != "reassignment"), "several followers may lag at once"

@@ -82,8 +82,8 @@ def test_a_step_without_a_translation_is_named_and_nothing_is_written(
     assert line.endswith("no such fault")
 
 
-def test_no_fault_has_one_replica_lag_alone() -> None:
-    with pytest.raises(Untranslatable, match="step 2, lag 1: no fault has one replica lag alone"):
+def test_no_fault_has_some_replicas_lag_alone() -> None:
+    with pytest.raises(Untranslatable, match="step 2, lag 1: no fault has some replicas lag alone"):
         translated(TWO, walked(TWO, ("append", "lag 1")))
 
 

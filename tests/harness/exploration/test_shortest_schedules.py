@@ -82,8 +82,19 @@ def test_of_the_shortest_schedules_one_with_the_fewest_avoided_steps_is_shown(
     avoided: tuple[str, ...], shown: tuple[str, ...] | None, ends: str
 ) -> None:
     """A longer one without any is not."""
-    violation = search(partial(crossing, ends, avoided), 1).violation
+    result = search(partial(crossing, ends, avoided), 1)
+    violation = result.violation
     assert violation is not None
-    assert len(violation.schedule) == 2
+    assert len(violation.schedule) == result.depth == 2
     if shown is not None:
         assert violation.schedule == shown
+
+
+def test_a_last_step_that_alone_breaks_a_promise_counts_for_the_depth() -> None:
+    class Fall(Crossing):
+        def steps(self, state: Numbers) -> Iterator[Stride]:
+            yield Stride("fall", state, "fell")
+
+    result = search(lambda: Explored(Fall("step"), lambda _, step: step.action), 1)
+    assert result.violation is not None
+    assert (result.violation.schedule, result.depth) == (("fall",), 1)

@@ -20,6 +20,7 @@ from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
 from harness.search.exploration.controller_steps import ControllerStep
+from harness.search.exploration.machine_steps import lagging_in
 from harness.search.exploration.replica_steps import OpenedReplica
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
@@ -84,7 +85,7 @@ class TracedWalk:
             case "append":
                 replica_steps.append(broker, 0, limits)
             case "lag":
-                replica_steps.tick(broker, limits, lagging=action.other)
+                replica_steps.tick(broker, limits, lagging_in(action))
             case "fetch":
                 request = replica_steps.request_of(broker, limits)
                 _, answer = replica_steps.serve(brokers[action.other - 1], request, limits)

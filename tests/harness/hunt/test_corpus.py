@@ -92,7 +92,7 @@ def test_an_operator_that_shows_more_is_drawn_more_and_none_is_given_up() -> Non
     assert set(shares) == {*ORIGINS} - {*PAIRED}
     assert shares["splice"] > 2 * shares["shift"]
     assert min(shares.values()) >= 0.02
-    assert shares[FRESH] >= 0.1
+    assert shares[FRESH] >= 0.2
     later = [
         [
             (candidate("b", "splice"), features("a"), True),
