@@ -21,7 +21,7 @@ from checkers.tables import TraceRow, trace_rows
 
 OF_BROKERS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
 OF_PARTITIONS: Final = ("partition_changed", "partition_deleted")
-_OF_TOPICS: Final = ("topic_configured",)
+OF_TOPICS: Final = ("topic_configured",)
 NO_LEADER: Final = -1
 _IN_ORDER: Final = "replicas"
 """The one fact of a partition that is a list in an order, of preference."""
@@ -130,7 +130,7 @@ class DecidedChange:
     @property
     def configured(self) -> Iterator[DecidedEvent]:
         """Its events that concern the configurations of topics."""
-        return (each for each in self.events if each.event.kind in _OF_TOPICS)
+        return (each for each in self.events if each.event.kind in OF_TOPICS)
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ class DecidedConfigurations:
 
 def decided_changes(trace: pa.Table) -> list[DecidedChange]:
     """The changes in a trace (schema TRACE), in the order of the metadata log."""
-    kinds = pa.array([*OF_BROKERS, *OF_PARTITIONS, *_OF_TOPICS])
+    kinds = pa.array([*OF_BROKERS, *OF_PARTITIONS, *OF_TOPICS])
     wanted = pc.and_(pc.is_in(trace.column("kind"), value_set=kinds), pc.greater_equal(trace.column("offset"), 0))
     return changes_of(trace_rows(trace.filter(wanted)))
 

@@ -127,14 +127,17 @@ class _Claims:
         return Violations(kind, self.offset[claims], self._times(claims), partial(self._explain_single, kind, claims))
 
     def _pairs(self, kind: str, claims: Int64, same: Int64, differs: Int64) -> Violations:
-        """The claims that agree in `same` and not in `differs`, the earliest of each: each with the next one of its
-        group. What is excused depends on when it was observed, and a disk has it last."""
+        """The claims that agree in `same` and not in `differs`, the earliest of each: each with the one of its group
+        that was observed next. What is excused depends on when that was, and a disk has it last."""
         claims = claims[np.lexsort((self._times(claims), differs[claims], same[claims]))]
         earliest = np.ones(len(claims), dtype=bool)
         earliest[1:] = (np.diff(same[claims]) != 0) | (np.diff(differs[claims]) != 0)
         order = claims[earliest]
+        order = order[np.lexsort((self._times(order), same[order]))]
         group = np.flatnonzero(same[order][1:] == same[order][:-1])
         ones, others = order[group], order[group + 1]
+        falls = differs[ones] > differs[others]
+        ones, others = np.where(falls, others, ones), np.where(falls, ones, others)
         return Violations(
             kind,
             np.minimum(self.offset[ones], self.offset[others]),

@@ -162,7 +162,8 @@ def _flags(cell: str, nights: Sequence[Night], level: float, seed: int) -> list[
 
 
 def _differ_in_spec(before: Night, after: Night) -> bool:
-    """Whether a seed that both nights have was run with another spec: those of other seeds may have other worlds."""
+    """Whether a seed that both nights have was run with another spec: those of other seeds may have other worlds, so
+    that nothing is said of nights that share none."""
     settings = {run.seed: run.setting for run in before.runs}
     return any(settings.get(run.seed, run.setting) != run.setting for run in after.runs)
 

@@ -30,6 +30,8 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
             f"it takes that to start at {event.offset}, and its log ends at {event.log_end}",
         )
     decisions, minimum = partition.decisions.get(event.partition_epoch, ()), detail.get("min_isr")
+    if partition.created_again:
+        return  # it may lead by the metadata of the topic before
     if minimum is not None and decisions and all(one.min_isr != min(minimum, len(one.replicas)) for one in decisions):
         partition.report(
             event,

@@ -345,7 +345,8 @@ def check(evidence: RunEvidence) -> Verdict:
     if not evidence.trace.num_rows:
         return unknown_verdict(NAME, "no protocol trace was recorded")
     tolerance = tolerances(evidence)
-    cluster = replay_trace(evidence.trace, evidence.settings, deletion_requests(evidence), _cluster(evidence))
+    requests, ended = deletion_requests(evidence), bool(evidence.recovery)
+    cluster = replay_trace(evidence.trace, evidence.settings, requests, _cluster(evidence), ended=ended)
     if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
     verdicts, converged, wrong_clocks = [], _convergences(evidence.trace), nodes_of_family(evidence.faults, "clock")
@@ -375,7 +376,7 @@ def _check_decisions(evidence: RunEvidence) -> Verdict:
     of_logs = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_LOGS))
     changes = evidence.trace.filter(of_logs)
     decisions = evidence.trace.filter(pc.invert(of_logs))
-    cluster = replay_trace(decisions, evidence.settings)
+    cluster = replay_trace(decisions, evidence.settings, ended=bool(evidence.recovery))
     failures = (*node_failures(evidence.faults), *vanished_nodes(evidence.recovery))
     unreliable = {failure.node for failure in failures if failure.may_have_lost} | lied_to(evidence.faults)
     on_disk = not any(gap.part in _DISKS for gap in evidence.gaps)

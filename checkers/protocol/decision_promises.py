@@ -33,6 +33,7 @@ from checkers.decided_metadata import (
     NO_LEADER,
     OF_BROKERS,
     OF_PARTITIONS,
+    OF_TOPICS,
     DecidedChange,
     DecidedConfigurations,
     DecidedEvent,
@@ -100,14 +101,19 @@ class _Situation:
 
 
 def check_decisions(
-    cluster: ClusterState, trace: pa.Table, settings: CheckSettings, configurations: DecidedConfigurations
+    cluster: ClusterState,
+    trace: pa.Table,
+    settings: CheckSettings,
+    configurations: DecidedConfigurations,
+    *,
+    ended: bool,
 ) -> None:
     """After the last event: every change of a partition, in the order of the metadata log."""
 
     def in_force(topic: str, offset: int) -> CheckSettings:
         return settings.as_configured(configurations.at(topic, offset))
 
-    metadata, cut = DecidedMetadata(), _perhaps_cut(trace)
+    metadata, cut = DecidedMetadata(), UNKNOWN if ended else _perhaps_cut(trace)
     for change in decided_changes(trace):
         if change.offset == cut:
             continue
@@ -128,7 +134,7 @@ def _perhaps_cut(trace: pa.Table) -> int:
     if last_seq is None or last_seq < 0:
         return UNKNOWN
     last = trace.filter(pc.equal(trace.column("seq"), last_seq)).slice(0, 1).to_pylist()[0]
-    return int(last["offset"]) if last["kind"] in (*OF_BROKERS, *OF_PARTITIONS, "topic_configured") else UNKNOWN
+    return int(last["offset"]) if last["kind"] in (*OF_BROKERS, *OF_PARTITIONS, *OF_TOPICS) else UNKNOWN
 
 
 def _check_change(

@@ -43,9 +43,12 @@ def replay_trace(
     settings: CheckSettings,
     deletions: Mapping[int, DeletionRequest] = MappingProxyType({}),
     cluster: ClusterState | None = None,
+    *,
+    ended: bool = True,
 ) -> ClusterState:
     """The cluster after the last event of `trace` (schema TRACE). `deletions` has, by
-    partition number, what administrators requested to be deleted; `cluster` what faults did to the nodes."""
+    partition number, what administrators requested to be deleted; `cluster` what faults did to the nodes. Where the
+    run had not `ended`, the trace may be cut anywhere."""
     cluster = cluster if cluster is not None else ClusterState()
     configurations = DecidedConfigurations(trace)
     now_ns = -1
@@ -81,7 +84,7 @@ def replay_trace(
                 handler(partition, event, in_force)
     controller_promises.check_candidates(cluster, now_ns)
     if settings.has_trace:
-        decision_promises.check_decisions(cluster, trace, settings, configurations)
+        decision_promises.check_decisions(cluster, trace, settings, configurations, ended=ended)
     for partition in cluster.partitions.values():
         metadata_promises.check_acts(partition)
         metadata_promises.check_recoveries(cluster, partition)

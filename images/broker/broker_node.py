@@ -190,16 +190,19 @@ class BrokerNode:
             self._mark = self._mark.asked(f"{advertised.host}:{advertised.port}", self._node_ports.random)
             registration, stop_requested = spawn(self._register), spawn(_until, stopping)
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
-            registered = registration.done()
+            registered, seconds = registration.done(), self._config.seconds
             if registered:
                 spawn(self._follow_metadata, replica_manager, groups)
                 spawn(self._serve, server)
                 session = spawn(self._keep_session)
-                spawn(self._tick, replica_manager)
-                spawn(groups.run)
-                spawn(self._checkpoint, replica_manager)
-                spawn(self._retain, replica_manager)
-                spawn(self._expire_producers, replica_manager)
+                # Half of the allowed lag, like Kafka's isr-expiration task.
+                spawn(self._repeat, seconds("replica.lag.time.max.ms") / 2, replica_manager.tick)
+                spawn(groups.run, lambda: self._fatal_error.occurred)
+                checkpoint_s = seconds("replica.high.watermark.checkpoint.interval.ms")
+                spawn(self._repeat, checkpoint_s, replica_manager.checkpoint_high_watermarks)
+                spawn(self._repeat, seconds("log.retention.check.interval.ms"), replica_manager.retain)
+                expiry_s = seconds("producer.id.expiration.check.interval.ms")
+                spawn(self._repeat, expiry_s, replica_manager.expire_producers)
                 await stop_requested
                 session.cancel()
                 await self._controlled_shutdown()
@@ -453,30 +456,13 @@ class BrokerNode:
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
-    async def _tick(self, replica_manager: ReplicaManager) -> None:
-        # Half of the allowed lag, like Kafka's isr-expiration task.
-        interval_s = self._config.seconds("replica.lag.time.max.ms") / 2
+    async def _repeat(self, interval_s: float, work: Callable[[], None]) -> None:
+        """Do something again and again, until there is a fatal error."""
         while True:
             await asyncio.sleep(interval_s)
-            replica_manager.tick()
-
-    async def _retain(self, replica_manager: ReplicaManager) -> None:
-        interval_s = self._config.seconds("log.retention.check.interval.ms")
-        while True:
-            await asyncio.sleep(interval_s)
-            replica_manager.retain()
-
-    async def _expire_producers(self, replica_manager: ReplicaManager) -> None:
-        interval_s = self._config.seconds("producer.id.expiration.check.interval.ms")
-        while True:
-            await asyncio.sleep(interval_s)
-            replica_manager.expire_producers()
-
-    async def _checkpoint(self, replica_manager: ReplicaManager) -> None:
-        interval_s = self._config.seconds("replica.high.watermark.checkpoint.interval.ms")
-        while True:
-            await asyncio.sleep(interval_s)
-            replica_manager.checkpoint_high_watermarks()
+            if self._fatal_error.occurred:
+                return
+            work()
 
 
 async def _until(stopping: asyncio.Event) -> None:

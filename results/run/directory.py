@@ -18,7 +18,7 @@ manifest.json                     rows and hashes of all of it (results/run/mani
 replicas.parquet                  one row per record of a replica's log                       sealed
 replica_ends.parquet              one row per replica                                         sealed
 digest.txt, trail.txt             digest of the run; intermediate digests every so many steps  when the run ends
-error.txt                         the traceback of the error that stopped the run             when it fails
+error.txt                         the traceback of what stopped the run, or drawing its page      when it fails
 verdict.json                      the verdicts                                                when checked
 stories.json                      what was violated, cause first (results/explanation)        when checked
 lost.csv                          the records that are lost, if any, one per row              when checked

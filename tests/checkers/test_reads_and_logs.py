@@ -99,6 +99,10 @@ def test_a_conflict_that_was_read_before_an_unclean_election_is_one_whatever_dis
         disks = on_disk(b1=log)
         verdict = reads.check_partition(history, **disks, acks=1, recovered=True, tolerance=elected)
         assert (verdict.validity, kinds(verdict)) == (Validity.INVALID, ["conflicting-offset"])
+    rows = [append(9, 1, outcome=INFO), poll(0, 2, 3, 7), poll(0, 4, 5, 9)]
+    third = small_evidence.history([*rows, append(7, 1, outcome=INFO), append(8, 1, outcome=INFO), poll(0, 30, 31, 8)])
+    verdict = reads.check_partition(third, **on_disk(), acks=1, tolerance=elected)
+    assert (verdict.validity, verdict.figures["allowed"]) == (Validity.INVALID, 1), "8 was read after it"
 
 
 def test_a_disk_counts_below_its_high_watermark_or_after_recovery() -> None:

@@ -68,14 +68,14 @@ def explore_missing(spark: SparkSession, night: CampaignNight, on_step: Callable
     """Make the explorations that the record lacks, as far as their part of the budget lasts; `on_step` is told how many
     are left. Raises StoreError."""
     together = _TASKS_PER_SLOT * max(1, spark.sparkContext.defaultParallelism)
-    missing = _still_missing(night.record, night.mutants, night.commit)
+    missing = _still_missing(night.record, night.mutants)
     while missing and night.spent_s < BUDGET_SHARE * night.budget_s:
         tasks = missing[:together]
         results = spark.sparkContext.parallelize(tasks, len(tasks)).map(explored).collect()
         for task, result in zip(tasks, results, strict=True):
             night.record.explorations.setdefault(task.mutant, {})[task.scope] = replace(result, commit=night.commit)
             night.spent_s += result.cpu_s
-        missing = _still_missing(night.record, night.mutants, night.commit)
+        missing = _still_missing(night.record, night.mutants)
         night.record.save()
         on_step(len(missing))
 
@@ -111,15 +111,14 @@ def _fill_in_the_same(record: CampaignRecord, mutants: Iterable[Mutant]) -> None
                 record.explorations.setdefault(mutant.name, {}).setdefault(scope, replace(full, cpu_s=0.0))
 
 
-def _still_missing(record: CampaignRecord, mutants: Iterable[Mutant], commit: str) -> list[ScopeOfMutant]:
+def _still_missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> list[ScopeOfMutant]:
     _fill_in_the_same(record, mutants)
-    return list(_missing(record, mutants, commit))
+    return list(_missing(record, mutants))
 
 
-def _missing(record: CampaignRecord, mutants: Iterable[Mutant], commit: str) -> Iterator[ScopeOfMutant]:
-    """Scope by scope, each first without a mutant, by this program: a mutant is compared with that. No larger scope
-    once a promise was broken. A scope of brokers waits with its mutants until it is known which rules are read in
-    it."""
+def _missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> Iterator[ScopeOfMutant]:
+    """Scope by scope, each first without a mutant; no larger scope once a promise was broken. A scope of brokers waits
+    with its mutants until it is known which rules are read in it."""
     mutants = list(mutants)
     for scope in (*_BROKER_SCOPES, *_QUORUM_SCOPES, *_RULE_SCOPES):
         left = [
@@ -130,7 +129,7 @@ def _missing(record: CampaignRecord, mutants: Iterable[Mutant], commit: str) -> 
             and not _is_broken(record, each.name)
         ]
         full = record.explorations.get(FULL_PROTOCOL, {}).get(scope)
-        is_open = full is None or full.commit != commit or (full.rules_read is None and scope not in _QUORUM_SCOPES)
+        is_open = full is None or (full.rules_read is None and scope not in _QUORUM_SCOPES)
         if left and is_open:
             yield ScopeOfMutant(FULL_PROTOCOL, scope)
         if not is_open or scope in _QUORUM_SCOPES:

@@ -165,9 +165,9 @@ class GroupCoordinator:
         if shard.loaded:
             shard.forget_other_topics({name: topic.id for name, topic in topics.items()})
 
-    async def run(self) -> None:
-        """Let time pass in all groups, until cancelled."""
-        while True:
+    async def run(self, has_failed: Callable[[], bool]) -> None:
+        """Let time pass in all groups, until cancelled, or the node has failed."""
+        while not has_failed():
             next_deadline_ms = int(self._clock() * 1000) + _IDLE_MS
             for shard in list(self._shards.values()):
                 next_deadline_ms = min(next_deadline_ms, shard.on_tick())

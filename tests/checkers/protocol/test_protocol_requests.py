@@ -255,6 +255,15 @@ def found(events: list[Event]) -> set[str]:
     return set(kinds(events, settings=BALANCED))
 
 
+def test_a_leader_of_a_topic_that_was_made_anew_may_lead_by_the_one_before() -> None:
+    """It has not read of the deletion, and partition epochs begin anew."""
+    higher, led = decided(3, 2, 2, 2, (1, 2, 3), min_isr=3), led_in(4, 2, min_isr=3)
+    anew = decided(3.5, 0, 1, 0, (1, 2, 3), reason="created") | {"offset": 130}
+    lower = decided(3.6, 2, 2, 2, (1, 2, 3), min_isr=2) | {"offset": 131}
+    assert "minimum-outdated" not in found([*COPIED, higher, anew, lower, led])
+    assert "minimum-outdated" in found([*COPIED, lower, led])
+
+
 @pytest.mark.parametrize("events", KEPT.values(), ids=KEPT)
 def test_a_request_in_its_own_epoch_and_life_breaks_no_promise(events: list[Event]) -> None:
     assert found(events) == set()
