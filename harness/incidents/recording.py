@@ -11,7 +11,6 @@ from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
 from images.system import Capability
 from results.explanation.signature import Signature, shown_signatures
-from results.explanation.story import told_signature
 from results.run import stored_yaml
 from results.run.directory import RunDirectory
 
@@ -43,10 +42,7 @@ def _with_permitted_losses(expect: Expectation, directory: RunDirectory) -> Expe
 
 def _of_stories(directory: RunDirectory) -> Iterator[Signature]:
     for story in directory.stories():
-        own = Signature.parse(story["signature"])
-        yield own
-        for consequence in story["consequences"]:
-            yield told_signature(own, consequence["check"], consequence["finding"])
+        yield from map(Signature.parse, story["signatures"])
 
 
 def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "", source: str = "") -> str:

@@ -17,7 +17,6 @@ from harness.shrinking.passes import Sighting
 from harness.shrinking.spec_size import GENERATION
 from harness.spec import Spec
 from results.explanation.signature import Signature
-from results.explanation.story import told_signature
 
 
 def without_flaw(spec: Spec) -> Spec | None:
@@ -87,7 +86,7 @@ def _passages(outcome: Outcome, signature: Signature) -> Iterator[tuple[int, tup
     """(time in ns or -1, lines) of the stories that tell the signature, then of findings that are their own cause."""
     for story in outcome.stories:
         for item in story.consequences:
-            if signature.covers(told_signature(story.signature, item.check, item.finding)):
+            if signature.covers(story.signature_of(item)):
                 yield item.time_ns, story.lines()
     for verdict in outcome.verdicts:
         for finding in verdict.findings:

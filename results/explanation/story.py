@@ -272,8 +272,11 @@ class Story:
     @property
     def signatures(self) -> tuple[Signature, ...]:
         """Those of all findings, the story's own first."""
-        others = (told_signature(self.signature, item.check, item.finding) for item in self.consequences)
-        return tuple(dict.fromkeys((self.signature, *others)))
+        return tuple(dict.fromkeys((self.signature, *map(self.signature_of, self.consequences))))
+
+    def signature_of(self, item: Consequence) -> Signature:
+        """That of one of its findings: with the story's cause, if that is a step, else the finding's own kind."""
+        return Signature(item.check, item.finding, self.signature.cause if self.step is not None else item.finding)
 
     @property
     def time_ns(self) -> int:
@@ -329,6 +332,7 @@ class Story:
         """The story as JSON values."""
         return {
             "signature": str(self.signature),
+            "signatures": [str(signature) for signature in self.signatures],
             "topic": self.topic,
             "partition": self.partition,
             "offsets": list(self.offsets),
@@ -343,12 +347,6 @@ class Story:
             "lacking": list(self.lacking),
             "elsewhere": list(self.elsewhere),
         }
-
-
-def told_signature(of_story: Signature, check: str, finding: str) -> Signature:
-    """The signature of a finding that a story tells: with the story's cause, if that is a step, else the finding's own
-    kind."""
-    return Signature(check, finding, of_story.cause if of_story.cause in set(StepKind) else finding)
 
 
 def stories_to_json(stories: Sequence[Story]) -> dict[str, Any]:

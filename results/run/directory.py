@@ -297,7 +297,7 @@ class RunDirectory:
     def stories(self) -> list[dict[str, Any]]:
         """The stories, as JSON values; none when nothing was violated. StoreError when they are damaged."""
         stories = read_json(self.path / "stories.json").get("stories", [])
-        if not isinstance(stories, list) or not all(_has(story, "signature", "consequences") for story in stories):
+        if not isinstance(stories, list) or not all(_has(story, "signature", "signatures") for story in stories):
             raise StoreError(f"{self.path / 'stories.json'} is damaged; faultline check writes it anew")
         return stories
 

@@ -390,6 +390,14 @@ def test_without_a_step_every_finding_of_a_story_is_its_own_cause() -> None:
     assert Signature("reads", "duplicate", "high-watermark-without-proposed-member") in caused.signatures
 
 
+def test_a_finding_with_the_name_of_a_step_is_not_taken_for_one() -> None:
+    (story,) = stories(BORN, seen_by("protocol", "high-watermark-fell", 3), seen_by("reads", "duplicate", 3))
+    assert story.step is None
+    assert story.signature == Signature("protocol", "high-watermark-fell", "high-watermark-fell")
+    assert Signature("reads", "duplicate", "duplicate") in story.signatures
+    assert [Signature.parse(text) for text in story.to_json()["signatures"]] == list(story.signatures)
+
+
 @pytest.mark.parametrize("validity", [Validity.VALID, Validity.UNKNOWN])
 def test_notes_and_reasons_for_not_deciding_are_no_stories(validity: Validity) -> None:
     verdict = Verdict("loss", validity, (Finding("missing-evidence", ("history: torn",)),))
