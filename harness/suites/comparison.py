@@ -45,9 +45,11 @@ from results.comparison import ComparedRun, Comparison, compare
 from results.measures import Measure
 from results.number_format import compact
 from results.pages.comparison import render
+from results.run_figures import PLANNED
 from results.statistics import Interval
 from results.store import tables
 from results.store.schema import MEASURED
+from results.store.spec_facts import spec_facts
 
 SHIPPED = Path(str(files("harness"))) / "comparisons"
 _FIELDS = ("reference", "seeds", "base", "cells")
@@ -113,7 +115,7 @@ def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
 
 def _with_plan(figures: Mapping[str, float] | None, spec: Spec) -> Mapping[str, float]:
     """The figures of a run, with the number of appends it planned; a run without figures was not measured."""
-    return {**figures, "planned": spec.rate * spec.time_limit_s} if figures else {}
+    return {**figures, PLANNED.name: spec_facts(spec.to_yaml()).planned(figures)} if figures else {}
 
 
 def save(comparison: Comparison, directory: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from harness.search.mutants.explorations import DEPTHS, scopes_of
 from harness.search.mutants.mutant import LIMITS, Method, Mutant, MutantKind
-from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, SeedRange
+from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Exploration, SeedRange
 from harness.suites.boxes import BOXES
 from results.statistics import Interval, median
 
@@ -139,17 +139,21 @@ def _explored(record: CampaignRecord, mutant: Mutant, broken_in: str) -> str:
     explored = [scope for scope in scopes_of(mutant) if scope in explorations]
     if not explored:
         return "not explored yet"
-    changed = [
-        scope
-        for scope in explored
-        if scope in full
-        and (explorations[scope].states, explorations[scope].steps) != (full[scope].states, full[scope].steps)
-    ]
+    expressed = [scope for scope in explored if not _is_as_in(full.get(scope), explorations[scope])]
     left = len(scopes_of(mutant)) - len(explored)
     later = f"; {left} scope{'s' if left > 1 else ''} to go" if left else ""
-    if not changed:
+    if not expressed:
         return f"no scope expresses it{later}"
-    return f"every promise kept in {', '.join(map(_scope_words, changed))}{later}"
+    return f"every promise kept in {', '.join(map(_scope_words, expressed))}{later}"
+
+
+def _is_as_in(full: Exploration | None, exploration: Exploration) -> bool:
+    """Whether a mutant's exploration is that of the full protocol. With another commit its scope may be another one."""
+    return full is not None and (full.commit, full.states, full.steps) == (
+        exploration.commit,
+        exploration.states,
+        exploration.steps,
+    )
 
 
 def _scope_words(scope: str) -> str:

@@ -362,3 +362,12 @@ def test_a_summary_counts_the_scopes_of_a_mutant_and_says_how_deep_one_was_explo
         record.explorations[FULL_PROTOCOL][scope] = same
         record.explorations[never.name][scope] = other if scope == last else same
     assert figures(record, [never])[0].explored == f"every promise kept in `{last}` {DEPTHS[last]} steps deep"
+
+
+def test_a_scope_explored_by_two_commits_is_not_said_to_lack_a_mutant(tmp_path: Path) -> None:
+    never = QUORUM_MUTANTS[1]
+    first, *_ = scopes_of(never)
+    record = CampaignRecord(tmp_path / "record.json")
+    record.explorations[FULL_PROTOCOL] = {first: Exploration(10, 20, 3, 4.0, "", "one")}
+    record.explorations[never.name] = {first: Exploration(10, 20, 3, 4.0, "", "another")}
+    assert figures(record, [never])[0].explored == f"every promise kept in `{first}`; 3 scopes to go"
