@@ -464,7 +464,7 @@ class FaultTimes(NamedTuple):
 
 def wrong_timers(faults: pa.Table) -> FaultTimes:
     """When timers may have run wrong: by the faults that change these, not wall clocks alone. A clock that was set back
-    stands still until it has caught up, also after the fault, and one is put right once no fault of it is left."""
+    stands still until it has caught up, also after the fault."""
     struck: dict[str, list[dict[str, Any]]] = {}
     for row in faults.filter(pc.equal(faults["family"], "clock")).sort_by("started_ns").to_pylist():
         for node in row["nodes"]:
@@ -473,8 +473,6 @@ def wrong_timers(faults: pa.Table) -> FaultTimes:
     for node, rows in struck.items():
         back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in rows)
         for began_ns, ended_ns in map(_held, filter(_changes_timers, rows)):
-            for first_ns, last_ns in map(_held, rows):
-                ended_ns = max(ended_ns, last_ns) if began_ns <= last_ns and first_ns <= ended_ns else ended_ns
             times.setdefault(node, []).append((began_ns - _STALL_MARGIN_NS, ended_ns + back_ns + _STALL_MARGIN_NS))
     return FaultTimes(times)
 

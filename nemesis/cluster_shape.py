@@ -93,6 +93,11 @@ class ClusterShape:
         """Whether any node may restart uncleanly; controllers may, since they sync before they answer."""
         return bool(self.loss_budget or self.controllers)
 
+    @property
+    def controller_targets(self) -> frozenset[str]:
+        """The targets of faults that stand for controllers alone."""
+        return frozenset({"controller", "controllers", *self.controllers})
+
 
 def facts_of(settings: Mapping[str, str]) -> dict[str, bool]:
     """The fields of a `ClusterShape` that these settings decide."""

@@ -46,7 +46,8 @@ class ActiveEffects:
     full: dict[str, int] = field(default_factory=dict)
     delays_ms: dict[str, list[float]] = field(default_factory=dict)
     """The delays of a slow disk, the latest of which holds."""
-    clocks: dict[str, int] = field(default_factory=dict)
+    clocks: dict[str, list[ClockChange]] = field(default_factory=dict)
+    """The changes of a clock; it jumped by each, and runs at the rate of the latest."""
     victims: dict[int, str] = field(default_factory=dict)
     """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
     endangered: dict[str, int] = field(default_factory=dict)
@@ -208,10 +209,11 @@ class FaultHandle:
         and stopped by itself: one that opens no log syncs nothing that was written before an unclean end. Over a full
         disk such an end may have come unseen."""
         whole = self.situation.wholeness.is_whole(node) and node not in self._effects.full
+        stopped_before = self.evidence_of_node.get(node, {}).get("stopped", 0.0)
         start = await self._stop(node, lambda: self.cluster.stop(node), _STOPPED)
         if not whole:
             self._stopped_in_part.append(node)
-        if keep is not None and whole and self.evidence_of_node[node].get("stopped"):
+        if keep is not None and whole and self.evidence_of_node[node].get("stopped", 0.0) > stopped_before:
             await uninterrupted(self._apply(self.cluster.power_off(node, keep), _LOST[1:], node, is_down=True))
         elif keep is not None:
             self.notes.append(f"{node}: was not whole, or did not stop cleanly; it keeps its power")
@@ -309,9 +311,27 @@ class FaultHandle:
         await uninterrupted(self._apply(self.cluster.slow_disk(node, delay_ms), ("delayed_ms",), node))
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
-        """Change a node's clock; of several changes the latest holds, and the clock is true again after the last."""
-        change_clock, reset = partial(self.cluster.set_clock, node, change), partial(self.cluster.reset_clock, node)
-        await self._hold(self._effects.clocks, node, change_clock, reset, "offset_ms")
+        """Change a node's clock; it runs at the rate of the latest of several changes, and true again after the
+        last."""
+        self._effects.clocks.setdefault(node, []).append(change)
+        self.targets.add([node])
+
+        async def restore_rate() -> None:
+            changes = self._effects.clocks[node]
+            latest = changes[-1]
+            changes.remove(change)
+            if not changes:
+                del self._effects.clocks[node]
+                await self._apply(self.cluster.reset_clock(node), ("offset_ms",), node)
+                return
+            self._overlapped(1)
+            if changes[-1].rate != latest.rate:
+                await self._apply(
+                    self.cluster.set_clock(node, ClockChange(rate=changes[-1].rate)), ("offset_ms",), node
+                )
+
+        self._add_undo(restore_rate)
+        await uninterrupted(self._apply(self.cluster.set_clock(node, change), ("offset_ms",), node))
 
     async def _hold(
         self,
@@ -338,12 +358,19 @@ class FaultHandle:
     # ---- healing -----------------------------------------------------------------------------------------------------
 
     async def heal(self) -> None:
-        """Undo everything this fault still holds, latest first. A step that fails leaves a line; the others go on."""
+        """Undo everything this fault still holds, latest first. A step that fails leaves a line; the others go on, and
+        so they do when the caller is cancelled."""
+        await uninterrupted(self._undo_all())
+
+    async def _undo_all(self) -> None:
         while self._undo:
             try:
                 await self._undo.pop()()
             except Exception as error:
-                self.fail_healing(f"{type(error).__name__}: {error}")
+                self._fail_healing(error)
+
+    def _fail_healing(self, error: Exception) -> None:
+        self.fail_healing(f"{type(error).__name__}: {error}")
 
     def fail_healing(self, reason: str) -> None:
         """Record that something could not be undone, in a few words."""
@@ -394,10 +421,17 @@ class FaultHandle:
         """Used before the change, so that a fault cancelled in the middle of it undoes it too; calls are idempotent."""
         self._undo.append(undo)
 
+        async def undone() -> None:
+            try:
+                await undo()
+            except Exception as error:
+                self._fail_healing(error)
+                raise
+
         async def early() -> None:
             if undo in self._undo:
                 self._undo.remove(undo)
-                await uninterrupted(undo())
+                await uninterrupted(undone())
 
         return early
 

@@ -183,12 +183,14 @@ class Nemesis:
             handle.notes.append(_failed(error))
         finally:
             record.healing_ns = self._cluster.now_ns()
-            await handle.heal()
-            record.ended_ns = self._cluster.now_ns()
-            del self._active[number]
-            self.injections.append(record.injection(handle))
-            save()
-            timeline.ended(scheduled.id)
+            try:
+                await handle.heal()
+            finally:
+                record.ended_ns = self._cluster.now_ns()
+                del self._active[number]
+                self.injections.append(record.injection(handle))
+                save()
+                timeline.ended(scheduled.id)
 
 
 @dataclass(slots=True)
@@ -213,10 +215,10 @@ class _Record:
         return self.scheduled.fault
 
     def take_effect(self, now_ns: int) -> None:
-        """The injection is over: the fault counts from now."""
+        """The injection is over: the fault counts from now. One of several steps counts from its first."""
         if not self.fault.in_steps:
             self.injection_ns = now_ns - self.started_ns
-        self.started_ns = now_ns
+            self.started_ns = now_ns
 
     def injection(self, handle: FaultHandle) -> Injection:
         """The record for others."""

@@ -366,7 +366,7 @@ def victims_of(schedule: Schedule, cluster: ClusterShape) -> tuple[str, ...]:
         target
         for scheduled in schedule
         for target in scheduled.fault.at_risk(cluster)
-        if target != "controller" and target not in cluster.controllers
+        if target not in cluster.controller_targets
     )
     return tuple(dict.fromkeys(at_risk))
 

@@ -119,7 +119,7 @@ def with_trigger(
 def with_deletion(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
     """The fault, where brokers lose data by it, in a share of the draws with the deletion of a replica as its trigger,
     and at once: a deletion is at risk until the disk has it. As it is where the environment would not see that."""
-    at_risk = {*scheduled.fault.at_risk(cluster)} - {"controller", *cluster.controllers}
+    at_risk = {*scheduled.fault.at_risk(cluster)} - cluster.controller_targets
     is_drawn, deletion = random.random() < _LOST_DELETION_SHARE, _deletion(scheduled.fault, cluster)
     if not at_risk or not is_drawn or not _is_seen(deletion, cluster):
         return scheduled
@@ -129,7 +129,7 @@ def with_deletion(scheduled: ScheduledFault, random: Random, cluster: ClusterSha
 def with_log_start(scheduled: ScheduledFault, random: Random, cluster: ClusterShape) -> ScheduledFault:
     """The fault, where brokers lose data by it, in a share of the draws with a new log start as its trigger, at once or
     a moment later. As it is where the environment would not see that."""
-    at_risk = {*scheduled.fault.at_risk(cluster)} - {"controller", *cluster.controllers}
+    at_risk = {*scheduled.fault.at_risk(cluster)} - cluster.controller_targets
     moved = LogStartMoved(_node_of(scheduled.fault, cluster))
     is_drawn, at_once = random.random() < _LOST_START_SHARE, random.random() < 0.5
     later_s = draw_later_s(random, cluster)

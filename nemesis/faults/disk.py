@@ -64,8 +64,7 @@ class PowerLoss(Fault):
     def blacked_out(self, random: Random, cluster: ClusterShape) -> Self:
         """The power of every controller; of every broker, too, where none of them can lose anything. Of those that can,
         in the middle of a clean stop."""
-        names = {"controller", *cluster.controllers}
-        if names.issuperset(self.nodes):
+        if cluster.controller_targets.issuperset(self.nodes):
             return replace(self, nodes=cluster.controllers)
         if self.at_risk(cluster):
             stopping_ms = draw_scale(random, *_STOPPING) * cluster.patience_s * 1000
@@ -198,6 +197,10 @@ class PowerLossAll(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """All nodes."""
         return cls(keep=draws.keep())
+
+    def at_risk(self, cluster: ClusterShape) -> tuple[str, ...]:
+        """As `PowerLoss` of every broker."""
+        return PowerLoss(cluster.brokers, self.keep).at_risk(cluster)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Cut the power of every broker and controller."""

@@ -116,10 +116,8 @@ class NetworkPartition(Fault):
     def draw(cls, draws: Draws) -> Self | None:
         """Some shape around a leader, any broker, or a controller."""
         random, cluster = draws.random, draws.cluster
-        several = len(cluster.controllers) > 1
-        shape = random.choice(
-            [shape for shape in PartitionShape if several or shape is not PartitionShape.CONTROLLERS_APART]
-        )
+        needed = {PartitionShape.CONTROLLERS_APART: 2, PartitionShape.CONTROLLER_FROM_BROKERS: 1}
+        shape = random.choice([shape for shape in PartitionShape if len(cluster.controllers) >= needed.get(shape, 0)])
         broker = draws.broker()
         nodes: tuple[str, ...] = ()
         against: tuple[str, ...] = ()
@@ -172,6 +170,8 @@ class NetworkPartition(Fault):
             return False
         if self.shape is PartitionShape.LEADER_ONLY:
             return cluster.replication_factor > 1
+        if self.shape is PartitionShape.CONTROLLER_FROM_BROKERS:
+            return bool(cluster.controllers)
         return self.shape not in (PartitionShape.BRIDGE, PartitionShape.RING)
 
     def needs(self) -> frozenset[EnvironmentCapability]:

@@ -16,7 +16,7 @@ from nemesis.faults.fault import Fault
 from nemesis.faults.network_partition import NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.process import Kill, Pause
-from nemesis.faults.scripted.leader import UncleanReturn, ZombieFollower
+from nemesis.faults.scripted.leader import DeafLeader, UncleanReturn, ZombieFollower
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import Evidence, KeepUnsynced, Link
 from nemesis.schedule import Schedule, ScheduledFault, parse_script
@@ -176,6 +176,12 @@ def test_losses_of_several_nodes_are_told_node_by_node() -> None:
 def test_a_scripted_fault_cut_off_in_the_middle_leaves_nothing_broken() -> None:
     for until_s in (0.5, 2.6, 3.5, 5.0, 7.0, 9.0):
         healed(ScheduledFault(0, 60, ZombieFollower()), ScheduledFault(0, 60, UncleanReturn("b2")), until_s=until_s)
+
+
+@pytest.mark.parametrize("fault", [DeafLeader(0), UncleanReturn("b1")])
+def test_a_scripted_fault_that_needs_others_says_so_on_a_broker_alone(fault: Fault) -> None:
+    (record,) = healed(ScheduledFault(1, 5, fault), cluster=FakeCluster(brokers=1))
+    assert "two brokers are needed" in record.note
 
 
 def test_cancelling_the_nemesis_heals() -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape
+from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.disk_full import DiskFull
+from nemesis.faults.network_partition import NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.placement import HalfDeletedReplica
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.schedule import Schedule
 from nemesis.swarm import draw
 
@@ -51,6 +53,18 @@ def test_a_link_that_loses_few_packets_is_not_sure_to_lose_one() -> None:
     without_delay = slow.adapted([EnvironmentCapability.DELAY], Random(1))
     assert without_delay is not None
     assert without_delay.effective_alone(CLUSTER)
+
+
+def test_where_brokers_are_the_controllers_no_partition_is_one_between_both() -> None:
+    of_both = NetworkPartition(PartitionShape.CONTROLLER_FROM_BROKERS, ("b1",))
+    combined = replace(CLUSTER, controllers=())
+    assert [of_both.effective_alone(shape) for shape in (CLUSTER, combined)] == [True, False]
+    profile = RunProfile(victims=(), leader_bias=0.5, held_share=0.5, keeps=(KeepUnsynced.NOTHING,))
+    drawn = [NetworkPartition.draw(Draws(Random(seed), combined, profile)) for seed in range(200)]
+    assert {each.shape for each in drawn if each} == {*PartitionShape} - {
+        PartitionShape.CONTROLLER_FROM_BROKERS,
+        PartitionShape.CONTROLLERS_APART,
+    }
 
 
 LATE = replace(CLUSTER, patience_s=4.0, controllers=("c1", "c2", "c3"))

@@ -11,9 +11,11 @@ from checkers.verdict import Validity
 from harness.runner.run import run_in_simulation
 from harness.spec import loads, parse
 from nemesis.cluster_shape import ClusterShape
+from nemesis.faults.disk import PowerLoss, PowerLossAll
 from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Situation
-from nemesis.swarm import draw
+from nemesis.swarm import draw, is_fair
 from nemesis.targets import TargetError, check_target
 from nemesis.wholeness import Wholeness
 from tests.nemesis.fake_cluster import FakeCluster
@@ -211,3 +213,20 @@ def test_a_victim_that_synced_every_append_loses_nothing_and_its_end_is_the_effe
     assert (injection.evidence["killed"], injection.evidence["lost_bytes"]) == (1, 0)
     assert injection.took_effect
     assert outcome.validity is Validity.VALID, outcome.verdicts
+
+
+@pytest.mark.parametrize(
+    ("fault", "fair"),
+    [
+        (PowerLossAll(), False),
+        (PowerLoss(("b1", "b2")), False),
+        (PowerLoss(("b1",)), True),
+        (PowerLoss(("controllers",)), True),
+        (PowerLoss(("c1", "controller")), True),
+    ],
+)
+def test_no_more_brokers_lose_data_in_a_fair_schedule_than_the_promise_has_room_for(
+    fault: PowerLoss | PowerLossAll, fair: bool
+) -> None:
+    cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1, 2)
+    assert is_fair(Schedule((ScheduledFault(1, 1, fault),)), cluster) is fair

@@ -95,6 +95,9 @@ class UncleanReturn(ScriptedPowerLoss):
         patience_s = self.patience_ms / 1000
         (victim,) = await handle.targets.resolve((self.victim,))
         others = [broker for broker in handle.cluster.brokers if broker != victim]
+        if not others:
+            handle.notes.append("two brokers are needed")
+            return
         survivor = others.pop(handle.random.randrange(len(others)))
         for node in others:
             await handle.pause(node)
@@ -130,6 +133,9 @@ class DeafLeader(ScriptedLeaderFault):
         patience_s = self.patience_ms / 1000
         (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
         followers = [broker for broker in handle.cluster.brokers if broker != leader]
+        if not followers:
+            handle.notes.append("two brokers are needed")
+            return
         handle.random.shuffle(followers)
         wake = await handle.pause(followers[0])
         await handle.sleep(handle.random.uniform(1.0, 1.4) * patience_s)
