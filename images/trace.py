@@ -81,7 +81,8 @@ alter_partition_answered  leader      … comes back: fields as there; detail: e
 isr_counted               leader      what it counts is not as it was: members=ISR, partition_epoch, high_watermark with
                                       that; detail: proposed=ISR of the change in flight, if there is one, unresolved=
                                       [members that a change given up may still add], positions of all these as of
-                                      high_watermark
+                                      high_watermark, and awaited={replica: LEO} of those that have caught up and are to
+                                      join, for which it waits, if there are any
 isr_committed             leader      members=ISR, partition_epoch
 isr_rejected              leader      members=proposed ISR; detail: error, rolled_back
 fetch_accepted            leader      offset=position of a follower, log_end; detail: replica, requested=leader epoch of

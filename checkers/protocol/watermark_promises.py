@@ -48,11 +48,13 @@ def _high_watermark(partition: PartitionState, event: TraceRow, _: CheckSettings
 
 
 def _isr_counted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """Once a leader counts others, what all of them have is committed: nobody may come who moves the high watermark."""
-    positions = event.details().get("positions")
+    """Once a leader counts others, what all of them have is committed, and also those for which it waits: nobody may
+    come who moves the high watermark."""
+    detail = event.details()
+    positions = detail.get("positions")
     if not isinstance(positions, dict) or len(event.members) < min_isr_known_to(partition, event):
         return
-    held = min(positions.values(), default=UNKNOWN)
+    held = min([*positions.values(), *detail.get("awaited", {}).values()], default=UNKNOWN)
     if event.high_watermark < held:
         partition.report(
             event,

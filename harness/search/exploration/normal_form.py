@@ -62,7 +62,7 @@ def normalised(broker: BrokerState) -> BrokerState:
         return broker._replace(partition=follower, active=(), unread=unread, proposal=None)
     followers = tuple(Follower(it.id, it.log_end, it.broker_epoch) for it in leadership.followers)
     return broker._replace(
-        partition=state._replace(leadership=leadership._replace(followers=followers)),
+        partition=state._replace(leadership=leadership._replace(followers=followers, awaited=())),
         unread=unread,
         proposal=proposal and replace(proposal, partition_epoch=state.partition_epoch),
     )

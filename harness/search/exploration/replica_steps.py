@@ -45,19 +45,20 @@ from images.trace import TraceEvent
 from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 _MAX_BATCH_BYTES = 1 << 20
-_LATE_MS = 1
-"""Now, when members lag: the others were caught up at this time, the late ones at 0."""
+_NOW_MS = 1
+"""In every step. In a state all followers were caught up at 0, which is too long ago: those outside of the ISR count as
+fallen behind, as they may have between any two steps, so the high watermark waits for none of them."""
 
 
 class OpenedReplica:
     """A `Replica` in the state of a broker."""
 
-    def __init__(self, broker: BrokerState, limits: Limits, now_ms: int = 0) -> None:
+    def __init__(self, broker: BrokerState, limits: Limits) -> None:
         state = broker.partition
         self._broker = broker
         self._proposals: list[ProposeIsr] = []
         self.log = MemoryLog(broker.records, state.epochs)
-        self.replica = shipped_replica(state.node, self.log, state.high_watermark, limits, now_ms, self._proposals)
+        self.replica = shipped_replica(state.node, self.log, state.high_watermark, limits, self._proposals)
         self.replica.state = state
         self.replica.fetched_epoch = broker.fetched_epoch
 
@@ -82,9 +83,7 @@ class OpenedReplica:
         return replica.fetched_epoch if decides else NO_EPOCH
 
 
-def shipped_replica(
-    node: int, log: Log, high_watermark: int, limits: Limits, now_ms: int, proposals: list[ProposeIsr]
-) -> Replica:
+def shipped_replica(node: int, log: Log, high_watermark: int, limits: Limits, proposals: list[ProposeIsr]) -> Replica:
     """A `Replica` as a broker opens it on this log, with the high watermark of its checkpoint."""
     return Replica(
         TOPIC,
@@ -96,7 +95,7 @@ def shipped_replica(
         log,
         high_watermark,
         trace=_discard,
-        clock=lambda: now_ms / 1000,
+        clock=lambda: _NOW_MS / 1000,
         record_ms=lambda: 0,
         propose=lambda _, proposal: proposals.append(proposal),
     )
@@ -138,9 +137,9 @@ def append(broker: BrokerState, number: int, limits: Limits) -> BrokerState:
 def tick(broker: BrokerState, limits: Limits, lagging: Collection[int] = ()) -> BrokerState:
     """Time passes in which those `lagging` alone have not caught up for `replica.lag.time.max.ms`."""
     state = broker.partition
-    times = tuple(it._replace(caught_up_ms=0 if it.id in lagging else _LATE_MS) for it in state.leader_state.followers)
+    times = tuple(it._replace(caught_up_ms=0 if it.id in lagging else _NOW_MS) for it in state.leader_state.followers)
     timed = state._replace(leadership=state.leader_state._replace(followers=times))
-    opened = OpenedReplica(broker._replace(partition=timed), limits, now_ms=_LATE_MS)
+    opened = OpenedReplica(broker._replace(partition=timed), limits)
     opened.replica.tick(dict(broker.active))
     return opened.closed()
 

@@ -87,6 +87,6 @@ def _opened(
     broker: BrokerState, records: tuple[LogRecord, ...], high_watermark: int, update: MetadataUpdate, limits: Limits
 ) -> BrokerState:
     log = MemoryLog.recovered(records)
-    replica = shipped_replica(broker.partition.node, log, high_watermark, limits, 0, [])
+    replica = shipped_replica(broker.partition.node, log, high_watermark, limits, [])
     state = replica.state._replace(partition_epoch=update.registration.partition_epoch - 1)
     return normalised(broker._replace(partition=state, records=records, unread=(update,), down=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -107,9 +107,9 @@ def on_replica_fetch(
         return FetchStep(PartitionStep(partition), diverging=diverging)
     if fetch.offset > partition.log_end:
         return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
-    recorded = _record_fetch(partition, fetch, now_ms)
-    joined = _consider_join(recorded, fetch.replica, active, limits)
-    moved = advance_high_watermark(joined.partition, limits)
+    joined = _consider_join(_record_fetch(partition, fetch, now_ms), fetch.replica, active, limits)
+    candidates = {*partition.leader_state.awaited, fetch.replica}
+    moved = advance_high_watermark(_await_caught_up(joined.partition, candidates, active, now_ms, limits), limits)
     return FetchStep(PartitionStep(moved.partition, joined.decisions + moved.decisions))
 
 
@@ -189,10 +189,42 @@ def _propose(partition: Partition, members: tuple[int, ...], active: Mapping[int
     )
 
 
+def _await_caught_up(
+    partition: Partition, candidates: Collection[int], active: Mapping[int, int], now_ms: int, limits: Limits
+) -> Partition:
+    """Let the high watermark wait for those of the candidates that have caught up and may join the ISR, as Kafka's
+    does. Else it would pass their positions between two fetches under steady load, and they would never join. One that
+    is proposed counts as a member, or not at all (`maximal_isr`)."""
+    leadership = partition.leader_state
+    awaited = tuple(
+        follower.id
+        for follower in leadership.followers
+        if follower.id in candidates
+        and follower.id not in (*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members)
+        and follower.log_end is not None
+        and active.get(follower.id) == follower.broker_epoch
+        and partition.log_start <= max(follower.log_start, 0)
+        and now_ms - follower.caught_up_ms <= limits.replica_lag_time_max_ms
+    )
+    if awaited == leadership.awaited:
+        return partition
+    return partition._replace(leadership=leadership._replace(awaited=awaited))
+
+
 def on_tick(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> PartitionStep:
-    """Time passes: propose to shrink the ISR by members that lag too long, and resolve an unresolved change."""
-    leadership = partition.leadership
-    if leadership is None or leadership.proposed is not None:
+    """Time passes: the high watermark waits no longer for a follower that has fallen behind. Propose to shrink the ISR
+    by members that lag too long, and resolve an unresolved change."""
+    if partition.leadership is None:
+        return PartitionStep(partition)
+    awaited = partition.leadership.awaited
+    moved = advance_high_watermark(_await_caught_up(partition, awaited, active, now_ms, limits), limits)
+    proposed = _propose_in_time(moved.partition, active, now_ms, limits)
+    return PartitionStep(proposed.partition, moved.decisions + proposed.decisions)
+
+
+def _propose_in_time(partition: Partition, active: Mapping[int, int], now_ms: int, limits: Limits) -> PartitionStep:
+    leadership = partition.leader_state
+    if leadership.proposed is not None:
         return PartitionStep(partition)
     lagging = [
         follower.id
@@ -258,7 +290,9 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
         unresolved_members = tuple(sorted({*unresolved_members, *added}))
-    settled = partition._replace(leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members))
+    settled = partition._replace(
+        leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members, awaited=())
+    )
     refused = IsrResolved(proposal.members, committed=False, rolled_back=answer.certain, error=answer.error)
     step = advance_high_watermark(settled, limits)
     return PartitionStep(step.partition, (refused, *step.decisions))
@@ -284,8 +318,8 @@ def isr_suffices(partition: Partition, limits: Limits) -> bool:
 
 
 def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionStep:
-    """Advance the high watermark to the lowest LEO in the maximal ISR, if the ISR is large enough. It never falls
-    within a leadership, and does not advance before every member has fetched."""
+    """Advance the high watermark to the lowest LEO in the maximal ISR and of the followers for which it waits, if the
+    ISR is large enough. It never falls within a leadership, and does not advance before every member has fetched."""
     if partition.high_watermark == partition.log_end:
         return PartitionStep(partition)  # no position is above the leader's LEO
     if not isr_suffices(partition, limits) and limits.rules.min_isr_gates_high_watermark:
@@ -301,6 +335,7 @@ def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionSte
         if follower is None or follower.log_end is None:
             return PartitionStep(partition)
         positions.append(follower.log_end)
+    positions += [it.log_end for it in leadership.followers if it.id in leadership.awaited and it.log_end is not None]
     candidate = min(positions, default=partition.high_watermark)
     if candidate <= partition.high_watermark:
         return PartitionStep(partition)

@@ -81,6 +81,8 @@ class LeaderState(NamedTuple):
     rises above that of the request."""
     read_index: int = 0
     """The number of reads of the latest offset so far (Raft §6.4 calls such a read's number its read index)."""
+    awaited: tuple[int, ...] = ()
+    """Followers outside of the ISR for which the high watermark waits, so that they can join it."""
 
     def follower(self, replica: int) -> Follower | None:
         """The state of `replica`; None for the leader itself and for brokers that are no replicas."""

@@ -309,6 +309,8 @@ class ReplicaTrace:
             detail["proposed"] = list(leadership.proposed)
         quorum = {*state.isr, *(leadership.proposed or ()), *leadership.unresolved_members}
         detail["positions"] = _positions(state, sorted(quorum))
+        if leadership.awaited:
+            detail["awaited"] = _positions(state, leadership.awaited)
         self.event(state, "isr_counted", members=state.isr, high_watermark=state.high_watermark, detail=detail)
 
     def fetch_answered(self, state: Partition, replica: int, connection: int) -> None:

@@ -144,17 +144,19 @@ def faults_of(script: ScriptedSchedule, step: int) -> list[Mapping[str, Any]]:
 def test_metadata_that_is_no_longer_the_newest_is_fetched_when_it_is_and_read_at_its_step() -> None:
     steps, script = script_of(replace(TWO, protocol=TruncationProtocol.KIP320_FIRST_TRY, records=1))
     times = step_times(steps)
-    place = next(
-        at
+    place, leader_epoch = next(
+        (at, read)
         for at, step in enumerate(steps)
         if step.action.kind == "read"
-        and step.before.brokers[step.action.broker - 1].unread[step.action.other].registration.leader_epoch
+        and (read := step.before.brokers[step.action.broker - 1].unread[step.action.other].registration.leader_epoch)
         < step.before.controller.partition.leader_epoch
     )
-    elected = next(at for at, step in enumerate(steps) if step.action.kind == "elect")
+    epochs = [step.after.controller.partition.leader_epoch for step in steps]
+    elected = epochs.index(leader_epoch)
+    superseded = next(at for at, epoch in enumerate(epochs) if epoch > leader_epoch)
     answer, request, _ = faults_of(script, place + 1)
     assert (answer["part"], answer["effect"], answer["count"]) == ("response", "hold", 1)
-    assert times.starts[elected] < answer["at"] < request["at"] < times.end_of(elected)
+    assert times.starts[elected] < answer["at"] < request["at"] < times.starts[superseded]
     assert answer["at"] + answer["for"] == pytest.approx(times.starts[place])
 
 
