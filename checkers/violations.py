@@ -136,6 +136,8 @@ INEXCUSABLE = frozenset(
         "last-known-elr-forgotten",
         "partition-epoch-stood",
         "leader-epoch-stood",
+        "partition-epoch-skipped",
+        "leader-epoch-skipped",
         "reassignment-joins-isr",
         "reassignment-completed-early",
         "reassignment-shrinks-isr",

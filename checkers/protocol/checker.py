@@ -199,7 +199,9 @@ appended-below-minimum    with acks=all a leader takes a batch only while its IS
 refused-needlessly        … and refuses none for that while it has
 partition-epoch-stood     every change of a partition moves its partition epoch up, and so does one of the minimum, and
                           every ISR that is granted
+partition-epoch-skipped   … by one: no decision on it is missing in the metadata log
 leader-epoch-stood        the leader epoch never falls; a change of leader and the removal of a replica move it up
+leader-epoch-skipped      … by one, and nothing else moves it
 reassignment-joins-isr    no change adds a replica and puts it into the ISR at once (RC §6.7, rule 2), but as
                           the leader of an unclean election
 reassignment-completed-early  replicas are removed once all added ones are in the ISR (RC §6.7, rule 3)

@@ -12,6 +12,8 @@ ELR           empty while the ISR has min.isr members, and after an election tha
               ISR or ELR, is a replica, is not in the ISR now, and has not just registered after an unclean shutdown
 replicas      as before, but where a reassignment begins, is cancelled, or completes: once every added replica is in the
               ISR and the target has min.isr members there, one of which may lead
+epochs        the partition epoch moves up by one; the leader epoch, too, where the leader is another one or a replica
+              goes, and else not at all
 LastKnownELR  empty where the ELR must be; else whoever has left the ELR since, or with the strategy `last-known-leader`
               the leader that left an empty ISR behind. The strategy is that of the topic at the time; where it becomes
               another one than `last-known-leader`, whoever may have left the ELR, and the other way round who is in it
@@ -121,7 +123,7 @@ def check_decisions(
         for each in change.events:
             before = metadata.partitions.get(each.place)
             if each.event.kind == "partition_changed":
-                _check_change(cluster, metadata, change, each, before, in_force)
+                _check_change(cluster, metadata, change, each, before, in_force, is_whole=ended)
             metadata.apply(each)
         _check_unchanged(cluster, metadata, change, in_force)
         _check_all(cluster, metadata, change, in_force)
@@ -144,6 +146,8 @@ def _check_change(
     each: DecidedEvent,
     before: DecidedPartition | None,
     in_force: _InForce,
+    *,
+    is_whole: bool,
 ) -> None:
     after, reason = DecidedPartition.of(each.event, each.detail), str(each.detail.get("reason"))
     if not after.replicas or not metadata.knows(after.replicas):
@@ -154,8 +158,17 @@ def _check_change(
         expected = _Outcome(leader, frozenset(active), frozenset(), frozenset())
         _compare(cluster, each, None, after, expected)
         return
-    if before is None or after.partition_epoch != before.partition_epoch + 1:
+    if before is None or after.partition_epoch <= before.partition_epoch:
         return
+    if after.partition_epoch > before.partition_epoch + 1:
+        if is_whole:
+            line = f"no decision on partition epoch {before.partition_epoch + 1} is in the metadata log"
+            _report(cluster, each, "partition-epoch-skipped", before, after, line)
+        return
+    moves = after.leader != before.leader or not frozenset(before.replicas) <= frozenset(after.replicas)
+    if after.leader_epoch > before.leader_epoch + moves:
+        line = f"leader epoch {before.leader_epoch + moves} follows, and it is {after.leader_epoch}"
+        _report(cluster, each, "leader-epoch-skipped", before, after, line)
     others = [other for other in change.of_brokers if other.event.kind != "broker_unfenced"]
     leaving = others[0].event.broker if others else None
     came = any(other.event.kind == "broker_unfenced" for other in change.of_brokers)

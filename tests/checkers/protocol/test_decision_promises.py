@@ -69,11 +69,12 @@ UNCLEAN = [
 ]
 
 
-def kinds(*events: Event, strategy: str = "last-known-leader", **settings: Any) -> list[str]:
+def kinds(*events: Event, strategy: str = "last-known-leader", killed: bool = True, **settings: Any) -> list[str]:
     """Found in a trace that goes on after these events: one that ends with a change may lack the rest of that."""
     evidence = RunEvidence(
         trace=small_evidence.trace(*events, small_evidence.event(1e6, "b9", "node_started")),
         settings=CheckSettings(unclean_recovery=strategy, **settings),
+        recovery={} if killed else {"seconds": 1.0},
     )
     return [finding.kind for finding in check(evidence).findings]
 
@@ -113,6 +114,7 @@ BROKEN = {
     "isr-otherwise": [*THREE, *fenced(8, 1, 1, decided(8, 2, (1, 1), (2,), reason="fenced"))],
     "elr-otherwise": [*WITHOUT_3, *fenced(9, 2, 2, decided(9, 1, (0, 2), (1,), (), reason="fenced"))],
     "last-known-elr-otherwise": [*WITHOUT_2, *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1, 2), reason="fenced"))],
+    "leader-epoch-skipped": [*THREE, *fenced(8, 3, 3, decided(8, 1, (1, 1), (1, 2), reason="fenced"))],
     "idle-broker-kept": [*THREE, broker(8, "fenced", 3, 3, reason="session_timeout")],
     "left-without-leader": [*UNCLEAN, *unfenced(12, 2, 2)],
 }
@@ -121,6 +123,12 @@ BROKEN = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_change_that_does_not_follow_is_a_violation(kind: str) -> None:
     assert kinds(*BROKEN[kind]) == [kind]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_no_decision_is_missing_but_in_the_trace_of_a_killed_run(killed: bool) -> None:
+    skips = [*THREE, *fenced(8, 1, 1, decided(8, 2, (1, 2), (2, 3), reason="fenced"))]
+    assert kinds(*skips, killed=killed) == ([] if killed else ["partition-epoch-skipped"])
 
 
 MOVING = [

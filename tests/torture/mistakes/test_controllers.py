@@ -33,6 +33,8 @@ from images.broker.runtime.files import TEMPORARY_SUFFIX
 from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
+_BUILD = "images.broker.controller.partition_change:PartitionChangeBuilder.build"
+
 # ---- replicas --------------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +249,16 @@ def _completed_by_the_whole_isr(patch: Patch) -> None:
     replace_in(patch, completes, "len(in_sync) >= topic", "len(isr) >= topic")
 
 
+def _two_epochs_at_once(patch: Patch) -> None:
+    """Every change moves the partition epoch by two."""
+    replace_in(patch, _BUILD, "before.partition_epoch + 1", by="before.partition_epoch + 2")
+
+
+def _leader_epoch_of_every_change(patch: Patch) -> None:
+    """Every change moves the leader epoch."""
+    replace_in(patch, _BUILD, "(election.leader != before.leader or removal)", by="1")
+
+
 def _sessions_by_wall_clock(patch: Patch) -> None:
     """A controller measures sessions by the wall clock."""
     patch.setattr(
@@ -367,6 +379,8 @@ MISTAKES = (
     PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
     PlayedMistake("metadata-unheard", _waits_without_limit, [LEADER_FALLS_SILENT]),
     PlayedMistake("left-without-leader", _no_unclean_election, ONE_IS_BEHIND, ANY_LEADS),
+    PlayedMistake("partition-epoch-skipped", _two_epochs_at_once, [LEADER_RETURNS]),
+    PlayedMistake("leader-epoch-skipped", _leader_epoch_of_every_change, [LEADER_RETURNS]),
     PlayedMistake("reassignment-shrinks-isr", _completed_by_the_whole_isr, [SHORT]),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
     PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
