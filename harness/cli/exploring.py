@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.usage import Commands, Usage, print_json, terminal
+from harness.cli.usage import Commands, Usage, check_output, print_json, terminal
 from harness.exit_codes import INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _explore(options: argparse.Namespace) -> int:
     if path is not None and script is not None:
         raise Usage("faultline explore: --situations and --script: one of them; a script ends the exploration early")
     for option, file in (("--situations", path), ("--script", script)):
-        if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-            raise Usage(f"faultline explore: {option}: {file} cannot be written: not a file in an existing directory")
+        check_output("explore", option, file)
     console = terminal(stderr=options.json)
     if isinstance(scope, quorum_scope.QuorumScope):
         if path is not None or script is not None:

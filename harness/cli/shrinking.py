@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.usage import Commands, Usage, add_store, duration, terminal
+from harness.cli.usage import Commands, Usage, add_store, check_output, duration, terminal
 from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def _shrink(options: argparse.Namespace) -> int:
     from results.store.spark import fingerprint
 
     budget, store = _budget(options), store_path(options.store)
+    check_output("shrink", "--out", options.out)
     try:
         subject = subject_of(options.target, store, options.variant)
     except (SpecError, StoreError) as error:

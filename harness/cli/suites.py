@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.shrinking import shrink_failures
-from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, terminal
+from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, check_output, terminal
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def _suite(options: argparse.Namespace) -> int:
     if options.resume and options.first_seed is not None:
         raise Usage("faultline suite: --resume takes the seeds from the suite to be resumed")
     for option, path in (("--junit", options.junit), ("--json", options.json)):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise Usage(f"faultline suite: {option}: {path} cannot be written: not a file in an existing directory")
+        check_output("suite", option, path)
     console = terminal()
     ended: list[tuple[SuiteRecord, Sequence[RunResult]]] = []
 
@@ -173,6 +172,7 @@ def _torture(options: argparse.Namespace) -> int:
         raise Usage("faultline torture: --resume takes seeds, mutants and the workload from the suite to be resumed")
     if options.jobs < 1:
         raise Usage(f"faultline torture: --jobs: {options.jobs} is less than 1")
+    check_output("torture", "--out", options.out)
     options.master = f"local[{options.jobs}]"
 
     def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:

@@ -40,6 +40,12 @@ def failed(command: str, error: Exception) -> int:
     return NOT_CARRIED_OUT
 
 
+def check_output(command: str, option: str, path: Path | None) -> None:
+    """Raise Usage where the file that an option names cannot be written, before anything is done for it."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise Usage(f"faultline {command}: {option}: {path} cannot be written: not a file in an existing directory")
+
+
 def duration(text: str | None) -> float | str | None:
     """The duration that an option gives, as YAML would have it: a number alone is one of seconds."""
     return float(text) if text and text.isascii() and text.replace(".", "", 1).isdigit() else text

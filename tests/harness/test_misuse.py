@@ -73,6 +73,8 @@ def test_a_spec_that_cannot_be_used_is_one_line_and_64(
     assert not store.exists()
 
 
+FAILS = "idempotent-retry-after-a-fail-over"
+NOTHING = ["--seeds", "0", "--mutant", "none", "--repeats", "0"]
 OPTIONS: dict[str, tuple[list[str], int]] = {
     "a seed of 5,000 digits": (["run", "--seed", "9" * 5000], 64),
     "a rate without end": (["run", "--rate", "inf"], 64),
@@ -99,6 +101,9 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a suite of no such name": (["suite", "no-such-suite", "--store", "STORE"], 64),
     "fewer than no seeds": (["suite", "smoke", "--seeds", "-1", "--store", "STORE"], 64),
     "no processes": (["torture", "--jobs", "0", "--store", "STORE"], 64),
+    "a directory that is not there to shrink into": (["shrink", FAILS, "--runs", "1", "--out", "STORE/no/x"], 64),
+    "a directory to shrink into": (["shrink", FAILS, "--runs", "1", "--out", "/"], 64),
+    "a directory that is not there for the results": (["torture", *NOTHING, "--out", "STORE/no/x"], 64),
     "too many arguments": (["check", "a", "b"], 64),
 }
 
