@@ -11,6 +11,7 @@ from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import (
     ReplicaLoss,
     fault_model_excesses,
+    injected_ns,
     node_failures,
     replica_losses,
     stalls,
@@ -199,6 +200,7 @@ def test_a_broker_that_had_stopped_cleanly_when_its_power_was_cut_lost_nothing_t
     assert charged({"stopped": 0, "killed": 0, "lost_bytes": 8}) == [(8, False)]
     assert charged({"stopped": 1, "killed": 1, "lost_bytes": 8}) == [(8, False)]
     assert charged({"stopped": 1, "killed": 0, "lost_bytes": 8, "started_again": 1}) == [(8, False)]
+    assert charged({"stopped": 1, "lost_bytes": 8, "stopped_in_part": 1}) == [(8, False)]
     lies = small_evidence.fault("fsync-lies", ["b1"], 1, 6, {"nodes": {"b1": {"lies": 3}}})
     cut = {"nodes": {"b1": {"down_ns": 5 * S, "stopped": 1, "lost_bytes": 8}}}
     both = small_evidence.faults(lies, small_evidence.fault("controlled-restart", ["b1"], 5, 6, cut))
@@ -286,6 +288,19 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
     assert wrong.times.keys() == {"b2", "b3", "b4"}
     assert wrong.between("b3", 3 * S, 9 * S)
     assert not wrong.between("b3", 5 * S, 9 * S)
+
+
+def test_a_process_may_have_stood_still_shortly_before_and_after_the_recorded_times_of_a_fault() -> None:
+    paused = stalls(small_evidence.faults(small_evidence.fault("pause", ["b1"], 10, 20, {})))
+    assert paused.between("b1", 0, 9 * S)
+    assert not paused.between("b1", 0, 7 * S)
+    assert paused.between("b1", 21 * S, 30 * S)
+    assert not paused.between("b1", 23 * S, 30 * S)
+
+
+def test_a_fault_may_have_held_on_its_first_node_for_as_long_as_it_took_to_inject_it() -> None:
+    assert injected_ns(small_evidence.fault("pause", ["b1"], 20, 30, {"injection_seconds": 9})) == 11 * S
+    assert injected_ns(small_evidence.fault("pause", ["b1"], 20, 30, {"injection_seconds": 1})) == 15 * S
 
 
 def test_timers_are_right_again_once_their_own_fault_is_over_whatever_overlaps() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.loss import LOST_FIGURES, check, lost_records
 from checkers.verdict import Validity, Verdict
@@ -125,6 +127,11 @@ def test_a_record_acknowledged_after_the_power_loss_is_not_excused_by_it() -> No
 # acknowledged without an offset
 
 
+def deletion(below: int, at_s: float) -> pa.Table:
+    fault = small_evidence.fault("delete-records", ["b1"], at_s, at_s + 1, {"asked_below": below})
+    return small_evidence.faults(fault | {"detail": '{"partition": 0}'})
+
+
 def test_an_append_acknowledged_without_an_offset_is_looked_for_by_its_value() -> None:
     rows = [append(7, 1, 2, 0), append(8, 3, 4)]
     assert verdict_on(rows, [poll(0, 9, 10, 7, 8)]).validity is Validity.VALID
@@ -144,9 +151,23 @@ def test_an_append_without_an_offset_has_that_of_a_poll_that_returned_it() -> No
 
 def test_an_append_without_an_offset_is_deleted_only_if_it_may_stand_below_the_log_start() -> None:
     def deleted_below(offset: int) -> Validity:
-        fault = small_evidence.fault("delete-records", ["b1"], 5, 6, {"asked_below": offset})
-        faults = small_evidence.faults(fault | {"detail": '{"partition": 0}'})
+        faults = deletion(offset, 5)
         return verdict_on([append(7, 1, 2, 4), append(8, 3, 4)], [poll(4, 9, 10, 7)], faults=faults).validity
 
     assert deleted_below(6) is Validity.VALID
     assert deleted_below(5) is Validity.INVALID
+
+
+def test_an_append_without_an_offset_may_stand_below_one_that_was_acknowledged_during_it() -> None:
+    main = [append(7, 1, 2, 4), append(8, 3, 6), append(9, 4, 5, 5)]
+    assert verdict_on(main, [], faults=deletion(6, 7)).validity is Validity.VALID
+
+
+def test_a_record_that_was_deleted_does_not_count_as_lost_where_losses_are_allowed() -> None:
+    def allowed(*faults: pa.Table) -> float:
+        main, final = [append(7, 1, 2, 0), append(8, 1, 2, 1)], [poll(1, 9, 10, 8)]
+        more = {"faults": faults[0]} if faults else {}
+        return verdict_on(main, final, settings={"acks": 1}, **more).figures["acknowledged_lost_allowed"]
+
+    assert allowed(deletion(1, 5)) == 0
+    assert allowed() == 1

@@ -159,6 +159,7 @@ def test_a_power_loss_after_which_nothing_is_missing_has_ended_a_process(killed:
         ({"held": 2, "refused": 10}, Validity.VALID),
         ({"frozen_seconds": 5.5, "missed": 13}, Validity.VALID),
         ({"intercepted": 1}, Validity.VALID),
+        ({"lost": 3}, Validity.VALID),
         ({"held": 0, "frozen_seconds": 5.5, "missed": 0, "refused": 10}, Validity.UNKNOWN),
     ],
 )

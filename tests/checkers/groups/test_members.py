@@ -176,5 +176,11 @@ def test_an_acknowledged_record_that_no_member_read_is_not_delivered(
     assert begun().verdict(**settings).validity is validity
 
 
+def test_no_member_has_to_read_the_records_that_are_appended_when_the_group_has_read_to_the_end() -> None:
+    story = begun().poll(8, 7, 5, 8)
+    story.add(10, 0, "append", value=108, offset=8, phase="final")
+    assert story.verdict().validity is Validity.VALID
+
+
 def test_a_group_without_assignments_is_unknown() -> None:
     assert GroupHistory().append(0, 1).verdict().validity is Validity.UNKNOWN
