@@ -40,6 +40,7 @@ SHOWN = shown_signatures([LOST, SOUND, LATE], [Signature("loss", "lost-append", 
         ({"finding": "quorum-too-small", "cause": "quorum-too-small"}, 0),
         ({"cause": CAUSE, "about": {"partition": 1}}, 1),
         ({"figures": {"loss.lost": ">= 2", "loss.promised": "< 10", "acknowledged_lost": "== 2"}}, 0),
+        ({"figures": {"loss.lost": "< 2"}}, 1),
         ({"figures": {"loss.lost": "> 2", "loss.found": ">= 0"}}, 2),
     ],
 )
@@ -62,6 +63,12 @@ def test_a_figure_that_is_not_there_is_told_with_those_that_are() -> None:
         "loss.found is not there: loss has lost, promised",
         "reads.claims is not there: reads did not check this run",
     )
+
+
+def test_what_was_lost_is_no_figure_of_a_run_whose_losses_were_not_checked() -> None:
+    wanted = parse_expectation({"figures": {"acknowledged_lost": "< 5"}}, "expect")
+    there_is_none = "acknowledged_lost is not there: loss did not check this run"
+    assert wanted.unmet([Verdict("reads", Validity.VALID)], ()) == (there_is_none,)
 
 
 def test_an_expectation_is_narrowed_to_the_first_signature_that_the_verdict_rests_on() -> None:
@@ -87,6 +94,7 @@ def test_an_expectation_is_narrowed_to_the_first_signature_that_the_verdict_rest
         ({"finding": "lost-append", "cause": "skipped"}, "expect: cause: 'skipped' is neither the finding nor one of"),
         ({"figures": {"loss.lost": "some"}}, "figures.loss.lost: 'some' is not a comparison"),
         ({"figures": {"lost": ">= 1"}}, "figures.lost: is neither"),
+        ({"figures": {"gravity.lost": ">= 1"}}, "figures.gravity.lost: is neither"),
         ({"about": {"place": 1}}, "expect.about.place: unknown field"),
         ("valid", "expect: 'valid' is not a mapping"),
     ],
