@@ -104,6 +104,19 @@ def test_a_step_that_makes_no_sense_is_refused_with_its_field(line: dict[str, ob
         parse_script([{"fault": "kill", "nodes": ["b1"], **line}]).check(BROKERS, CONTROLLERS, 2)
 
 
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([{"fault": "kill", "id": "cut"}] * 2, r"faults\[0\].id: 'cut' is the id of two steps"),
+        ([{"fault": "kill", "as": "old"}] * 2, r"faults\[0\].as: 'old' is bound by two steps"),
+        ([{"fault": "reassign", "as": "old"}], r"faults\[0\].as: reassign has no nodes that a name could be bound to"),
+    ],
+)
+def test_a_name_that_stands_for_two_steps_or_for_none_is_refused(steps: list[dict[str, object]], message: str) -> None:
+    with pytest.raises(FieldError, match=message):
+        parse_script([{"at": 1, "for": 1, **step} for step in steps]).check(BROKERS, CONTROLLERS, 2)
+
+
 SCRIPT = [
     {"id": "cut", "at": 1, "for": 30, "until": {"leader": "b2"}, "as": "old", "fault": "pause", "nodes": ["leader/0"]},
     {

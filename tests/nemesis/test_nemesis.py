@@ -102,6 +102,14 @@ def test_a_partition_without_leader_still_finds_a_target_and_says_so() -> None:
     assert "none at the time" in record.note
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_a_minority_is_as_many_brokers_as_may_be_away_from_a_majority(count: int) -> None:
+    """One of two, without which the other is no majority."""
+    cluster = FakeCluster(brokers=count)
+    (record,) = healed(ScheduledFault(0, 1, Pause(("minority",))), cluster=cluster)
+    assert len(record.nodes) == max(1, (count - 1) // 2)
+
+
 def test_a_link_cut_by_two_faults_is_mended_by_the_last() -> None:
     cluster = FakeCluster()
     seen: list[bool] = []

@@ -54,6 +54,11 @@ def test_a_script_is_read_as_it_is_written() -> None:
             "faults[0]: rate: 1 without jump_ms and wall_jump_ms leaves the clock as it is",
         ),
         ([{"at": 1, "for": 1, "fault": "packets", "loss": 2}], "faults[0]: loss: 2.0 is not a share"),
+        ([{"at": 1, "for": 1, "fault": "packets", "loss": 1}], "faults[0]: loss: 1.0 is not a share"),
+        (
+            [{"at": 1, "for": 1, "fault": "packets"}],
+            "faults[0]: delay_ms, jitter_ms, loss: all are 0, so the links stay as they are",
+        ),
         ([{"at": 1, "for": 1, "fault": "last-leader", "then": 2}], "faults[0].then: unknown field"),
         (
             [{"at": 1, "until": "cut", "fault": "delete-records"}],
