@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from harness.suites.record import CannotResume, begin, resume
 from harness.suites.spark_task import make
 from images import broker
 from images.broker.rules import NAMES
+from results.statistics import Interval
 from results.store import finished_runs
 
 RULE = "metadata_needs_majority"
@@ -210,18 +212,23 @@ def test_a_summary_counts_runs_over_ranges_and_puts_first_what_nobody_finds(tmp_
     record = CampaignRecord(
         tmp_path / "record.json",
         {
-            "late": {Method.RANDOM: [SeedRange(0, RUNS_MOST), SeedRange(1, 12, 9.0, find, None, find)]},
-            "soon": {Method.RANDOM: [SeedRange(0, 7, 9.0, find, find, find)]},
+            "b-late": {Method.RANDOM: [SeedRange(0, RUNS_MOST), SeedRange(1, 12, 9.0, find, None, find)]},
+            "a-soon": {Method.RANDOM: [SeedRange(0, 7, 9.0, find, find, find)]},
+            "hunted": {Method.HUNT: [SeedRange(0, 7, 9.0, find, find, find)]},
         },
     )
-    rules = [Mutant(name, MutantKind.RULE) for name in ("soon", "late", "never")]
+    record.explorations["explored"] = {"two-replicas": Exploration(10, 20, 3, 4.0, "broken", "commit")}
+    rules = [Mutant(name, MutantKind.RULE) for name in ("a-soon", "b-late", "explored", "hunted", "never")]
     every = figures(record, rules)
-    assert [each.mutant.name for each in every] == ["never", "late", "soon"]
-    late = every[1].searches[Method.RANDOM]
+    assert [each.mutant.name for each in every] == ["never", "explored", "hunted", "b-late", "a-soon"]
+    assert [each.mutant.name for each in every if not each.found] == ["never"]
+    late = every[3].searches[Method.RANDOM]
     assert (late.first_find, late.complete, late.runs) == (RUNS_MOST + 7, 1, RUNS_MOST + 12)
     assert (late.boxes[BLACK].found, late.boxes[BLACK].ranges) == (1, 2)
     assert (late.boxes[WHITE].found, late.boxes[WHITE].ranges) == (0, 1), "the second range is not complete"
-    assert promise(every)[0].startswith("Of 3 rules `random` finds 2 within 500 runs and misses 0; 1 have too few")
+    assert (late.boxes[BLACK].runs, late.boxes[BLACK].cpu_s) == (Interval(inf, 7, inf), Interval(inf, 9, inf))
+    assert promise(every)[0].startswith("Of 5 rules `random` finds 2 within 500 runs and misses 0; 3 have too few")
+    assert "Of the 3 that `random` has not found within 500 runs, `hunt` or `explore` finds 2." in promise(every)[-1]
 
 
 def test_every_mutant_differs_from_the_full_protocol_and_only_stories_have_stories() -> None:
