@@ -11,7 +11,7 @@ import pytest
 
 from harness.shrinking.passes import PASSES, Reproducer, Sighting, fix_moments, one_stretch
 from harness.shrinking.shrinker import NEIGHBOURS, Shrinker, ShrinkProgress, Shrunk
-from harness.shrinking.spec_size import size_of
+from harness.shrinking.spec_size import PLAIN, size_of
 from harness.spec import Spec, parse
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.network_partition import NetworkPartition
@@ -332,3 +332,22 @@ def test_a_condition_becomes_the_moment_at_which_it_held_and_its_target_the_node
     with pytest.raises(StopIteration):
         candidates.send(Reproducer(first, seen))
     assert fix_moments in PASSES
+
+
+def test_settings_of_nodes_fields_of_clients_and_rules_stay_only_where_they_matter() -> None:
+    start = parse(
+        {
+            "faults": "none",
+            "without": ["maximal_isr", "idempotent_dedupe"],
+            "clients": {"batch": 7, "in_flight": 2},
+            "node_settings": {node: {"replica.lag.time.max.ms": 900} for node in ("b1", "b2")},
+        }
+    )
+
+    def fails(spec: Spec) -> bool:
+        return "maximal_isr" in spec.without and "b1" in spec.node_settings and spec.clients.batch == 7
+
+    smallest = _shrunk(fails, start).smallest.spec
+    assert smallest.without == ("maximal_isr",)
+    assert [*smallest.node_settings] == ["b1"]
+    assert (smallest.clients.batch, smallest.clients.in_flight) == (7, PLAIN.clients.in_flight)

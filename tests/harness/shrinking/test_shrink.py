@@ -10,9 +10,9 @@ import yaml
 
 from checkers.verdict import Validity
 from harness.cli.main import main
-from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT
+from harness.exit_codes import BAD_USAGE, INVALID, NOT_CARRIED_OUT
 from harness.incidents.expectation import Expectation
-from harness.incidents.incident import read_incident
+from harness.incidents.incident import load_incident, read_incident
 from harness.runner.run import run_in_simulation
 from harness.shrinking.incident_file import fields_off_default, shrunk_incident
 from harness.shrinking.reproduction import Reproduction, without_flaw
@@ -29,18 +29,15 @@ from results.errors import StoreError
 from results.run.directory import RunDirectory
 from results.store import tables
 
-EARLY = parse(
-    {
-        "name": "early",
-        "seed": 3,
-        "time_limit": "6s",
-        "partitions": 1,
-        "faults": [
-            {"at": 1.1, "for": 1.5, "fault": "pause", "nodes": ["follower/0"]},
-            {"at": 2.2, "for": 1.5, "fault": "partition", "nodes": ["leader/0"]},
-        ],
-    }
-)
+EARLY_FIELDS = {
+    "time_limit": "6s",
+    "partitions": 1,
+    "faults": [
+        {"at": 1.1, "for": 1.5, "fault": "pause", "nodes": ["follower/0"]},
+        {"at": 2.2, "for": 1.5, "fault": "partition", "nodes": ["leader/0"]},
+    ],
+}
+EARLY = parse({"name": "early", "seed": 3, **EARLY_FIELDS})
 """A leader without `ack_after_high_watermark` acknowledges records that it loses, or serves too soon."""
 EXPECT = Expectation(verdict=Validity.INVALID, check="loss", finding="lost-append", cause="log-came-back-shorter")
 
@@ -207,6 +204,23 @@ def test_a_suite_has_the_first_run_of_every_signature_shrunk(tmp_path: Path) -> 
     assert subjects[1].expect == Expectation(
         verdict=Validity.INVALID, check="reads", finding="skipped", cause="skipped"
     )
+
+
+@pytest.mark.spark
+def test_the_failures_of_a_suite_are_shrunk_once_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.shrinking.suite_failures.BUDGET", ShrinkBudget(runs=2))
+    mutant = {**EARLY_FIELDS, "without": ["ack_after_high_watermark"]}
+    plan, results = tmp_path / "early.yaml", tmp_path / "results.json"
+    plan.write_text(yaml.safe_dump({"first_seed": 3, "specs": {"sound": EARLY_FIELDS, "mutant": mutant}}))
+    at = ["--seeds", "1", "--master", "local[1]", "--json", str(results), "--store", str(tmp_path / "store")]
+    assert main(["suite", str(plan), "--shrink", *at]) == INVALID
+    shrunk = list((tmp_path / "store").glob("suites/*/shrunk/*/*.yaml"))
+    assert shrunk
+    for path in shrunk:
+        assert path.parent.name.startswith("mutant-seed3-")
+        flawed, _ = load_incident(str(path)).variants
+        assert flawed.expect.verdict is Validity.INVALID
+        assert flawed.spec.without == ("ack_after_high_watermark",)
 
 
 # ---- any run of a suite comes back -----------------------------------------------------------------------------------
