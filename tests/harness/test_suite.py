@@ -22,10 +22,9 @@ import pytest
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from harness.suites.job import RunResult, cause_in, tasks_of
-from harness.suites.plan import SHIPPED, Suite, load
+from harness.suites.plan import Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import by_signature, exit_code, failures, junit
-from harness.yaml_document import SpecError
 from results.pages.suite import render
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
@@ -410,71 +409,6 @@ def test_failures_are_grouped_by_signature_the_most_frequent_first() -> None:
 def test_the_exit_code_is_the_worst(validities: list[str], code: int) -> None:
     runs = [RunResult(f"r{number}", "c", number, validity) for number, validity in enumerate(validities)]
     assert exit_code(Suite("s", 1, 0, {}), runs) == code
-
-
-def test_cells_are_specs_times_settings_and_every_cell_has_every_seed() -> None:
-    suite = load(str(SHIPPED / "smoke.yaml"), seeds=2)
-    assert [run.run for run in suite.runs()] == ["append-seed0", "groups-seed0", "append-seed1", "groups-seed1"]
-    assert Suite.from_json(json.loads(json.dumps(suite.to_json()))) == suite
-
-
-def test_settings_are_put_on_top_of_every_spec(tmp_path: Path) -> None:
-    path = tmp_path / "s.yaml"
-    path.write_text(
-        "base: {settings: {min.insync.replicas: 2}}\nspecs: {a: {}, b: {acks: 1}}\n"
-        "settings: {low: {settings: {min.insync.replicas: 1}}, two: {partitions: 4}}\n"
-    )
-    cells = load(str(path)).cells
-    assert list(cells) == ["a, low", "a, two", "b, low", "b, two"]
-    assert (cells["b, low"].min_insync_replicas, cells["b, low"].acks, cells["a, two"].partitions) == (1, "1", 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("specs: {}", "specs: there is none"),
-        ("specs: {a: {sede: 1}}", ":1: specs.a.sede: unknown field"),
-        (
-            "specs: {a: {environment: ssh, brokers: 1, controllers: 0, system: kafka, hosts: {b1: {address: lab}}}}",
-            ":1: specs.a.environment: suites and comparisons run in sim or docker",
-        ),
-        ("specs: {a: {environment: docker}, b: {}}", ":1: specs: cells have several environments: docker, sim"),
-        ("repeats: 1\nspecs: {a: {environment: docker}}", "a: mutants and repeats are of the simulation, not docker"),
-        ("reference: a\nspecs: {a: {}, b: {brokers: 4}}", "specs: cells have 3, 4 brokers, but share their faults"),
-        ("specs: {a: {}}\nseeds: 0", ":2: seeds: 0 is not a number of at least 1"),
-        ("spec: {}", "spec: unknown field; one of: seeds, first_seed, base, specs, settings"),
-        ("specs: {a: 3}", "specs.a: 3 is not a mapping"),
-        ("seeds: true\nspecs: {a: {}}", "seeds: True is not a number of at least 1"),
-        ("seeds: 1000001\nspecs: {a: {}}", "seeds: 1000001 make 1000001 runs, more than the 1000000 of a suite"),
-        ("first_seed: 4294967290\nseeds: 7\nspecs: {a: {}}", ":2: seeds: 7 seeds from 4294967290 on exceed 2³²"),
-        ("base: {rate: 20}\nspecs:\n  a: {}\n  b:\n    rate: 0", ":5: specs.b.rate: 0 is less than 0.001"),
-        ("base:\n  rate: 0\nspecs:\n  a: {}", ":2: base.rate: 0 is less than 0.001"),
-        ("specs: {a: {}}\nmutants:\n  gravity: {}", ":3: mutants.gravity.without: 'gravity' is not a rule"),
-        ("specs:\n  a: {}\n  a: {}", ":3: a: is given twice, first in line 2; keep one of them"),
-        ("reference: [a]\nspecs: {a: {}}", "reference: ['a'] is not one of the cells: a"),
-    ],
-)
-def test_a_suite_that_cannot_be_run_is_one_line(
-    text: str, complaint: str, mixed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mixed.write_text(text)
-    with pytest.raises(SpecError):
-        load(str(mixed))
-    assert main(["suite", str(mixed)]) == BAD_USAGE
-    printed = capsys.readouterr().err
-    assert complaint in printed
-    assert printed.count("\n") == 1
-
-
-def test_shipped_suites_can_be_read() -> None:
-    assert sorted(load(path.stem).name for path in SHIPPED.glob("*.yaml")) == [
-        "kafka",
-        "nightly",
-        "smoke",
-        "soak",
-        "torture",
-        "varied",
-    ]
 
 
 def test_runs_in_docker_take_turns_and_others_fill_every_slot() -> None:
