@@ -44,6 +44,12 @@ def test_a_file_with_a_seed_that_is_none_is_no_comparison(seed: object) -> None:
         from_json("acks", values)
 
 
+@pytest.mark.parametrize("runs", [RUNS[:-1], [*RUNS, run("fast", 8)], RUNS[8:]], ids=["less", "more", "no reference"])
+def test_settings_that_were_run_on_other_seeds_are_not_compared(runs: list[ComparedRun]) -> None:
+    with pytest.raises(ValueError, match="fast was not run on the seeds of safe"):
+        compare("acks", "safe", runs)
+
+
 def test_every_figure_has_its_difference_to_the_reference_run_by_run() -> None:
     safe, fast = compare("acks", "safe", RUNS).cells
     differences = {name: interval.value for name, interval in fast.differences.items()}

@@ -395,6 +395,14 @@ def test_links_and_pipes_in_place_of_the_small_files_are_neither_read_nor_waited
     assert site.respond(f"/runs/{run.name}").status == 500
 
 
+def test_a_run_with_a_pipe_among_the_files_of_its_nodes_is_not_opened(site: Router, store: Path) -> None:
+    run = bad_run(store)
+    os.mkfifo(run / "nodes" / "pipe")
+    answer = site.respond(f"/runs/{run.name}")
+    assert (answer.status, isinstance(answer.body, bytes)) == (500, True)
+    assert "nodes/pipe is neither file nor directory; the run is not opened" in Page(answer).text
+
+
 def test_a_link_to_a_run_or_to_a_comparison_elsewhere_is_not_there(site: Router, store: Path, tmp_path: Path) -> None:
     elsewhere = make_run(tmp_path / "elsewhere")
     (store / "linked").symlink_to(elsewhere.path)

@@ -181,3 +181,12 @@ def test_what_cannot_be_read_back_is_one_line(
     errors = capsys.readouterr().err
     assert str(path) in errors
     assert errors.count("\n") == 1
+
+
+def test_a_run_without_its_row_in_the_table_of_runs_cannot_be_read(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = batch_path(store, "runs", "nightly", ended.name)
+    pq.write_table(pq.read_table(path, partitioning=None).slice(0, 0), path)
+    assert main(["store", "show", ended.name, "--store", str(store)]) == 3
+    assert f"nightly/{ended.name}: was cut short" in capsys.readouterr().err

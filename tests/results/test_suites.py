@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import numpy as np
@@ -77,6 +78,40 @@ def test_a_suite_tells_its_runs_the_worst_first_with_what_they_were_asked_for(su
     assert suite.causes() == {"loss: lost-append": list(suite.runs[:bad])}
     assert suite.signatures() == {SIGNATURE: list(suite.runs[:bad])}
     assert suite.coverage == (("fault", "kill", 60, 120),)
+
+
+def test_the_most_frequent_finding_of_failures_comes_first(suite: SuiteResult) -> None:
+    runs = [
+        replace(run, outcome="invalid", causes=causes)
+        for run, causes in zip(suite.runs, [("rare", "often"), ("often",), ("also rare", "often")], strict=False)
+    ]
+    failed = replace(runs[0], outcome="failed", causes=("no disk",))
+    more = replace(suite, runs=(*runs, failed, failed, failed, failed))
+    assert list(more.causes()) == ["often", "also rare", "rare", "no disk"]
+
+
+def stored_runs_changed(store: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Change the rows of a night in the table of runs."""
+    rows = tables.read(store, "runs", name).table.drop_columns(["suite"]).to_pylist()
+    change(rows)
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["runs"]), batch_path(store, "runs", name, "batch-00001"))
+
+
+def test_a_planned_run_that_the_store_does_not_have_is_missing(tmp_path: Path) -> None:
+    name = make_night(tmp_path, 0)
+    stored_runs_changed(tmp_path, name, lambda rows: rows.pop())
+    suite = read_suite(tmp_path, name)
+    assert suite is not None
+    assert (len(suite.runs), suite.planned) == (59, 60)
+
+
+def test_a_suite_without_its_plan_began_with_the_first_of_its_runs(tmp_path: Path) -> None:
+    name = make_night(tmp_path, 0)
+    (tmp_path / "suites" / name / "suite.json").unlink()
+    stored_runs_changed(tmp_path, name, lambda rows: rows[7].update(started="2026-11-01T00:59:59+00:00"))
+    suite = read_suite(tmp_path, name)
+    assert suite is not None
+    assert suite.started == "2026-11-01T00:59:59+00:00"
 
 
 def test_a_share_over_runs_is_all_parts_over_all_wholes(suite: SuiteResult) -> None:
@@ -242,12 +277,13 @@ def test_situations_over_time_follow_the_order_in_which_runs_were_made_and_leave
     assert found.visits["E> nI--.=.c nI--.=.c"] == (0, 11)
     assert found.visits["append-seed10"] == (10, 1)
     assert (found.cpu_s, found.curve()[-1]) == (16.5, (11, 16.5, 12))
-    path = batch_path(tmp_path, "runs", name, "batch-00001")
-    rows = tables.read(tmp_path, "runs", name).table.drop_columns(["suite"]).to_pylist()
-    for row in rows:
-        row["started"] = "2026-11-01T00:59:59+00:00" if row["run"] == "append-seed7" else row["started"]
-        row["facts"] = json.dumps({"cpu_seconds": -1}) if row["run"] == "append-seed0" else row["facts"]
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMAS["runs"]), path)
+
+    def changed(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row["started"] = "2026-11-01T00:59:59+00:00" if row["run"] == "append-seed7" else row["started"]
+            row["facts"] = json.dumps({"cpu_seconds": -1}) if row["run"] == "append-seed0" else row["facts"]
+
+    stored_runs_changed(tmp_path, name, changed)
     found = situations_of_suite(tmp_path, name).reached
     assert [run.run for run in found.runs[:3]] == ["append-seed7", "append-seed0", "append-seed1"]
     assert [run.cpu_s for run in found.runs[:3]] == [1.5, 0.0, 1.5]
