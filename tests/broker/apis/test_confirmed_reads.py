@@ -19,6 +19,7 @@ MANY = tuple(f"many-{number}" for number in range(12))
 """Topics, or groups. Reads of all of them one after the other take longer than a request may."""
 ROUND_TRIP_MS = 100
 SHORT_WAIT = {"replica.fetch.wait.max.ms": "20"}
+LONG_WAIT = {"replica.fetch.wait.max.ms": "10000", "replica.lag.time.max.ms": "30000"}
 
 
 async def slow_links(scene: Scene) -> None:
@@ -102,3 +103,19 @@ def test_committed_offsets_are_told_though_round_trips_take_longer_than_fetches_
         return [error for _ in range(5) for error in await committed_offsets(scene, broker, ["g"])]
 
     assert played(scenario, settings=ONE_PARTITION | SHORT_WAIT) == [ErrorCode.none] * 5
+
+
+def test_a_latest_offset_is_told_at_once_however_long_the_fetches_of_idle_followers_wait() -> None:
+    """The answer to a waiting fetch tells its follower of the read, so that the next fetch confirms it."""
+
+    async def scenario(scene: Scene) -> tuple[list[ErrorCode], float]:
+        leader = (await scene.deployment.leaders())[TOPIC, 0]
+        assert leader is not None
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(25)
+        began_s = loop.time()
+        return await latest_offsets(scene, leader, [TOPIC]), loop.time() - began_s
+
+    errors, seconds = played(scenario, settings=LONG_WAIT)
+    assert errors == [ErrorCode.none]
+    assert seconds < 1

@@ -371,6 +371,17 @@ def test_the_leader_of_a_generation_has_joined_it() -> None:
     assert on_tick(group, 26_000).group.leader == "m2"
 
 
+def test_a_leader_that_joins_again_leads_on_though_a_member_before_it_joins_too() -> None:
+    group = stable("m1", "m2")
+    group = group.with_member(group.members[0]._replace(instance_id="i1", session_timeout_ms=50_000))
+    group = join(join(group, ask(new="m3"), 6_000, LIMITS).group, ask("m2"), 6_100, LIMITS).group
+    group = join(on_tick(group, 26_000).group, ask(new="m4"), 27_000, LIMITS).group
+    for request in (ask("m1", instance_id="i1"), ask("m3"), ask("m2")):
+        group = join(group, request, 27_100, LIMITS).group
+    assert (group.state, group.generation) == (GroupState.COMPLETING, 3)
+    assert ([member.id for member in group.members], group.leader) == (["m1", "m2", "m3", "m4"], "m2")
+
+
 @pytest.mark.parametrize(("timeout_ms", "again_ms"), [(20_000, 46_000), (0, 26_100)])
 def test_a_rebalance_that_nobody_has_joined_goes_on(timeout_ms: int, again_ms: int) -> None:
     group = stable("m1")
