@@ -1,16 +1,22 @@
-"""The command line: what it prints, and how it ends."""
+"""The command line: what it prints, what its options reach, and how it ends."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from harness.cli.hunting import CORPORA
 from harness.cli.main import main
 from harness.cluster.systems import SYSTEMS
+from harness.spec import load
+from harness.suites.plan import Suite
 
 
 @pytest.mark.parametrize(
@@ -125,3 +131,67 @@ def test_help_does_not_wait_for_the_checkers() -> None:
     code = "import sys; from harness.cli.main import main; main(['rules']); print('pyarrow' in sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert output.stdout.endswith("False\n")
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Plans of the suites that a command would carry out on Spark."""
+    plans: list[Any] = []
+
+    def on_spark(options: argparse.Namespace, command: str, opened: Callable[[Path], Any], *more: Any) -> int:
+        plans.append(opened(tmp_path / "store").plan)
+        return 0
+
+    for module in ("suites", "hunting"):
+        monkeypatch.setattr(f"harness.cli.{module}.on_spark", on_spark)
+    return plans
+
+
+def test_a_hunt_goes_on_in_the_corpus_and_the_rounds_that_it_is_given(
+    tmp_path: Path, planned: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    at = ["--corpus", str(tmp_path / "corpus"), "--store", str(tmp_path / "store")]
+    assert main(["hunt", "--runs", "9", "--round", "3", "--seed", "1", *at]) == 0
+    (night,) = planned
+    assert len(night.next_runs({})) == 3
+    assert (tmp_path / "corpus").is_dir()
+    assert not (tmp_path / CORPORA).exists()
+
+
+def test_the_full_protocol_of_a_torture_has_the_workload_that_it_is_given(tmp_path: Path, planned: list[Any]) -> None:
+    at = ["--store", str(tmp_path / "store")]
+    for chosen in (["--workload", "groups"], []):
+        assert main(["torture", "--seeds", "1", *chosen, *at]) == 0
+    workloads = [{spec.workload for spec in plan.cells.values()} for plan in planned if isinstance(plan, Suite)]
+    assert workloads == [{"groups"}, {"append"}]
+
+
+def test_a_run_has_the_workload_that_it_is_given(tmp_path: Path) -> None:
+    at = ["--time-limit", "1", "--seed", "1", "--faults", "none", "--store", str(tmp_path)]
+    assert main(["run", "--workload", "groups", *at]) in (0, 2)
+    assert load(tmp_path / "latest" / "spec.yaml").workload == "groups"
+
+
+def test_comparisons_are_served_from_the_directory_that_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[tuple[Path, Path, int]] = []
+    monkeypatch.setattr("harness.cli.serve.serve", lambda *places: served.append(places) or 0)
+    at = ["--store", str(tmp_path / "store"), "--port", "0"]
+    assert main(["serve", "--comparisons", str(tmp_path / "other"), *at]) == 0
+    assert served == [(tmp_path / "store", tmp_path / "other", 0)]
+
+
+def test_a_benchmark_measures_the_parts_and_sizes_that_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[int] = []
+    monkeypatch.setattr("harness.bench.checking.measure", lambda sizes: measured.extend(sizes) or [])
+    assert main(["bench", "--part", "checking", "--largest", "10000000"]) == 0
+    assert measured == [1_000_000, 10_000_000]
+    titles = [line for line in capsys.readouterr().out.splitlines() if ": " in line]
+    assert [title.partition(":")[0] for title in titles] == ["checking"]
