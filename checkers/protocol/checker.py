@@ -319,8 +319,8 @@ from checkers.violations import Violations, merge_verdicts, unknown_verdict, ver
 NAME = "protocol"
 RESTS_ON = EXCUSES | {EvidencePart.TRACE}
 _BEYOND_KAFKA = frozenset({"reassignment-shrinks-isr", "reassignment-drops-last-known"})
-"""Promises of the prototype that Apache Kafka does not make: it completes a reassignment once the added replicas are in
-the ISR, however few these are, and its LastKnownELR names the last leader alone."""
+"""Promises of the prototype that Apache Kafka does not make: until 3.7 it completed a reassignment once the added
+replicas were in the ISR, however few these are (KAFKA-15665), and its LastKnownELR names the last leader alone."""
 _DECISIONS_ALONE = Finding(
     "decisions-alone",
     (

@@ -102,7 +102,7 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
     gone, minimum = before.replicas - after.replicas, after.min_isr
     caught_up = (before.adding | (after.replicas - before.replicas)) & after.replicas - after.adding
     early = caught_up - after.isr
-    if early:
+    if early and (gone or not after.adding):  # else another target has taken the place of the one before
         change.report("reassignment-completed-early", f"{names(early)} counts as added and had not joined the ISR")
     completed = bool(gone) and (bool(caught_up) or not before.adding)
     next_one = after.partition_epoch == before.partition_epoch + 1

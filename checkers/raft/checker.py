@@ -87,7 +87,7 @@ but a disk that lies about fsync: from the beginning of such a fault against a c
 a vote for c2 arrives, and it leads in epoch 6 for an instant. What was committed in epoch 7 is not for it to hold, also
 where the record itself is of epoch 5, and it will commit nothing.
 
-The number of controllers is taken from the trace: all that ever started.
+The number of controllers is that of the run, or of all that ever started in it, where that is not recorded.
 
 *A system may write no trace, and leave its metadata logs* (`CheckSettings.has_decisions`): then metadata-logs-differ,
 two-controllers-one-epoch, broker-epoch-fell and producer-ids-allocated-twice are checked on these, and a note says so.
@@ -135,7 +135,9 @@ _DECISIONS_ALONE = Finding(
 class _RaftState:
     """The state of all controllers after the trace so far, and the violations in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, voters: int) -> None:
+        self.majority = voters // 2 + 1
+        self.voters = voters
         self.logs: dict[str, MetadataLog] = {}
         self.votes: dict[str, tuple[int, int]] = {}
         """Controller → the latest epoch it voted in, and its candidate."""
@@ -248,12 +250,12 @@ class _RaftState:
             )
         own = self.ids.get(event.node, UNKNOWN)
         voters = sorted(node for node in self.logs if (node, event.leader_epoch, own) in self.ballots)
-        if event.node in voters and len(voters) < len(self.logs) // 2 + 1:
+        if event.node in voters and len(voters) < self.majority:
             self.report(
                 event,
                 "elected-without-majority",
                 f"{event.node} was elected in controller epoch {event.leader_epoch} {event.at}",
-                f"{', '.join(voters)} had voted for it in that epoch, of {len(self.logs)} controllers",
+                f"{', '.join(voters)} had voted for it in that epoch, of {self.voters} controllers",
             )
         log = self.logs.setdefault(event.node, MetadataLog())
         lacking = self.first_missing(log, event.leader_epoch)
@@ -354,12 +356,12 @@ class _RaftState:
             for node, held in self.logs.items()
             if held.end >= end and not differ(held.at(end - 1), log.at(end - 1))
         )
-        if len(holders) < len(self.logs) // 2 + 1 or log.at(end - 1) != event.leader_epoch:
+        if len(holders) < self.majority or log.at(end - 1) != event.leader_epoch:
             self.report(
                 event,
                 "commit-without-majority",
                 f"{event.node}, in controller epoch {event.leader_epoch}, committed everything below {end} {event.at}",
-                f"{', '.join(holders) or 'nobody'} held it, of {len(self.logs)} controllers",
+                f"{', '.join(holders) or 'nobody'} held it, of {self.voters} controllers",
                 f"the last record is of controller epoch {log.at(end - 1)}",
             )
         self.counts_voters(event)
@@ -401,16 +403,23 @@ class _RaftState:
         holders = sorted(
             node for node, log in self.logs.items() if log.end > last and not differ(log.at(last), event.leader_epoch)
         )
-        if len(holders) < len(self.logs) // 2 + 1:
+        if len(holders) < self.majority:
             self.report(
                 event,
                 "uncommitted-metadata-applied",
                 f"{event.node} applied metadata up to {event.log_end}, the last of controller epoch "
                 f"{event.leader_epoch}, {event.at}",
-                f"{', '.join(holders) or 'no controller'} held it, of {len(self.logs)} controllers",
+                f"{', '.join(holders) or 'no controller'} held it, of {self.voters} controllers",
             )
 
 
+_OF_CONTROLLERS: Final = (
+    "quorum_recovered",
+    "quorum_voted",
+    "quorum_leader",
+    "metadata_appended",
+    "metadata_committed",
+)
 _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
     "metadata_applied": _RaftState.applies,
     "producer_ids_allocated": lambda raft, event: raft.producer_ids.allocates(event),
@@ -433,6 +442,12 @@ _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
 }
 
 
+def _started(trace: pa.Table) -> int:
+    """How many controllers ever started."""
+    of_controllers = pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CONTROLLERS))
+    return len(pc.unique(trace.filter(of_controllers).column("node")))
+
+
 def check(evidence: RunEvidence) -> Verdict:
     """All controllers of the run."""
     decisions_alone = not evidence.settings.has_trace and evidence.settings.has_decisions
@@ -440,7 +455,7 @@ def check(evidence: RunEvidence) -> Verdict:
         return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks and not decisions_alone:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
-    raft = _RaftState()
+    raft = _RaftState(max(evidence.settings.controllers, _started(evidence.trace)))
     wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)

@@ -133,7 +133,6 @@ class Controller:
         known = self.image.brokers.get(request.id)
         change = self._begin()
         if known is not None and known.incarnation == request.incarnation:
-            change.renew_session(known.id, now_ms)
             return self._result(change, RegistrationAnswer(ErrorCode.none, known.epoch))
         alive = request.id in self.last_contact_ms and now_ms < self._session_end_ms(request.id)
         if known is not None and alive and self.rules.registration_waits_for_fencing:
@@ -144,7 +143,7 @@ class Controller:
             change.refuse_clean_claim(request, known)
             return self._result(change, RegistrationAnswer(ErrorCode.stale_broker_epoch)).confirmed()
         change.register(request, known, clean, **self._session(request.id, now_ms))
-        change.renew_session(request.id, now_ms)
+        change.end_session(request.id)  # the first heartbeat begins the next one
         return self._result(change, RegistrationAnswer(ErrorCode.none, change.image.brokers[request.id].epoch))
 
     def heartbeat(self, request: Heartbeat, now_ms: int) -> ControllerResult[HeartbeatAnswer]:

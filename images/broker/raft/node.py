@@ -89,7 +89,7 @@ class RaftNode:
         voters = tuple(sorted(addresses))
         self._election_state = log.read_election_state()
         self.state = QuorumState(config.node_id, voters, timing, config.rules).restarted(
-            self._election_state, log.snapshot_end, self._now()
+            self._election_state, log.last_entry.epoch, log.snapshot_end, self._now()
         )
         self.high_watermark_at_election = log.snapshot_end
         """As leader: the high watermark it knew when it was elected."""

@@ -115,8 +115,13 @@ class QuorumState:
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
-    def restarted(self, election_state: ElectionState, high_watermark: int, now: Moment) -> QuorumState:
-        """The state after a restart. A former leader restarts as resigned, since its uncommitted tail is unverified."""
+    def restarted(
+        self, election_state: ElectionState, last_epoch: int, high_watermark: int, now: Moment
+    ) -> QuorumState:
+        """The state after a restart with a log whose last record is of `last_epoch`. A former leader restarts as
+        resigned, since its uncommitted tail is unverified. A log may be ahead of the election state alone where that
+        was lost: then nothing is known of its epoch."""
+        election_state = max(election_state, ElectionState(last_epoch), key=lambda known: known.epoch)
         state = replace(
             self,
             epoch=election_state.epoch,
@@ -281,7 +286,7 @@ class QuorumState:
             return up_to_date and not (self.role is RaftRole.FOLLOWER and self.leader_answered)
         granted = up_to_date and self.leader == NO_NODE
         if self.voted_for != NO_NODE:
-            granted = self.voted_for == request.candidate
+            granted = self.voted_for == request.candidate and self.role is not RaftRole.FOLLOWER
         return granted if granted == up_to_date or self.rules.vote_once_per_epoch else up_to_date
 
     def _prospective(self, end: EpochAndOffset, now: Moment) -> Outcome:

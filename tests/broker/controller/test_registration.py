@@ -37,6 +37,15 @@ def test_a_second_incarnation_is_refused_while_the_session_of_the_first_is_alive
     assert driver.register(1).error is ErrorCode.none
 
 
+def test_a_process_that_ended_before_its_first_heartbeat_has_no_session() -> None:
+    driver = Driver()
+    first = driver.register(1, incarnation="first")
+    assert driver.register(1).error is ErrorCode.none, "it was fenced, and nobody relies on it"
+    assert not driver.beat(1).fenced
+    assert driver.register(1, incarnation="first").error is ErrorCode.duplicate_broker_registration
+    assert driver.epoch(1) > first.broker_epoch
+
+
 def test_without_the_rule_a_second_incarnation_replaces_the_first_at_once() -> None:
     driver = Driver("registration_waits_for_fencing")
     driver.start(1)

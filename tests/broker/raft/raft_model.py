@@ -67,7 +67,9 @@ class World:
         self.rules = rules or Rules()
         voters = tuple(range(101, 101 + controllers))
         self.replicas = {
-            voter: Replica(QuorumState(voter, voters, TIMING, self.rules).restarted(ElectionState(), 0, Moment(0, 0.5)))
+            voter: Replica(
+                QuorumState(voter, voters, TIMING, self.rules).restarted(ElectionState(), 0, 0, Moment(0, 0.5))
+            )
             for voter in voters
         }
         self.now_ms = 0
@@ -129,7 +131,7 @@ class World:
         if replica is not None:
             replica.up = True
             fresh = QuorumState(replica.state.node_id, replica.state.voters, TIMING, self.rules)
-            replica.state = fresh.restarted(replica.vote_on_disk, 0, self.moment())
+            replica.state = fresh.restarted(replica.vote_on_disk, replica.end.epoch, 0, self.moment())
             replica.synced = len(replica.log)
 
     def resign(self) -> None:

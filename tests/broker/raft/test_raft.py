@@ -57,14 +57,14 @@ LOG = LogView(0, 1, EpochCache.of((1, 0)))
 
 
 def test_a_controller_that_hears_of_no_leader_asks_first_whether_it_could_win() -> None:
-    state, messages = controller().restarted(ElectionState(), 0, AT).tick(EMPTY, LATER)
+    state, messages = controller().restarted(ElectionState(), 0, 0, AT).tick(EMPTY, LATER)
     assert state.role is RaftRole.PROSPECTIVE
     assert state.election_state == ElectionState()
     assert messages == tuple(SendVote(other, VoteRequest(101, 0, EMPTY, True)) for other in (102, 103))
 
 
 def test_one_pre_vote_makes_a_candidate_of_three_and_one_vote_a_leader() -> None:
-    prospective, _ = controller().restarted(ElectionState(), 0, AT).tick(EMPTY, LATER)
+    prospective, _ = controller().restarted(ElectionState(), 0, 0, AT).tick(EMPTY, LATER)
     yes = VoteResponse(ErrorCode.none, 0, NO_NODE, True)
     candidate, asks = prospective.on_vote_response(102, VoteRequest(101, 0, EMPTY, True), yes, EMPTY, LATER)
     assert candidate.election_state == ElectionState(1, NO_NODE, 101)
@@ -75,7 +75,7 @@ def test_one_pre_vote_makes_a_candidate_of_three_and_one_vote_a_leader() -> None
 
 
 def test_a_controller_alone_elects_itself_at_once() -> None:
-    alone = QuorumState(101, (101,), TIMING).restarted(ElectionState(), 0, AT)
+    alone = QuorumState(101, (101,), TIMING).restarted(ElectionState(), 0, 0, AT)
     elected, messages = alone.tick(EMPTY, AT)
     assert (elected.role, elected.epoch, messages) == (RaftRole.LEADER, 1, ())
     assert elected.on_append(1).active
@@ -120,12 +120,40 @@ def test_a_follower_whose_leader_answers_grants_no_pre_vote() -> None:
 
 
 def test_a_leader_that_restarts_in_its_epoch_leads_no_more_and_votes_for_nobody() -> None:
-    restarted = controller().restarted(ElectionState(5, 101, 101), 0, AT)
+    restarted = controller().restarted(ElectionState(5, 101, 101), 0, 0, AT)
     assert restarted.role is RaftRole.RESIGNED
     assert not restarted.on_vote_request(VoteRequest(102, 5, EpochAndOffset(9, 9), False), EMPTY, AT)[1].granted
     prospective, _ = restarted.tick(EMPTY, LATER)
     assert prospective.role is RaftRole.PROSPECTIVE
     assert not prospective.on_vote_request(VoteRequest(102, 5, EpochAndOffset(9, 9), False), EMPTY, AT)[1].granted
+
+
+def test_a_controller_whose_election_state_is_behind_its_log_begins_in_the_epoch_of_that() -> None:
+    """A missing file says nothing. Epoch 1 would begin once more, behind records of epoch 5."""
+    restarted = controller().restarted(ElectionState(), 5, 0, AT)
+    assert restarted.election_state == ElectionState(5)
+    assert controller().restarted(ElectionState(5, NO_NODE, 102), 5, 0, AT).election_state.voted_for == 102
+
+
+def test_a_follower_keeps_its_leader_when_its_vote_is_asked_for_again() -> None:
+    voted, _ = controller(epoch=4).on_vote_request(VoteRequest(102, 5, EMPTY, False), EMPTY, AT)
+    follower, _ = voted.on_begin_quorum_epoch(5, 103, AT)
+    after, answer = follower.on_vote_request(VoteRequest(102, 5, EMPTY, False), EMPTY, AT)
+    assert (after, answer.granted) == (follower, False)
+
+
+def test_a_controller_whose_election_state_is_behind_its_log_begins_in_the_epoch_of_that() -> None:
+    """A missing file says nothing. Epoch 1 would begin once more, behind records of epoch 5."""
+    restarted = controller().restarted(ElectionState(), 5, 0, AT)
+    assert restarted.election_state == ElectionState(5)
+    assert controller().restarted(ElectionState(5, NO_NODE, 102), 5, 0, AT).election_state.voted_for == 102
+
+
+def test_a_follower_keeps_its_leader_when_its_vote_is_asked_for_again() -> None:
+    voted, _ = controller(epoch=4).on_vote_request(VoteRequest(102, 5, EMPTY, False), EMPTY, AT)
+    follower, _ = voted.on_begin_quorum_epoch(5, 103, AT)
+    after, answer = follower.on_vote_request(VoteRequest(102, 5, EMPTY, False), EMPTY, AT)
+    assert (after, answer.granted) == (follower, False)
 
 
 def test_a_follower_that_cannot_win_goes_back_to_its_leader() -> None:

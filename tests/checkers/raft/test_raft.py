@@ -306,6 +306,17 @@ def test_a_log_is_older_by_its_last_epoch_and_then_by_its_end(events: list[Event
     assert kinds(*events) == ["vote-for-older-log"]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_a_majority_is_one_of_all_controllers_also_of_those_that_start_later(told: bool) -> None:
+    votes = [*BORN[:2], voted(1, "c1", 1, 101), voted(1, "c2", 1, 101), leads(1.1, "c1", 1)]
+    for count, found in ((3, []), (4, ["elected-without-majority"])):
+        later = [started(9, node) for node in ("c3", "c4")[: count - 2]]
+        trace = small_evidence.trace(*votes, *([] if told else later))
+        settings = CheckSettings(controllers=count if told else 0)
+        findings = check(RunEvidence(trace=trace, settings=settings)).findings
+        assert [finding.kind for finding in findings] == found
+
+
 @pytest.mark.parametrize("end", [1, 2])
 def test_a_position_is_checked_before_anything_is_committed_by_it(end: int) -> None:
     follows_it = [*COPIED, follows(1.2, "c2", 1)]
