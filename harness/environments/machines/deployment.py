@@ -28,7 +28,7 @@ from harness.cluster.leader_lookup import LeaderLookup
 from harness.cluster.random_streams import run_stream
 from harness.environments.base import Crash, Listener, TrailPoint, VanishedNode
 from harness.environments.machines.agent_session import AGENT
-from harness.environments.machines.links import CounterBaseline, LinkFaults, both_ends, receivers
+from harness.environments.machines.links import CounterBaseline, LinkFaults, receivers
 from harness.environments.machines.machine import Machine, MachineError, MachineVanished
 from harness.environments.machines.node_handle import COMMAND_LIMIT_S, NodeHandle, on_all
 from harness.environments.machines.system_capabilities import MACHINES_LACK, lacks_of, recorded_events
@@ -249,22 +249,14 @@ class MachineDeployment:
         """Make links lossy and, where there is netem, slow. Raises MachineError where there is none."""
         if (quality.delay_ms or quality.jitter_ms) and EnvironmentCapability.DELAY in self._unsupported:
             raise MachineError(f"links cannot be slowed: {self._unsupported[EnvironmentCapability.DELAY]}")
-        for link in links:
-            self._link_faults.degraded[link] = quality
-        counters = await self._apply_links(
-            both_ends(links) if quality.delay_ms or quality.jitter_ms else receivers(links)
-        )
+        counters = await self._apply_links(self._link_faults.degrade(links, quality))
         self._baseline.open(links, _DEGRADED, counters)
 
     async def clear_degradation(self, links: Sequence[Link]) -> Evidence:
         """Undo `degrade`. Evidence in packets: `delayed`, `lost`."""
-        slow = False
-        for link in links:
-            quality = self._link_faults.degraded.pop(link, None)
-            slow = slow or (quality is not None and bool(quality.delay_ms or quality.jitter_ms))
-        return self._baseline.close(
-            links, _DEGRADED, await self._apply_links(both_ends(links) if slow else receivers(links))
-        )
+        counters = await self._apply_links(self._link_faults.clear(links))
+        self._link_faults.cleared(links)
+        return self._baseline.close(links, _DEGRADED, counters)
 
     async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
         """Raises MachineError: see `unsupported`."""
