@@ -3,8 +3,8 @@ recorded.
 
 The supervisor is a process of its own, detached from the caller of `start`; it gives up every privilege
 (`privileges.py`), starts the system in a process group of its own, appends its output to the log, and records how it
-exited. An exit is *expected* if a command of the agent caused it, otherwise it is a crash. A machine runs one such
-process at a time; each start is an incarnation, counted from 1.
+exited. An exit is *expected* if a command of the agent caused it, otherwise it is a crash, as one with an error after
+SIGTERM is. A machine runs one such process at a time; each start is an incarnation, counted from 1.
 
 Signals go to the whole group, so that a start script dies, freezes and wakes with the processes it started.
 """
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from images.base.agent import clock, privileges
 from images.base.agent.run_directory import RUN, AgentError, keep, locked, read, true_ns
@@ -29,9 +29,12 @@ from images.base.agent.run_directory import RUN, AgentError, keep, locked, read,
 _EXITS = "exits.jsonl"
 _PROCESS = "process.json"
 _PAUSED = "paused.json"
+_ASKED = "expected-end"
 _POLL_S = 0.005
 _SIGNAL_LIMIT_S = 60.0
 _LOG_TAIL_BYTES = 4096
+_STOPPED = (0, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""Exit statuses of a process that SIGTERM has stopped: by itself, by the default action, as a Java machine does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +109,11 @@ def start(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stop(limit_s: float) -> dict[str, Any]:
-    """SIGTERM, then wait; SIGKILL if it has not exited after `limit_s`. `stopped` is 1 if it exited by itself.
+    """SIGTERM, then wait; SIGKILL if it has not exited after `limit_s`. `stopped` is 1 if it exited without an error.
 
     Of a paused process also what `resume` would have answered.
     """
-    running = _expect_end()
+    running = _expect_end("stop")
     if running is None:
         return {"stopped": 0, "killed": 0}
     pause = _end_pause(running)
@@ -120,14 +123,16 @@ def stop(limit_s: float) -> dict[str, Any]:
     try:
         _wait_until(lambda: bool(_exit_record(running.incarnation)), "", limit_s)
     except AgentError:
+        _expect_end("kill")
         _kill(running)
         return {"stopped": 0, "killed": 1, **pause}
-    return {"stopped": 1, "killed": 0, "status": _exit_record(running.incarnation)["status"], **pause}
+    status = _exit_record(running.incarnation)["status"]
+    return {"stopped": int(status in _STOPPED), "killed": 0, "status": status, **pause}
 
 
 def kill() -> dict[str, Any]:
     """SIGKILL, then wait. `killed` is 1 if it ran. Of a paused process also what `resume` would have answered."""
-    running = _expect_end()
+    running = _expect_end("kill")
     if running is None:
         return {"killed": 0}
     pause = _end_pause(running)
@@ -236,7 +241,8 @@ def _supervise(request: Mapping[str, Any], incarnation: int, writer: int, log: A
     if clock_reader is not None:
         clock_reader.kill()
         clock_reader.wait()
-    expected = (RUN / f"expected-end.{incarnation}").exists()
+    asked = read(f"{_ASKED}.{incarnation}")
+    expected = asked == "kill" or (asked == "stop" and exit_status in _STOPPED)
     record = {
         "incarnation": incarnation,
         "pid": process.pid,
@@ -258,12 +264,12 @@ def _start_clock_reader(environment: Mapping[str, str]) -> subprocess.Popen[byte
     )
 
 
-def _expect_end() -> Incarnation | None:
-    """The running process, whose exit is expected from now on; None if none runs."""
+def _expect_end(asked: Literal["stop", "kill"]) -> Incarnation | None:
+    """The running process, of which such an exit is expected from now on; None if none runs."""
     running = current()
     if running is None or not running.alive:
         return None
-    (RUN / f"expected-end.{running.incarnation}").touch()
+    keep(f"{_ASKED}.{running.incarnation}", asked)
     return running
 
 

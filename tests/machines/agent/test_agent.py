@@ -94,15 +94,35 @@ def test_a_stop_lets_the_process_finish_and_kills_it_when_it_does_not(agent: Age
     assert agent("stop", "--limit", "0.3") == {"stopped": 0, "killed": 1}
 
 
-def test_a_process_that_ends_before_its_signal_has_stopped(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("status", "clean"), [(0, True), (1, False), (143, True)])
+def test_a_stop_that_ends_in_an_error_is_a_crash_and_no_stop(agent: Agent, status: int, clean: bool) -> None:
+    agent.start("sh", "-c", f"trap 'echo broken >&2; exit {status}' TERM; echo up; while :; do sleep 0.05; done")
+    until_logged(agent, "up")
+    assert agent("stop", "--limit", "120") == {"stopped": int(clean), "killed": 0, "status": status}
+    ended = agent("wait", "1")["ended"]
+    assert (ended["expected"], ended["error"]) == ((True, "") if clean else (False, "up\nbroken"))
+
+
+def test_a_stop_and_a_kill_after_a_stop_that_took_too_long_are_expected(agent: Agent) -> None:
+    agent.start("sleep", "60")
+    assert agent("stop") == {"stopped": 1, "killed": 0, "status": -15}
+    agent.start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done")
+    until_logged(agent, "deaf")
+    agent("stop", "--limit", "0.3")
+    assert [(ended["expected"], ended["status"]) for ended in agent("status")["exits"]] == [(True, -15), (True, -9)]
+
+
+def test_a_process_that_was_killed_before_its_signal_has_not_stopped(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent.start("sleep", "60")
     monkeypatch.setattr(run_directory, "RUN", agent.directory / "run")
     monkeypatch.setattr(process, "RUN", agent.directory / "run")
     running = process.current()
     assert running is not None
     process._kill(running)
-    monkeypatch.setattr(process, "_expect_end", lambda: running)
-    assert process.stop(60) == {"stopped": 1, "killed": 0, "status": -9}
+    monkeypatch.setattr(process, "_expect_end", lambda asked: running)
+    assert process.stop(60) == {"stopped": 0, "killed": 0, "status": -9}
     assert process.kill() == {"killed": 1}
 
 
