@@ -68,12 +68,23 @@ def wipe(directory: str) -> dict[str, Any]:
 
 
 def remove() -> dict[str, Any]:
-    """Undo everything the agent did, except for files: data, logs and traces stay."""
-    ended = process.kill()
-    clock.forget_killed()
-    network.remove()
-    disk.unmount()
-    return ended
+    """Undo everything the agent did, except for files: data, logs and traces stay. Raises the first failure, once all
+    has been tried."""
+    steps: Sequence[Callable[[], dict[str, Any] | None]] = (
+        process.kill,
+        clock.forget_killed,
+        network.remove,
+        disk.unmount,
+    )
+    answers, failures = [], []
+    for step in steps:
+        try:
+            answers.append(step())
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return answers[0] or {}
 
 
 def idle() -> NoReturn:

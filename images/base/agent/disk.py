@@ -78,15 +78,18 @@ def wipe(directory: str) -> dict[str, Any]:
 
 
 def unmount() -> dict[str, Any]:
-    """Unmount every lossy file system, with a live daemon or a dead one."""
+    """Unmount every lossy file system, with a live daemon or a dead one. Raises AgentError once all have been tried."""
     from images.base.lossyfs import mounting
 
     mountpoints = [mount.mountpoint for mount in mounting.mounts()]
+    failures = []
     for mountpoint in mountpoints:
         try:
             mounting.unmount(mountpoint, lazy=True)
         except mounting.MountError as error:
-            raise AgentError(f"the lossy file system: {error}") from None
+            failures.append(str(error))
+    if failures:
+        raise AgentError(f"the lossy file system: {'; '.join(failures)}")
     return {"unmounted": mountpoints}
 
 

@@ -2,7 +2,7 @@
 
 All packets that leave by a device pass a `prio` queue whose first band is the normal one; every address with a delay
 has a band of its own with a netem queue. A new request replaces the whole tree, so packets queued in it are lost, and
-TCP sends them again. A device has room for fifteen addresses.
+TCP sends them again. A device has room for fifteen addresses. The devices with a tree are recorded before they get it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,59 @@ from images.base.agent.run_directory import AgentError, keep, read
 BANDS = 16
 _DEVICES = "netem.json"
 
+SlowLinks = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Device → the slow links whose packets leave by it, as a request has them."""
 
-def apply(delays: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Replace all delays by these; returns the packets delayed so far by each removed queue. Raises AgentError."""
-    previous: dict[str, dict[str, str]] = read(_DEVICES) or {}
-    if not delays and not previous:
+
+def planned(delays: Sequence[Mapping[str, Any]]) -> SlowLinks:
+    """The slow links of a request, which `install` has room for. Changes nothing. Raises AgentError."""
+    links_of: dict[str, list[Mapping[str, Any]]] = {}
+    for link in delays:
+        routes = json.loads(run(["ip", "-j", "route", "get", str(ipaddress.IPv4Address(link["to"]))]))
+        links_of.setdefault(routes[0]["dev"], []).append(link)
+    for device, links in links_of.items():
+        commands(device, links)
+    return links_of
+
+
+def remove() -> dict[str, int]:
+    """Remove all delays; returns the packets delayed so far by each queue. Raises AgentError.
+
+    Each device is forgotten once it has no tree, so what fails can be called again.
+    """
+    recorded: dict[str, dict[str, str]] = read(_DEVICES) or {}
+    if not recorded:
         return {}
-    delayed = _delayed_packets(previous)
-    for device in previous:
-        _tc(["qdisc", "del", "dev", device, "root"])
-    trees = _by_device(delays)
-    for device, links in trees.items():
-        for command in commands(device, links):
-            _tc(command)
-    keep(
-        _DEVICES,
-        {
-            device: {f"{number + 20}:": str(link["to"]) for number, link in enumerate(links)}
-            for device, links in trees.items()
-        },
-    )
+    queues: list[dict[str, Any]] = json.loads(_tc(["-s", "-j", "qdisc", "show"]) or b"[]")
+    delayed: dict[str, int] = {}
+    for device, addresses in list(recorded.items()):
+        ours = [queue for queue in queues if queue.get("dev") == device]
+        for queue in ours:
+            address = addresses.get(queue.get("handle", ""))
+            if queue.get("kind") == "netem" and address is not None:
+                delayed[address] = delayed.get(address, 0) + queue.get("packets", 0)
+        if any(queue.get("root") and queue.get("kind") == "prio" for queue in ours):
+            _tc(["qdisc", "del", "dev", device, "root"])
+        del recorded[device]
+        keep(_DEVICES, recorded)
     return delayed
+
+
+def install(slow: SlowLinks) -> None:
+    """Delay these links; there is no delay yet. Raises AgentError; then `remove` undoes what has been done."""
+    recorded: dict[str, dict[str, str]] = {}
+    for device, links in slow.items():
+        root, *inside = commands(device, links)
+        recorded[device] = {f"{number + 20}:": str(link["to"]) for number, link in enumerate(links)}
+        keep(_DEVICES, recorded)
+        try:
+            _tc(root)
+        except AgentError:
+            del recorded[device]  # what queue it has is not ours to delete
+            keep(_DEVICES, recorded)
+            raise
+        for command in inside:
+            _tc(command)
 
 
 def commands(device: str, links: Sequence[Mapping[str, Any]]) -> list[list[str]]:
@@ -66,24 +98,6 @@ def available() -> str:
     except AgentError as error:
         return str(error)
     return ""
-
-
-def _by_device(delays: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    trees: dict[str, list[Mapping[str, Any]]] = {}
-    for link in delays:
-        routes = json.loads(run(["ip", "-j", "route", "get", str(ipaddress.IPv4Address(link["to"]))]))
-        trees.setdefault(routes[0]["dev"], []).append(link)
-    return trees
-
-
-def _delayed_packets(devices: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
-    delayed: dict[str, int] = {}
-    for device, addresses in devices.items():
-        for queue in json.loads(_tc(["-s", "-j", "qdisc", "show", "dev", device]) or b"[]"):
-            address = addresses.get(queue.get("handle", ""))
-            if queue.get("kind") == "netem" and address is not None:
-                delayed[address] = delayed.get(address, 0) + queue.get("packets", 0)
-    return delayed
 
 
 def _tc(arguments: Sequence[str]) -> bytes:

@@ -37,14 +37,21 @@ Counters = dict[str, dict[str, int]]
 
 
 def apply(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace all network faults by `request`; returns `counters` up to then. Raises AgentError."""
+    """Replace all network faults by `request`; returns `counters` up to then. Raises AgentError.
+
+    A request that cannot be carried out changes nothing, and after one that fails halfway the next one is carried out.
+    """
     with locked("network"):
+        rules = ruleset(request.get("cut", ()), request.get("degrade", ()))
+        slow = netem.planned(request.get("delay", ()))
         counters = _add_counters(_nft_counters())
-        run(["nft", "-f", "-"], ruleset(request.get("cut", ()), request.get("degrade", ())))
-        for address, delayed in netem.apply(request.get("delay", ())).items():
+        run(["nft", "-f", "-"], rules)
+        keep(_COUNTERS, counters)
+        for address, delayed in netem.remove().items():
             address_counters = counters.setdefault(address, {})
             address_counters["delayed"] = address_counters.get("delayed", 0) + delayed
         keep(_COUNTERS, counters)
+        netem.install(slow)
     return {"counters": counters}
 
 
@@ -55,9 +62,14 @@ def counters() -> dict[str, Any]:
 
 
 def remove() -> None:
-    """Remove every rule; without nft there is none."""
-    if shutil.which("nft") is not None:
-        apply({})
+    """Remove every rule and every delay, each whether or not the other can be; without nft there is none. Raises
+    AgentError."""
+    try:
+        if shutil.which("nft") is not None:
+            apply({})
+    finally:
+        with locked("network"):
+            netem.remove()
 
 
 def ruleset(cut: Sequence[Mapping[str, Any]], degrade: Sequence[Mapping[str, Any]]) -> str:
