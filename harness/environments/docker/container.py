@@ -79,8 +79,8 @@ class Container:
         """`docker pause`."""
         await self._in_thread(self._freeze)
 
-    async def thaw(self) -> int:
-        """`docker unpause`; packets that reached the container in between."""
+    async def thaw(self) -> int | None:
+        """`docker unpause`; packets that reached the container in between, None if the engine does not tell."""
         return await self._in_thread(self._thaw)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
@@ -95,9 +95,12 @@ class Container:
                 self._client.api.unpause(self._id)
                 raise
 
-    def _thaw(self) -> int:
+    def _thaw(self) -> int | None:
+        packets = None
         with as_machine_errors(self._name), self._starting:
-            packets = self._packets() - self._packets_before
+            # Thawed it is in any case: a container that is frozen answers nothing until the run ends.
+            with suppress(Exception):
+                packets = self._packets() - self._packets_before
             self._client.api.unpause(self._id)
         return packets
 

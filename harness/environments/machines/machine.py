@@ -111,5 +111,6 @@ class Freezer(Protocol):
     async def freeze(self) -> None:
         """Freeze every process. No command runs on the machine until `thaw`. Raises MachineError."""
 
-    async def thaw(self) -> int:
-        """Let them run again; gives back how many packets had reached the machine meanwhile. Raises MachineError."""
+    async def thaw(self) -> int | None:
+        """Let them run again; gives back how many packets had reached the machine meanwhile, None if that cannot be
+        read. Raises MachineError, and it is frozen still."""

@@ -19,6 +19,7 @@ from harness.cluster.layout import ClusterNode
 from harness.environments.machines.agent_session import AGENT, AgentSession
 from harness.environments.machines.machine import Freezer, Machine, MachineError, MachineVanished
 from images.system import Service
+from nemesis.handle import UNKNOWN_PREFIX
 from nemesis.uninterrupted import uninterrupted
 
 T = TypeVar("T")
@@ -52,8 +53,8 @@ class NodeHandle:
     """Paused from outside, with all of the machine."""
     frozen_at_s: float | None = None
     """When (monotonic) the pause began, if it began as a freeze."""
-    missed: int = 0
-    """Packets that came while it was frozen."""
+    missed: int | None = 0
+    """Packets that came while it was frozen; None if that could not be read."""
     awake_s: float = 0.0
     """How long it ran within the pause at most, when it was thawed for a command."""
     ended_pause: Mapping[str, float] = field(default_factory=dict)
@@ -124,7 +125,7 @@ class NodeHandle:
 
     async def resume(self) -> Mapping[str, float]:
         """Undo a pause of either kind: `frozen_seconds`, `missed`; `awake_seconds`, if it ran in between. Of a process
-        that was ended meanwhile, what the pause came to until then."""
+        that was ended meanwhile, what the pause came to until then. `unknown_missed` if packets could not be read."""
         was_frozen, was_paused = self.frozen, self.paused
         await self.thaw()
         ended, self.ended_pause, self.paused = self.ended_pause, {}, False
@@ -149,10 +150,11 @@ class NodeHandle:
         if since_s is None:
             return {name: stopped[name] for name in _PAUSE_EVIDENCE if name in stopped}
         frozen_s = time.monotonic() - since_s
+        unread = {f"{UNKNOWN_PREFIX}missed": 1.0} if self.missed is None else {}
+        missed = (self.missed or 0) + stopped.get("missed", 0)
         if not stopped:
-            return {"frozen_seconds": frozen_s, "missed": self.missed}
-        missed = self.missed + stopped.get("missed", 0)
-        return {"frozen_seconds": frozen_s - self.awake_s, "missed": missed, "awake_seconds": self.awake_s}
+            return {"frozen_seconds": frozen_s, "missed": missed, **unread}
+        return {"frozen_seconds": frozen_s - self.awake_s, "missed": missed, "awake_seconds": self.awake_s, **unread}
 
     async def until_ended(self, incarnation: int) -> dict[str, Any]:
         """The end of this incarnation, once it has ended. A machine that does not answer is asked again. Raises

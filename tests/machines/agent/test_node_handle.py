@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from harness.cluster.layout import cluster_layout
 from harness.cluster.systems import SYSTEMS, configured
 from harness.environments.base import Listener
+from harness.environments.docker.container import Container
 from harness.environments.machines.deployment import MachineDeployment
 from harness.environments.machines.machine import MachineError
 from harness.environments.machines.node_handle import NodeHandle
@@ -94,6 +97,75 @@ def test_a_pause_that_a_kill_ends_is_told_by_its_resume(
     assert ("awake_seconds" in evidence) is woken
     assert none_left == {"frozen_seconds": 0.0, "missed": 0}
     assert machine.commands == commands
+
+
+@dataclass
+class UnreadMachine(FrozenMachine):
+    """A machine that thaws, and does not tell what waited for it."""
+
+    async def thaw(self) -> int | None:  # type: ignore[override]
+        self.commands.append("thaw")
+        return None
+
+
+@pytest.mark.parametrize(("ended", "commands"), [(False, ["freeze", "thaw"]), (True, ["freeze", "thaw", "kill"])])
+def test_a_pause_of_which_nothing_can_be_read_ends_and_its_effect_is_unknown(ended: bool, commands: list[str]) -> None:
+    machine = UnreadMachine()
+
+    async def scenario() -> dict[str, float]:
+        handle = node_handle(machine)
+        await handle.pause(from_outside=True)
+        if ended:
+            await handle.end("kill", timeout_s=1.0)
+        evidence = dict(await handle.resume())
+        assert not handle.frozen
+        return evidence
+
+    evidence = asyncio.run(scenario())
+    assert (evidence["missed"], evidence["unknown_missed"]) == (0, 1)
+    assert machine.commands == commands
+
+
+@dataclass
+class Engine:
+    """The API of an engine with one container, of which no statistics can be read once it is frozen."""
+
+    frozen: bool = False
+    unreadable: bool = True
+
+    @property
+    def api(self) -> Engine:
+        return self
+
+    def pause(self, container: str) -> None:
+        self.frozen = True
+
+    def unpause(self, container: str) -> None:
+        self.frozen = False
+
+    def stats(self, container: str, **_: object) -> dict[str, Any]:
+        if self.unreadable:
+            raise RuntimeError("500 Server Error: cannot read the cgroup")
+        return {"networks": {"eth0": {"rx_packets": 7}}}
+
+
+def test_a_container_is_thawed_though_its_statistics_cannot_be_read() -> None:
+    engine = Engine(unreadable=False)
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            container = Container("b1", "192.0.2.1", engine, "id", threads)
+            await container.freeze()
+            assert await container.thaw() == 0
+            await container.freeze()
+            engine.unreadable = True
+            assert await container.thaw() is None
+            assert not engine.frozen
+            with pytest.raises(MachineError, match="b1: 500 Server Error"):
+                await container.freeze()
+            assert not engine.frozen
+
+    asyncio.run(scenario())
 
 
 @dataclass
