@@ -143,16 +143,20 @@ def host_prerequisites(hosts: Mapping[str, Host], system: System) -> Sequence[Pr
     """The prerequisites of each host for a node of `system`, all asked side by side."""
 
     async def all_of_them() -> list[list[Prerequisite]]:
-        return await asyncio.gather(*(_of_host(name, host, system) for name, host in hosts.items()))
+        trials = [asyncio.ensure_future(_of_host(name, host, system)) for name, host in hosts.items()]
+        # Interrupted, too, each has left its host before any failure is raised here.
+        await asyncio.gather(*trials, return_exceptions=True)
+        return [trial.result() for trial in trials]
 
     return [finding for findings in run_cancellable(all_of_them()) for finding in findings]
 
 
 async def _of_host(name: str, host: Host, system: System) -> list[Prerequisite]:
-    from harness.environments.ssh.environment import connected
-    from harness.environments.ssh.install import Claim, claim_on, install, uninstall
+    from harness.environments.ssh.environment import HostLease, connected
+    from harness.environments.ssh.install import Claim, claim_on
 
     subject = f"host {name}"
+    lease = HostLease({name: host}, Claim.of_this_process(f"{_RUN}-{name}"), system)
     try:
         async with connected(name, host) as machine:
             other = await claim_on(machine)
@@ -160,12 +164,12 @@ async def _of_host(name: str, host: Host, system: System) -> list[Prerequisite]:
                 used = f"{host.address} is in use by {other}"
                 remedy = "wait for it, or when it was killed: faultline clean SPEC.yaml"
                 return [Prerequisite(subject, False, used, remedy, Purpose.HOSTS)]
-            await install(machine, Claim.of_this_process(_RUN), system)
-            try:
-                description = json.loads(await machine.run(["faultline-node", "describe"]))
-                free = int((await machine.run(["df", "--output=avail", "-B1", "/var/lib"])).split()[-1])
-            finally:
-                await uninstall(machine)
+        try:
+            installed = (await lease.acquire())[name]
+            description = json.loads(await installed.run(["faultline-node", "describe"]))
+            free = int((await installed.run(["df", "--output=avail", "-B1", "/var/lib"])).split()[-1])
+        finally:
+            await lease.release()
     except EnvironmentUnavailable as error:
         return [Prerequisite(subject, False, str(error).removeprefix(f"{name}: "), purpose=Purpose.HOSTS)]
     return list(_of_description(name, host, description, free))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from harness.cli.main import main
+from harness.cluster.hosts import Host
+from harness.cluster.systems import SYSTEMS
+from harness.doctor import engine_and_hosts
 from harness.doctor.diagnosis import GIB, Diagnosis, Prerequisite, Purpose, all_met, diagnose, show
 from harness.doctor.engine_and_hosts import diagnosis
 from harness.doctor.probes import Engine, Kernel, ThisMachine, package_lists_age_days, parse_options
 from harness.environments.docker.engine import EngineUnreachable
+from harness.environments.ssh.install import ROOT
+from harness.environments.ssh.machine import SshMachine
 from harness.errors import EnvironmentUnavailable
 from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT, VALID
 from harness.runner.client_processes import programs
@@ -236,6 +243,53 @@ def test_the_hosts_of_a_spec_count_and_docker_does_not() -> None:
     well, ill = (Prerequisite("host b1", ok, "192.0.2.0", purpose=Purpose.HOSTS) for ok in (True, False))
     assert all_met(findings(bare, spec, hosts=[well]).values())
     assert not all_met(findings(bare, spec, hosts=[ill]).values())
+
+
+@dataclass
+class HalfInstalled:
+    """A host on which an installation never gets beyond the claim."""
+
+    seconds_to_leave: float = 0.0
+    claim: bytes = b""
+    claimed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+        if "mkdir" in argv[2]:
+            self.claim = stdin or argv[-1].encode()
+        elif argv[0] == "python3":
+            self.claimed.set()
+            await asyncio.Event().wait()
+        elif argv[0] == "rm" and ROOT in argv:
+            await asyncio.sleep(self.seconds_to_leave)
+            self.claim = b""
+        return self.claim
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_doctor_interrupted_while_it_installs_leaves_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"b1": HalfInstalled(), "b2": HalfInstalled(seconds_to_leave=0.2)}
+
+    async def connect(name: str, address: Host) -> HalfInstalled:
+        return hosts[name]
+
+    def interrupted(trials: Coroutine[Any, Any, Any]) -> Any:
+        async def scenario() -> None:
+            tried = asyncio.create_task(trials)
+            for host in hosts.values():
+                await host.claimed.wait()
+                assert b"faultline-doctor" in host.claim
+            tried.cancel()
+            await tried
+
+        return asyncio.run(scenario())
+
+    monkeypatch.setattr(SshMachine, "connect", connect)
+    monkeypatch.setattr(engine_and_hosts, "run_cancellable", interrupted)
+    with pytest.raises(asyncio.CancelledError):
+        engine_and_hosts.host_prerequisites({name: Host("192.0.2.1") for name in hosts}, SYSTEMS["broker"])
+    assert [host.claim for host in hosts.values()] == [b"", b""]
 
 
 def test_a_probe_that_fails_is_a_line_and_no_traceback() -> None:

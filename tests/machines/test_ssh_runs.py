@@ -188,6 +188,20 @@ def test_the_doctor_tries_every_host_and_leaves_it_as_it_was(four: Lab, spec: Pa
     assert state_of(four) == before
 
 
+def test_a_doctor_that_is_interrupted_leaves_the_hosts_as_they_were(four: Lab, spec: Path) -> None:
+    before = state_of(four)
+    command = [sys.executable, "-m", "harness", "doctor", str(spec)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        four.shell("b1", "for _ in $(seq 3000); do [ -d /opt/faultline-ssh ] && exit; sleep 0.02; done; exit 1")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == INTERRUPTED
+    finally:
+        process.kill()
+        process.wait(300)
+    assert state_of(four) == before
+
+
 def test_a_host_that_cannot_be_reached_is_a_line_of_doctor_and_of_clean(four: Lab, spec: Path) -> None:
     spec.write_text(spec.read_text().replace("'address'", "'port': 9, 'address'", 1))
     told = faultline("doctor", spec)
