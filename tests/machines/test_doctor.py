@@ -255,7 +255,7 @@ class HalfInstalled:
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
         if "mkdir" in argv[2]:
-            self.claim = stdin or argv[-1].encode()
+            self.claim = argv[-1].encode()
         elif argv[0] == "python3":
             self.claimed.set()
             await asyncio.Event().wait()

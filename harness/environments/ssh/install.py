@@ -42,6 +42,7 @@ LEFT = ("/run/faultline", "/var/lib/faultline")
 """The agent's state, and data, logs and traces."""
 
 _NOTE = f"{ROOT}/run.json"
+_CLAIMING = 'mkdir -m 755 "$1" && { printf %s "$3" >"$2" || { rm -r "$1"; exit 1; }; }'
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,10 @@ async def claim_on(machine: Machine) -> Claim | None:
 
 
 async def _take(machine: Machine, claim: Claim) -> None:
-    note = json.dumps(asdict(claim)).encode()
+    note = json.dumps(asdict(claim))
     try:
-        await machine.run(["sh", "-c", 'mkdir -m 755 "$1" && cat >"$2"', "sh", ROOT, _NOTE], stdin=note)
+        # All in the command: of input that is cut off half there would be a claim of nobody, which nobody removes.
+        await machine.run(["sh", "-c", _CLAIMING, "sh", ROOT, _NOTE, note])
     except CommandFailed:
         other = await claim_on(machine)
         if other is None:
