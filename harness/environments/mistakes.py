@@ -2,12 +2,14 @@
 
 A mistake (`mistakes.yaml`) replaces one text in one function. The patched source is compiled under the function's own
 name, and the function runs that code while the mistake is applied, wherever else it was imported to. So a spec names
-what is wrong and the patch stays small data; only the broker in this process can be patched.
+what is wrong and the patch stays small data; only the broker in this process can be patched. Of several mistakes in one
+function each is a patch of what the ones before have made of it.
 """
 
 from __future__ import annotations
 
 import inspect
+import linecache
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -48,14 +50,18 @@ class Mistake:
         return value
 
     def code(self) -> CodeType:
-        """The code of the patched function. Raises MistakeError when the text is not in it exactly once."""
+        """The code of the patched function, as it is now. Raises MistakeError when the text is not in it exactly
+        once."""
         function = self.function()
         source = textwrap.dedent(inspect.getsource(function))
         if source.count(self.replace) != 1:
             raise MistakeError(
                 f"{self.name}: {self.target} contains {self.replace!r} {source.count(self.replace)} times, not once"
             )
-        patched = compile(source.replace(self.replace, self.by), f"<{self.name}>", "exec", dont_inherit=True)
+        source, place = source.replace(self.replace, self.by), f"<{self.name}>"
+        patched = compile(source, place, "exec", dont_inherit=True)
+        # Where `inspect` finds the source of the patched function, for the next mistake in it, and tracebacks do.
+        linecache.cache[place] = len(source), None, source.splitlines(keepends=True), place
         (code,) = (
             each for each in patched.co_consts if isinstance(each, CodeType) and each.co_name == function.__name__
         )

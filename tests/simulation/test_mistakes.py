@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,8 @@ from harness.search.mutants.explorations import ScopeOfMutant, explored
 from harness.spec import SpecError, loads, parse
 
 EAGER = "sent_records_count_as_stored"
+OF_TRUNCATION = ("epoch_cache_survives_truncation", "producers_survive_truncation")
+"""Both patch `Log.truncate`."""
 
 
 @pytest.mark.parametrize("name", mistakes())
@@ -24,6 +27,20 @@ def test_every_mistake_still_patches_its_function(name: str) -> None:
         assert function.__code__.co_code != before.co_code or function.__code__.co_consts != before.co_consts
     assert function.__code__ is before
     assert mistake.says.endswith(".")
+
+
+@pytest.mark.parametrize("names", [OF_TRUNCATION, OF_TRUNCATION[::-1]])
+def test_two_mistakes_in_one_function_are_both_made_and_taken_back(names: tuple[str, str]) -> None:
+    function = mistakes()[names[0]].function()
+    before = function.__code__
+    for _ in range(2):
+        with applied(names):
+            called = [instruction.argval for instruction in dis.get_instructions(function)]
+            assert (called.count("truncate_end"), called.count("_rebuild_producers")) == (1, 0)
+        assert function.__code__ is before
+    with pytest.raises(MistakeError, match="0 times, not once"), applied((*names, names[0])):
+        pass
+    assert function.__code__ is before
 
 
 def test_a_mistake_whose_text_is_gone_is_refused_by_name() -> None:
