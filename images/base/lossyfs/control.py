@@ -32,6 +32,7 @@ from images.base.lossyfs.volume import Volume
 
 ANSWER_TIMEOUT_S: Final = 60.0
 _PATH_BYTES_MAX: Final = 107
+_OF_BYTES: Final = frozenset({OperationKind.READ, OperationKind.WRITE})
 
 
 class ControlError(Exception):
@@ -164,8 +165,12 @@ class Control:
         elif error not in ERRORS:
             raise ValueError(f"error: {error!r} is not one of {', '.join(ERRORS)}, null")
         else:
-            after = int(request.get("after") or 0)
-            self.injector.fail(error, InjectedError(error, after, request.get("path"), _kinds(request)))
+            after, kinds = int(request.get("after") or 0), _kinds(request)
+            if error == "ENOSPC" and OperationKind.READ in kinds:
+                raise ValueError("on: a read needs no room, and never fails with ENOSPC")
+            if after and kinds and kinds.isdisjoint(_OF_BYTES):
+                raise ValueError(f"after: on {', '.join(sorted(kinds))}: only reads and writes have bytes to count")
+            self.injector.fail(error, InjectedError(error, after, request.get("path"), kinds))
         return self.report()
 
     def _damage(self, request: dict[str, Any]) -> dict[str, Any]:

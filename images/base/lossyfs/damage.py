@@ -40,15 +40,15 @@ class InjectedError:
     """Only files matching this shell pattern, in which * also matches /; paths have no leading slash."""
     kinds: frozenset[OperationKind] = frozenset()
     """Empty: with EIO reads, writes and syncs; with ENOSPC operations that need room: writes past the end, and
-    creations."""
+    creations. With ENOSPC only those of the kinds that need room, and syncs, which find out late that there is none."""
 
     def matches(self, kind: OperationKind, grows: bool) -> bool:
         """Whether the error applies to such operations."""
-        if self.error == "ENOSPC" and not grows:
+        if self.kinds and kind not in self.kinds:
             return False
-        if self.kinds:
-            return kind in self.kinds
-        return self.error == "ENOSPC" or kind is not OperationKind.CHANGE
+        if self.error == "ENOSPC":
+            return grows or (kind is OperationKind.SYNC and bool(self.kinds))
+        return bool(self.kinds) or kind is not OperationKind.CHANGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,19 @@ def test_eio_can_be_had_on_syncs_alone(disk: Mounted) -> None:
     assert disk.lose_power()["lost_bytes"] == 1
 
 
+def test_a_full_disk_can_be_had_on_syncs_alone(disk: Mounted) -> None:
+    disk.tell("fail", error="ENOSPC", on=["sync"])
+    with open(disk.root / "file", "wb", buffering=0) as file:
+        assert file.write(b"x") == 1
+        with pytest.raises(OSError, match="No space"):
+            os.fsync(file.fileno())
+        assert disk.tell("report")["failed_enospc"] == 1
+        disk.tell("fail", error="ENOSPC", on=["write"])
+        os.fsync(file.fileno())
+        with pytest.raises(OSError, match="No space"):
+            file.write(b"x")
+
+
 def test_slow_delays_what_it_is_asked_to_and_control_is_answered_meanwhile(disk: Mounted) -> None:
     disk.tell("slow", ms=3_000, on=["sync"])
     with open(disk.root / "file", "wb", buffering=0) as file:
@@ -436,6 +449,8 @@ def test_wrong_commands_are_answered_in_one_line(disk: Mounted) -> None:
         ("power-loss",): "keep is missing",
         ("slow", ("ms", -1)): "ms: -1 is not between",
         ("fail", ("error", "EPERM")): "error: 'EPERM' is not one of EIO, ENOSPC, null",
+        ("fail", ("error", "ENOSPC"), ("on", ("read",))): "on: a read needs no room",
+        ("fail", ("error", "EIO"), ("on", ("sync",)), ("after", 1)): "after: on sync: only reads and writes have bytes",
         ("lie", ("on", "yes")): "on: 'yes' is not true or false",
     }.items():
         with pytest.raises(ControlError, match=answer):
