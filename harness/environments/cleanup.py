@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from harness.cluster.hosts import Host
+from harness.environments.docker.container import one_line
 from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, EngineUnreachable, connect
 from harness.environments.interrupts import run_cancellable
 from harness.environments.process_identity import still_runs
@@ -110,10 +112,30 @@ def in_docker(client: Any, run: str = "") -> Iterator[Leftover]:
     `client` is a docker client.
     """
     marked = {"label": f"{RUN_LABEL}={run}" if run else RUN_LABEL}
-    for container in client.containers.list(all=True, filters=marked, ignore_removed=True):
-        yield _of_docker("container", container, lambda it: it.remove(force=True, v=True))
-    for network in client.networks.list(filters=marked):
-        yield _of_docker("network", network, lambda it: it.remove())
+    list_containers = partial(client.containers.list, all=True, filters=marked, ignore_removed=True)
+    yield from _all_of_docker("container", list_containers, lambda it: it.remove(force=True, v=True))
+    list_networks = partial(client.networks.list, filters=marked)
+    yield from _all_of_docker("network", list_networks, lambda it: it.remove())
+
+
+def _all_of_docker(kind: str, list_items: Callable[[], list[Any]], remove: Callable[[Any], None]) -> Iterator[Leftover]:
+    """Items of one kind; one that cannot be removed where the engine does not list them."""
+    try:
+        items = list_items()
+    except Exception as error:  # the SDK lets errors of three libraries through
+        yield Leftover(f"{kind}s", "of the engine", "", "", _refusal(one_line(error)))
+        return
+    for item in items:
+        yield _of_docker(kind, item, remove)
+
+
+def _refusal(reason: str) -> Callable[[], None]:
+    """Removes nothing, for this reason."""
+
+    def refused() -> None:
+        raise LeftoverError(reason)
+
+    return refused
 
 
 def _of_docker(kind: str, item: Any, remove: Callable[[Any], None]) -> Leftover:
@@ -124,10 +146,10 @@ def _of_docker(kind: str, item: Any, remove: Callable[[Any], None]) -> Leftover:
             remove(item)
         except NotFound:
             return
-        except APIError as error:
-            if error.status_code == 409 and "already in progress" in str(error):
+        except Exception as error:
+            if isinstance(error, APIError) and error.status_code == 409 and "already in progress" in str(error):
                 return
-            raise LeftoverError(" ".join(str(error.explanation or error).split())) from None
+            raise LeftoverError(one_line(error)) from None
 
     labels = (item.attrs.get("Config") or item.attrs).get("Labels") or {}
     return Leftover(kind, item.name, labels.get(RUN_LABEL, ""), labels.get(OWNER_LABEL, ""), removed)
@@ -162,18 +184,12 @@ def in_hosts(hosts: Mapping[str, Host], run: str = "") -> Iterator[Leftover]:
 
         return removed
 
-    def refusal(error: MachineError) -> Callable[[], None]:
-        def refused() -> None:
-            raise LeftoverError(reason(error))
-
-        return refused
-
     for name, host in hosts.items():
         place = f"{name} at {host.address}"
         try:
             holder = run_cancellable(claim(name, host))
         except MachineError as error:
-            yield Leftover("host", place, "", "", refusal(error))
+            yield Leftover("host", place, "", "", _refusal(reason(error)))
             continue
         if holder is not None and run in ("", holder.run):
             yield Leftover("host", place, holder.run, holder.owner, removal(name, host))

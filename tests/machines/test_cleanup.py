@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable
+from ipaddress import IPv4Network
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,11 @@ import pytest
 from harness.cli.main import main
 from harness.environments.cleanup import Cleaned, CleanupStatus, Leftover, LeftoverError, clean, in_docker
 from harness.environments.docker.engine import OWNER_LABEL, RUN_LABEL, connect, explained, run_labels
+from harness.environments.docker.environment import Containers
+from harness.environments.machines.machine import MachineError
 from harness.environments.process_identity import still_runs, this_process
 from harness.exit_codes import NOT_CARRIED_OUT, VALID
-from harness.node_images.building import build
+from harness.node_images.building import Image, ImageState, build
 
 
 def ended_process() -> str:
@@ -130,6 +133,40 @@ def test_what_has_gone_meanwhile_is_gone_and_what_is_refused_is_told() -> None:
     refused = fates(APIError("403", response=None, explanation="network r1 has active\nendpoints"))
     assert {each.status for each in refused} == {CleanupStatus.FAILED}
     assert refused[1].why == "network r1 has active endpoints"
+
+
+def test_what_the_engine_does_not_list_is_told_and_the_rest_goes() -> None:
+    engine = Engine()
+
+    def unlisted(**_: object) -> list[Any]:
+        raise RuntimeError("read timed out")
+
+    engine.containers.list = unlisted
+    assert [each.text() for each in clean(in_docker(engine))] == [
+        "failed containers of the engine: read timed out",
+        "removed network faultline-r1 of run r1",
+    ]
+    (container, _) = clean(in_docker(Engine(RuntimeError("connection\nreset"))))
+    assert (container.status, container.why) == (CleanupStatus.FAILED, "connection reset")
+
+
+def test_a_run_whose_network_the_engine_does_not_list_says_so_in_one_line() -> None:
+    def unlisted(**_: object) -> list[Any]:
+        raise RuntimeError("500 Server Error:\nthe store is gone")
+
+    def busy(container: str, **_: object) -> None:
+        raise RuntimeError("device or resource busy")
+
+    listed = [{"Names": ["/r1-b1"], "Id": "1"}]
+    api = SimpleNamespace(containers=lambda **_: listed, networks=unlisted, remove_container=busy)
+    image = Image("faultline/broker", ImageState.READY, "tag")
+    containers = Containers(SimpleNamespace(api=api), "r1", image, IPv4Network("10.192.0.0/24"))
+    with pytest.raises(MachineError) as raised:
+        containers.remove()
+    assert str(raised.value) == (
+        "left behind: r1-b1 (device or resource busy), the network of r1 (500 Server Error: the store is gone); "
+        "remove it: faultline clean"
+    )
 
 
 def test_the_labels_of_a_run_name_this_process() -> None:

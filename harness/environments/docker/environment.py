@@ -151,7 +151,12 @@ class Containers:
         ]
         for removal in removals:
             removal.result()
-        for network in api.networks(filters=label):
+        networks: list[dict[str, Any]] = []
+        try:
+            networks = api.networks(filters=label)
+        except Exception as error:
+            left.append(f"the network of {self._run} ({one_line(error)})")
+        for network in networks:
             removed(network["Name"], partial(api.remove_network, network["Id"]))
         self._threads.shutdown(wait=False, cancel_futures=True)
         if left:
@@ -204,7 +209,8 @@ def free_subnet(routes: Path = Path("/proc/net/route")) -> ipaddress.IPv4Network
 
 
 def _facts(client: Any, image: Image) -> dict[str, str]:
-    info = client.info()
+    with as_machine_errors("the engine"):
+        info = client.info()
     require_limits(info)
     return {
         "image": image.name,
