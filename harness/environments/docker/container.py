@@ -88,11 +88,13 @@ class Container:
 
     def _freeze(self) -> None:
         with as_machine_errors(self._name), self._starting:
-            self._client.api.pause(self._id)
             try:
+                self._client.api.pause(self._id)
                 self._packets_before = self._packets()
             except Exception:
-                self._client.api.unpause(self._id)
+                # An engine that has not answered in time may have frozen it all the same.
+                with suppress(Exception):
+                    self._client.api.unpause(self._id)
                 raise
 
     def _thaw(self) -> int | None:

@@ -26,7 +26,8 @@ T = TypeVar("T")
 
 COMMAND_LIMIT_S = 120.0
 """Far more than a command takes on a busy machine; a machine that does not answer is given up after it."""
-_PAUSE_EVIDENCE = ("frozen_seconds", "missed", "missed_bytes")
+_UNREAD = f"{UNKNOWN_PREFIX}missed"
+_PAUSE_EVIDENCE = ("frozen_seconds", "missed", "missed_bytes", _UNREAD)
 _WAIT_LIMIT_S = 120.0
 """Longer than most runs: each wait is a process on the machine."""
 
@@ -102,9 +103,9 @@ class NodeHandle:
         if self.paused or not self.alive:
             return
         self.frozen_at_s = None
+        self.paused = True  # from now on: where the command is cut off, it may be
         if not (from_outside and await self._freeze()):
             await self.ask("pause")
-        self.paused = True
 
     async def _freeze(self) -> bool:
         """Freeze the machine; False when it cannot be: an engine gives up when a busy machine takes its time."""
@@ -150,7 +151,7 @@ class NodeHandle:
         if since_s is None:
             return {name: stopped[name] for name in _PAUSE_EVIDENCE if name in stopped}
         frozen_s = time.monotonic() - since_s
-        unread = {f"{UNKNOWN_PREFIX}missed": 1.0} if self.missed is None else {}
+        unread = {_UNREAD: 1.0} if self.missed is None or stopped.get(_UNREAD) else {}
         missed = (self.missed or 0) + stopped.get("missed", 0)
         if not stopped:
             return {"frozen_seconds": frozen_s, "missed": missed, **unread}

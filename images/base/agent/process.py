@@ -147,7 +147,12 @@ def pause() -> dict[str, Any]:
         return {"paused": 0}
     if not _paused(running):
         keep(_PAUSED, {"incarnation": running.incarnation, "since_ns": true_ns()})
-        _stop_group(running)
+        try:
+            _stop_group(running)
+        except AgentError:
+            _signal_group(running, signal.SIGCONT)
+            (RUN / _PAUSED).unlink(missing_ok=True)
+            raise
     return {"paused": 1}
 
 
@@ -165,8 +170,10 @@ def restart_waits() -> None:
     """Stop and continue the process: its waits end early and start again with the current clock (signal(7))."""
     running = current()
     if running is not None and running.alive and not _paused(running):
-        _stop_group(running)
-        _signal_group(running, signal.SIGCONT)
+        try:
+            _stop_group(running)
+        finally:
+            _signal_group(running, signal.SIGCONT)
 
 
 def status() -> dict[str, Any]:
@@ -233,8 +240,15 @@ def _supervise(request: Mapping[str, Any], incarnation: int, writer: int, log: A
         stderr=log,
         start_new_session=True,
     )
-    clock_reader = _start_clock_reader(environment) if bend else None
-    keep(_PROCESS, asdict(Incarnation(process.pid, _stat(process.pid)[2], incarnation, started_ns)))
+    clock_reader = None
+    try:
+        clock_reader = _start_clock_reader(environment) if bend else None
+        keep(_PROCESS, asdict(Incarnation(process.pid, _stat(process.pid)[2], incarnation, started_ns)))
+    except OSError:  # of processes without a record nobody would ever know
+        os.killpg(process.pid, signal.SIGKILL)
+        if clock_reader is not None:
+            clock_reader.kill()
+        raise
     os.write(writer, json.dumps({"pid": process.pid, "incarnation": incarnation}).encode())
     os.close(writer)
     exit_status = process.wait()
@@ -279,13 +293,17 @@ def _paused(running: Incarnation) -> bool:
 
 
 def _end_pause(running: Incarnation) -> dict[str, Any]:
-    """How long the process was paused and what waited for it; nothing if it was not. From now on it is not."""
+    """How long the process was paused and what waited for it, with `unknown_missed` where that cannot be read; nothing
+    if it was not paused. From now on it is not."""
     paused = read(_PAUSED)
     (RUN / _PAUSED).unlink(missing_ok=True)
     if paused is None or paused["incarnation"] != running.incarnation:
         return {}
-    missed, missed_bytes = _unread_sockets(running.pid)
     frozen_seconds = (true_ns() - paused["since_ns"]) / 1e9
+    try:
+        missed, missed_bytes = _unread_sockets(running.pid)
+    except OSError:  # no reason to leave the process frozen
+        return {"frozen_seconds": frozen_seconds, "missed": 0, "missed_bytes": 0, "unknown_missed": 1}
     return {"frozen_seconds": frozen_seconds, "missed": missed, "missed_bytes": missed_bytes}
 
 

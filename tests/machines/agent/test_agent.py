@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from images.base.agent import netem, network, process, run_directory
 from images.base.agent.clock import FROZEN, ClockSkew
 from images.base.agent.node_archive import collect
+from images.base.agent.run_directory import AgentError
 
 ROOT = Path(__file__).parents[3]
 SECOND = 1_000_000_000
@@ -156,6 +159,64 @@ def test_the_end_of_a_paused_process_says_how_long_it_was_paused(agent: Agent) -
         assert ended["frozen_seconds"] > 0
         assert ended["missed"] == 0
         assert agent("resume") == {"frozen_seconds": 0.0, "missed": 0, "missed_bytes": 0}
+
+
+@pytest.fixture
+def here(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> Agent:
+    """Commands of `process` in this process are those of `agent`."""
+    for module in (run_directory, process):
+        monkeypatch.setattr(module, "RUN", agent.directory / "run")
+    return agent
+
+
+def never_held(running: process.Incarnation) -> None:
+    os.killpg(running.pid, signal.SIGSTOP)
+    until_in_state(running.pid, "T")
+    raise AgentError("SIGSTOP does not hold the process")
+
+
+@pytest.mark.parametrize("command", [process.pause, process.restart_waits])
+def test_a_stop_that_does_not_hold_leaves_no_process_frozen(
+    here: Agent, monkeypatch: pytest.MonkeyPatch, command: Callable[[], object]
+) -> None:
+    pid = here.start("sleep", "60")["pid"]
+    monkeypatch.setattr(process, "_stop_group", never_held)
+    with pytest.raises(AgentError, match="does not hold"):
+        command()
+    until_in_state(pid, "S")
+    assert process.resume()["frozen_seconds"] == 0
+
+
+def test_a_process_is_woken_though_its_sockets_cannot_be_read(here: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = here.start("sleep", "60")["pid"]
+    process.pause()
+
+    def unreadable(leader: int) -> tuple[int, int]:
+        raise ProcessLookupError(3, "No such process")
+
+    monkeypatch.setattr(process, "_unread_sockets", unreadable)
+    told = process.resume()
+    assert (told["missed"], told["unknown_missed"]) == (0, 1)
+    until_in_state(pid, "S")
+
+
+def test_a_process_that_cannot_be_recorded_is_not_left_running(here: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str, value: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(process, "keep", full)
+    with pytest.raises(AgentError, match=r"cannot be started: .*No space left"):
+        process.start({"argv": ["sleep", "120.25"], "log": str(here.directory / "log")})
+    deadline_s = time.monotonic() + 30
+    while any(b"sleep\x00120.25" in commandline for commandline in commandlines()):
+        assert time.monotonic() < deadline_s, "it runs, and nobody knows"
+        time.sleep(0.01)
+
+
+def commandlines() -> Iterator[bytes]:
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield place.read_bytes()
 
 
 def test_a_process_is_held_that_waits_for_a_child_frozen_between_vfork_and_exec(agent: Agent) -> None:

@@ -127,11 +127,37 @@ def test_a_pause_of_which_nothing_can_be_read_ends_and_its_effect_is_unknown(end
 
 
 @dataclass
+class CutOffMachine(BusyMachine):
+    """A machine whose agent pauses the process, and is not heard to have done it."""
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+        answer = await super().run(argv, stdin=stdin, timeout_s=timeout_s)
+        if argv[1] == "pause":
+            raise MachineError("b1: the node agent was cut off")
+        return answer
+
+
+def test_a_pause_that_was_cut_off_is_undone_all_the_same() -> None:
+    machine = CutOffMachine()
+
+    async def scenario() -> dict[str, float]:
+        handle = node_handle(machine)
+        with pytest.raises(MachineError):
+            await handle.pause(from_outside=False)
+        return dict(await handle.resume())
+
+    assert asyncio.run(scenario())["frozen_seconds"] == 2
+    assert machine.commands == ["pause", "resume"]
+
+
+@dataclass
 class Engine:
     """The API of an engine with one container, of which no statistics can be read once it is frozen."""
 
     frozen: bool = False
     unreadable: bool = True
+    late: bool = False
+    """It freezes, and does not answer in time."""
 
     @property
     def api(self) -> Engine:
@@ -139,6 +165,8 @@ class Engine:
 
     def pause(self, container: str) -> None:
         self.frozen = True
+        if self.late:
+            raise RuntimeError("read timed out")
 
     def unpause(self, container: str) -> None:
         self.frozen = False
@@ -162,6 +190,10 @@ def test_a_container_is_thawed_though_its_statistics_cannot_be_read() -> None:
             assert await container.thaw() is None
             assert not engine.frozen
             with pytest.raises(MachineError, match="b1: 500 Server Error"):
+                await container.freeze()
+            assert not engine.frozen
+            engine.late = True
+            with pytest.raises(MachineError, match="b1: read timed out"):
                 await container.freeze()
             assert not engine.frozen
 
