@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from harness.doctor.diagnosis import GIB, OTHER_KERNEL, STORE_BYTES_LEAST, Diagn
 from harness.doctor.probes import Probes
 from harness.environments.docker.engine import connect, run_labels
 from harness.environments.docker.rights import RIGHTS
-from harness.environments.interrupts import run_cancellable
+from harness.environments.interrupts import interruptions_ignored, run_cancellable
 from harness.errors import EnvironmentUnavailable
 from harness.node_images.building import Image, ImageState, build_command, states
 from harness.node_images.jars import are_kept
@@ -123,14 +125,20 @@ def container_lacks() -> dict[str, str] | None:
         base = states(client, ())[-1]
         if base.condition is not ImageState.READY:
             return None
-        said = client.containers.run(
-            base.tag,
-            ["faultline-node", "describe"],
-            network_mode="none",
-            labels=run_labels(_RUN),
-            remove=True,
-            **RIGHTS,
-        )
+        name = f"{_RUN}-{secrets.token_hex(4)}"
+        try:
+            said = client.containers.run(
+                base.tag,
+                ["faultline-node", "describe"],
+                name=name,
+                network_mode="none",
+                labels=run_labels(_RUN),
+                **RIGHTS,
+            )
+        finally:
+            # By its name, also when it was interrupted: then nobody knows how far its making has come.
+            with interruptions_ignored(), suppress(Exception):
+                client.api.remove_container(name, force=True, v=True)
         lacks: dict[str, str] = json.loads(said)["lacks"]
         return lacks
     except Exception:  # the other lines show why it could not run

@@ -10,6 +10,7 @@ import re
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from harness.environments.ssh.install import ROOT
 from harness.environments.ssh.machine import SshMachine
 from harness.errors import EnvironmentUnavailable
 from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT, VALID
+from harness.node_images.building import Image, ImageState
 from harness.runner.client_processes import programs
 from harness.spec import Spec, loads
 
@@ -290,6 +292,23 @@ def test_a_doctor_interrupted_while_it_installs_leaves_no_claim(monkeypatch: pyt
     with pytest.raises(asyncio.CancelledError):
         engine_and_hosts.host_prerequisites({name: Host("192.0.2.1") for name in hosts}, SYSTEMS["broker"])
     assert [host.claim for host in hosts.values()] == [b"", b""]
+
+
+def test_a_doctor_interrupted_while_a_container_describes_itself_removes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[str] = []
+
+    def run(image: str, command: Sequence[str], *, name: str = "", **_: object) -> bytes:
+        there.append(name)
+        raise KeyboardInterrupt
+
+    api = SimpleNamespace(remove_container=lambda name, **_: there.remove(name))
+    client = SimpleNamespace(api=api, containers=SimpleNamespace(run=run), close=lambda: None)
+    base = Image("faultline/base", ImageState.READY, "tag")
+    monkeypatch.setattr(engine_and_hosts, "connect", lambda: client)
+    monkeypatch.setattr(engine_and_hosts, "states", lambda client, systems: [base])
+    with pytest.raises(KeyboardInterrupt):
+        engine_and_hosts.container_lacks()
+    assert there == []
 
 
 def test_a_probe_that_fails_is_a_line_and_no_traceback() -> None:
