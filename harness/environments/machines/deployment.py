@@ -420,7 +420,8 @@ class MachineDeployment:
         bend_clock = EnvironmentCapability.CLOCKS not in self._unsupported
         request = {"argv": service.argv, "directory": HOME, "log": service.log, "bend_clock": bend_clock}
         answer = await handle.ask("start", request=request)
-        if not answer["started"]:
+        if not answer["started"]:  # it runs: the command that was to end it has failed
+            handle.alive = handle.ended < answer["incarnation"]
             return
         handle.alive, handle.incarnation = True, answer["incarnation"]
         task = asyncio.get_running_loop().create_task(self._watch(handle, handle.incarnation))
@@ -434,6 +435,7 @@ class MachineDeployment:
         except MachineVanished:
             self._note_vanished(handle)
             return
+        handle.ended = incarnation
         if handle.incarnation == incarnation:
             handle.alive = False
         if not ended["expected"]:

@@ -42,6 +42,8 @@ class NodeHandle:
     began_ns: int = 0
     """The reading of the machine's true clock when the run began."""
     incarnation: int = 0
+    ended: int = 0
+    """The latest incarnation of whose end has been heard."""
     alive: bool = False
     lies_before: int | None = None
     """Lies counted before the current ones began; None while the disk does not lie."""

@@ -220,6 +220,16 @@ class SlowToTell:
         return json.dumps({**answer, "incarnation": self.incarnations, "started": started}).encode()
 
 
+@dataclass
+class Unkillable(SlowToTell):
+    """A machine whose agent is cut off before it kills."""
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 30.0) -> bytes:
+        if argv[1] == "kill":
+            raise MachineError("b1: the node agent was cut off")
+        return await super().run(argv, stdin=stdin, timeout_s=timeout_s)
+
+
 def test_a_process_that_ended_unnoticed_is_started_and_one_that_runs_is_not() -> None:
     machine = SlowToTell()
     layout = configured(SYSTEMS["broker"], cluster_layout(1, 0, lambda _: ("192.0.2.1", 9092)), {}, ())
@@ -236,6 +246,26 @@ def test_a_process_that_ended_unnoticed_is_started_and_one_that_runs_is_not() ->
         machine.running = False
         await deployment.start("b1")
         assert (machine.incarnations, deployment.alive("b1")) == (2, True)
+        await deployment.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_a_kill_did_not_reach_is_alive_once_it_was_to_be_started_again() -> None:
+    machine = Unkillable()
+    layout = configured(SYSTEMS["broker"], cluster_layout(1, 0, lambda _: ("192.0.2.1", 9092)), {}, ())
+
+    async def scenario() -> None:
+        async def provide() -> dict[str, Unkillable]:
+            return {"b1": machine}
+
+        listener = Listener(on_trace=lambda *_: None, on_log=lambda *_: None)
+        deployment = MachineDeployment(layout, provide, seed=1, listener=listener, facts={})  # type: ignore[arg-type]
+        await deployment.deploy()
+        with pytest.raises(MachineError):
+            await deployment.kill("b1")
+        await deployment.start("b1")
+        assert (machine.incarnations, deployment.alive("b1")) == (1, True)
         await deployment.close()
 
     asyncio.run(scenario())
