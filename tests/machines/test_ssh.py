@@ -225,6 +225,19 @@ def test_a_file_that_is_put_is_there_whole_and_can_be_fetched(one: Lab) -> None:
     assert one.shell("b1", "ls -A /tmp") == ""
 
 
+def test_a_file_that_finds_no_room_leaves_nothing(one: Lab) -> None:
+    async def use(reached: SshMachine) -> None:
+        with pytest.raises(MachineError, match=r"b1: SFTP to .* failed: \d+ of 1048576 bytes could be written"):
+            await reached.put(bytes(1 << 20), "/srv/large")
+
+    one.shell("b1", "mount -t tmpfs -o size=64k tmpfs /tmp")
+    try:
+        on(one.hosts["b1"], use)
+        assert one.shell("b1", "ls -A /tmp") == ""
+    finally:
+        one.shell("b1", "umount /tmp")
+
+
 def test_a_connection_that_ends_takes_its_commands_with_it(one: Lab) -> None:
     async def use() -> None:
         reached = await SshMachine.connect("b1", one.hosts["b1"])

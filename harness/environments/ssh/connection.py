@@ -12,6 +12,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final, Self
 
 import paramiko
@@ -101,19 +102,31 @@ class SshConnection:
     def put(self, contents: bytes, path: str, mode: int, timeout_s: float) -> None:
         """See machines.Machine. Goes by SFTP into a place of the user's own and is moved from there."""
         staged = f"/tmp/.faultline-{secrets.token_hex(8)}"
+        move = 'mkdir -p "${2%/*}/" && chown 0:0 "$1" && chmod "$3" "$1" && mv -f "$1" "$2"'
+        try:
+            self._stage(contents, staged, timeout_s)
+            self.run(["sh", "-c", move, "sh", staged, path, f"{mode:o}"], b"", timeout_s)
+        except MachineError:
+            with suppress(MachineError):
+                self.run(["rm", "-f", staged], b"", LOGIN_LIMIT_S)
+            raise
+
+    def _stage(self, contents: bytes, staged: str, timeout_s: float) -> None:
         with self._sessions:
             try:
                 with self._open_session(time.monotonic() + timeout_s) as channel:
                     channel.settimeout(timeout_s)
                     channel.invoke_subsystem("sftp")
-                    with paramiko.SFTPClient(channel).open(staged, "wx") as file:
+                    client = paramiko.SFTPClient(channel)
+                    with client.open(staged, "wx") as file:
                         file.chmod(0o600)
-                        file.set_pipelined(True)
+                        file.set_pipelined(True)  # which drops what the host says of each write
                         file.write(contents)
+                    arrived = client.stat(staged).st_size
+                    if arrived != len(contents):
+                        raise OSError(f"{arrived} of {len(contents)} bytes could be written")
             except (paramiko.SSHException, OSError, EOFError) as error:
                 raise MachineError(f"{self._name}: SFTP to {self._host.address} failed: {reason_of(error)}") from None
-        move = 'mkdir -p "${2%/*}/" && chown 0:0 "$1" && chmod "$3" "$1" && mv -f "$1" "$2" || { rm -f "$1"; exit 1; }'
-        self.run(["sh", "-c", move, "sh", staged, path, f"{mode:o}"], b"", timeout_s)
 
     def close(self) -> None:
         """End the connection; commands that still run over it fail."""
