@@ -136,8 +136,7 @@ class _RaftState:
     """The state of all controllers after the trace so far, and the violations in it."""
 
     def __init__(self, voters: int) -> None:
-        self.majority = voters // 2 + 1
-        self.voters = voters
+        self.voters, self.majority = voters, voters // 2 + 1
         self.logs: dict[str, MetadataLog] = {}
         self.votes: dict[str, tuple[int, int]] = {}
         """Controller → the latest epoch it voted in, and its candidate."""

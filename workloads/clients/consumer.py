@@ -13,8 +13,8 @@ is always returned as a `CompletedFetch`. Then the position is reset by the poli
 without a policy `poll` raises `OffsetOutOfRangeError`, again and again until a `seek`.
 
 With `tell_epochs` it does not ask a new leader first: each fetch carries the leader epoch of the record before the
-position, as those of Java's consumers do, and a leader whose log diverges answers with the epoch and the end that both
-may share. The consumer then asks as above where that is. One that lacks a rule of KIP-320 tells nothing, so that the
+position, as those of followers do, and a leader whose log diverges answers with the epoch and the end that both may
+share. The consumer then asks as above where that is. One that lacks a rule of KIP-320 tells nothing, so that the
 rule is not made up for.
 
 A position is one in a topic of one id. If the metadata has another id under the same name, the topic was deleted and

@@ -67,6 +67,7 @@ from images.wire.field_values import NO_THROTTLE
 _ID_REQUIRED_SINCE = 4
 _NOT_FOUND_SINCE = 6
 _PROTOCOL_IN_SYNC_SINCE = 5
+_SKIPS_ASSIGNMENT_SINCE = 9
 _CLASSIC = "classic"
 _IDLE_MS = 3_600_000
 
@@ -227,7 +228,10 @@ class GroupCoordinator:
             return join_response(JoinAnswer(join_request.member_id, ErrorCode.unknown_member_id))
         step = join(group or Group(body.group_id), join_request, shard.now_ms(), self._limits)
         _trace_join(shard, body.group_id, join_request, step.answer, step.waiting_member_id)
-        return join_response(await shard.join_answer(body.group_id, step))
+        answer = await shard.join_answer(body.group_id, step)
+        if answer.skip_assignment and request.version < _SKIPS_ASSIGNMENT_SINCE:
+            answer = answer._replace(leader=answer.leader_before, members=())  # who does not lead assigns nothing
+        return join_response(answer)
 
     async def sync_group(self, request: Request[SyncGroupRequest]) -> SyncGroupResponse:
         """Return a member's assignment, once the assignment of the generation is committed."""

@@ -197,6 +197,8 @@ class JoinAnswer(NamedTuple):
     """(member id, instance id, subscription) of every member; sent to the leader only."""
     skip_assignment: bool = False
     """The generation has an assignment already, so its leader must not compute one."""
+    leader_before: str = ""
+    """The member that this leader has replaced; it leads in answers that have no field for `skip_assignment`."""
     id_known: bool = True
     """Whether the client is told the member id; if not, the group has forgotten it."""
 

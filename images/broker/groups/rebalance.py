@@ -117,7 +117,10 @@ def replacement_stored(group: Group, member_id: str, error: ErrorCode, now_ms: i
         return GroupStep(restored, (JoinAnswer(new.id, error, id_known=False),))
     joined = new._replace(replaces=None, joining=False, last_contact_ms=now_ms)
     stable = group.with_member(joined)
-    return GroupStep(stable, (_join_answer(stable, joined)._replace(skip_assignment=joined.id == stable.leader),))
+    answer = _join_answer(stable, joined)
+    if joined.id == stable.leader:
+        answer = answer._replace(skip_assignment=True, leader_before=new.replaces.id)
+    return GroupStep(stable, (answer,))
 
 
 def _sessions_renewed(members: tuple[ClassicGroupMember, ...], now_ms: int) -> tuple[ClassicGroupMember, ...]:
@@ -293,7 +296,7 @@ def _replace_static(
 ) -> GroupStep:
     """A static member returns under a new member id: it replaces the old one, whose id is fenced.
 
-    If its subscription is unchanged, the group does not rebalance, and the new member joins once the replacement is
+    If the group would elect the same protocol, it does not rebalance, and the new member joins once the replacement is
     stored. Should a rebalance begin before that, it takes part as one that has joined.
     """
     fenced: list[Decision] = []
@@ -306,9 +309,9 @@ def _replace_static(
         members=tuple(new if member.id == old.id else member for member in group.members),
         leader=new.id if group.leader == old.id else group.leader,
     )
-    if group.state is GroupState.STABLE and old.protocols == request.protocols:
-        # A replacement that is not committed yet is itself replaced: what may have to come back is the member before.
-        waiting = replaced.with_member(_updated(new, request, now_ms)._replace(replaces=old.replaces or old))
+    # A replacement that is not committed yet is itself replaced: what may have to come back is the member before.
+    waiting = replaced.with_member(_updated(new, request, now_ms)._replace(replaces=old.replaces or old))
+    if group.state is GroupState.STABLE and _elect_protocol(waiting.members) == group.protocol:
         stores = StoreReplacement(group.generation, new.id)
         return GroupStep(waiting, (*fenced, stores), waiting_member_id=new.id)
     joining = replaced.with_member(_updated(new, request, now_ms))

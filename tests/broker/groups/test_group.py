@@ -301,6 +301,21 @@ def test_a_static_member_comes_back_without_a_rebalance_and_its_old_self_is_fenc
     )
 
 
+@pytest.mark.parametrize(
+    ("protocols", "state"),
+    [
+        ((("range", b"another subscription"),), GroupState.STABLE),
+        ((("range", b""), ("roundrobin", b"")), GroupState.STABLE),
+        ((("roundrobin", b""), ("range", b"")), GroupState.COMPLETING),
+    ],
+)
+def test_a_static_member_that_returns_begins_a_rebalance_only_if_another_protocol_is_elected(
+    protocols: tuple[tuple[str, bytes], ...], state: GroupState
+) -> None:
+    group = stable("m1").with_member(stable("m1").members[0]._replace(instance_id="i1"))
+    assert join(group, ask(new="m3", instance_id="i1", protocols=protocols), 6_000, LIMITS).group.state is state
+
+
 def test_a_static_member_whose_return_could_not_be_written_has_its_old_id_again() -> None:
     group = with_static()
     step = join(group, ask(new="m3", instance_id="i2", session_timeout_ms=9_000), 6_000, LIMITS)
@@ -319,6 +334,7 @@ def test_a_leader_whose_return_could_not_be_written_leads_again() -> None:
     (answer,) = replacement_stored(step.group, "m3", ErrorCode.none, 6_000).decisions
     assert isinstance(answer, JoinAnswer)
     assert answer.skip_assignment, "the generation has its assignment: it must not make another one"
+    assert answer.leader_before == "m1"
 
 
 def test_a_static_member_that_comes_back_twice_before_it_is_written_replaces_the_first_one() -> None:

@@ -142,20 +142,6 @@ def test_a_follower_keeps_its_leader_when_its_vote_is_asked_for_again() -> None:
     assert (after, answer.granted) == (follower, False)
 
 
-def test_a_controller_whose_election_state_is_behind_its_log_begins_in_the_epoch_of_that() -> None:
-    """A missing file says nothing. Epoch 1 would begin once more, behind records of epoch 5."""
-    restarted = controller().restarted(ElectionState(), 5, 0, AT)
-    assert restarted.election_state == ElectionState(5)
-    assert controller().restarted(ElectionState(5, NO_NODE, 102), 5, 0, AT).election_state.voted_for == 102
-
-
-def test_a_follower_keeps_its_leader_when_its_vote_is_asked_for_again() -> None:
-    voted, _ = controller(epoch=4).on_vote_request(VoteRequest(102, 5, EMPTY, False), EMPTY, AT)
-    follower, _ = voted.on_begin_quorum_epoch(5, 103, AT)
-    after, answer = follower.on_vote_request(VoteRequest(102, 5, EMPTY, False), EMPTY, AT)
-    assert (after, answer.granted) == (follower, False)
-
-
 def test_a_follower_that_cannot_win_goes_back_to_its_leader() -> None:
     follower, _ = controller().on_begin_quorum_epoch(3, 102, AT)
     prospective, _ = follower.tick(EMPTY, LATER)
