@@ -74,6 +74,24 @@ def test_decisions_are_held_to_the_promises_about_them(events: list[Event], kind
     assert sorted(protocol_kinds(BORN, *events)) == kinds
 
 
+ADDS_4 = decided(1, 1, 0, (1, 2, 3), replicas=[1, 2, 3, 4], adding=[4], reason="reassignment")
+
+
+@pytest.mark.parametrize(
+    ("facts", "kinds"),
+    [
+        ({"replicas": [1, 2, 3, 4]}, ["reassignment-completed-early"]),
+        ({"replicas": [1, 2, 3, 5, 4], "adding": [5], "removing": [4]}, []),
+    ],
+)
+def test_a_reassignment_is_completed_early_and_not_by_another_one_that_replaces_it(
+    facts: dict[str, list[int]], kinds: list[str]
+) -> None:
+    """Kafka keeps the replicas that the first one was adding until the second one completes."""
+    after = decided(2, 1, 0, (1, 2, 3), reason="reassignment", **facts)
+    assert protocol_kinds(BORN, ADDS_4, after) == kinds
+
+
 def session(time_s: float, kind: str, broker: int, offset: int) -> Event:
     return small_evidence.event(time_s, "c1", kind, broker=broker, offset=offset)
 
