@@ -8,16 +8,21 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from results.run.downtime import nodes_kept_down
+
 SHOWN: Final = 2
 JUST_ENDED_NS: Final = 5_000_000_000
 """A fault that ended no longer ago than this is named when none is active: its effects may go on."""
 
 
 def faults_at(faults: pa.Table, time_ns: int) -> tuple[str, ...]:
-    """The faults with an effect that were active at that time, the newest first; else those that ended last before."""
+    """The faults with an effect, or that kept a node down, which were active at that time, the newest first; else those
+    that ended last before."""
     if time_ns < 0:
         return ()
-    rows = [row for row in faults.to_pylist() if row["bit"] and row["started_ns"] <= time_ns]
+    kept_down = nodes_kept_down(faults)
+    effective = [row for row, kept in zip(faults.to_pylist(), kept_down, strict=True) if row["bit"] or kept]
+    rows = [row for row in effective if row["started_ns"] <= time_ns]
     rows.sort(key=lambda row: row["started_ns"], reverse=True)
     active = [row for row in rows if row["ended_ns"] is None or row["ended_ns"] >= time_ns]
     if active:

@@ -35,6 +35,7 @@ from results.explanation.standing.nodes import file_steps, node_steps, restart_s
 from results.explanation.standing.partitions import standing_steps
 from results.explanation.steps import beliefs_at, broken_steps
 from results.explanation.story import Belief, Consequence, Step, StepKind, Story
+from results.run.downtime import down_since, downtimes
 from workloads.columns import NEVER
 
 NEAREST_FIRST: Final = (
@@ -262,6 +263,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
     time_ns = step.time_ns if step is not None else first.finding.time_ns
     cause = str(step.kind) if step is not None else first.finding.kind
     beliefs, decided = (step.beliefs, step.decided) if step is not None else _beliefs(first, evidence)
+    down_ns = down_since(downtimes(evidence), time_ns) if beliefs else {}
     return Story(
         signature=Signature(first.check, first.finding.kind, cause),
         topic=topic,
@@ -273,7 +275,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         faults=faults_at(evidence.faults, time_ns),
         requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),
         lacking=tuple(_lacking(step, first, evidence)),
-        beliefs=beliefs,
+        beliefs=tuple(replace(belief, down_ns=down_ns.get(belief.node, -1)) for belief in beliefs),
         decided=decided,
     )
 

@@ -188,8 +188,12 @@ class Belief:
     log_end: int
     positions: tuple[tuple[int, int], ...] = ()
     """(replica, log end) as a leader last counted them."""
+    down_ns: int = -1
+    """Since when its process has ended; -1 while it runs."""
 
     def __str__(self) -> str:
+        if self.down_ns >= 0:
+            return f"{self.node} is down (since {self.down_ns / 1e9:.3f} s)"
         if self.role == "leader":
             words = f"{self.node} leads in epoch {self.leader_epoch}, ISR {brokers(self.isr)}"
             if self.proposed:

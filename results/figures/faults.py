@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from nemesis.registry import FAMILIES
 from results.figures.canvas import GREY, Figure
+from results.run.downtime import nodes_kept_down
 
 BAND_SHARE_MAX = 0.6
 """A fault family that is active for more of the run than this has no bands: they would only dim everything."""
@@ -28,10 +29,18 @@ class DrawnFault:
     ended_s: float
     bit: bool
     note: str
+    kept_down: tuple[str, ...] = ()
+    """The nodes that were down already, and that it kept from starting."""
+
+    @property
+    def had_effect(self) -> bool:
+        """Whether it measured an effect, or kept a node down."""
+        return self.bit or bool(self.kept_down)
 
 
 def injected(faults: pa.Table, end_s: float) -> list[DrawnFault]:
     """The rows of FAULTS in order of time; those that never ended last until `end_s`."""
+    rows = faults.sort_by("started_ns")
     return [
         DrawnFault(
             fault=row["fault"],
@@ -41,8 +50,9 @@ def injected(faults: pa.Table, end_s: float) -> list[DrawnFault]:
             ended_s=row["ended_ns"] / 1e9 if row["ended_ns"] is not None else max(end_s, row["started_ns"] / 1e9),
             bit=row["bit"],
             note=row["note"],
+            kept_down=kept_down,
         )
-        for row in faults.sort_by("started_ns").to_pylist()
+        for row, kept_down in zip(rows.to_pylist(), nodes_kept_down(rows), strict=True)
     ]
 
 
@@ -58,7 +68,7 @@ def family_colour(family: str) -> str:
 
 
 def bars(faults: Sequence[DrawnFault]) -> Iterator[Figure]:
-    """A trace a family, its faults as bars along the time axis; pale where a fault did not bite."""
+    """A trace a family, its faults as bars along the time axis; pale where a fault had no effect."""
     for family in families(faults):
         chosen = [fault for fault in faults if fault.family == family]
         yield {
@@ -72,7 +82,7 @@ def bars(faults: Sequence[DrawnFault]) -> Iterator[Figure]:
             "width": 0.7,
             "marker": {
                 "color": family_colour(family),
-                "opacity": [1.0 if fault.bit else 0.35 for fault in chosen],
+                "opacity": [1.0 if fault.had_effect else 0.35 for fault in chosen],
                 "line": {"width": 0},
             },
             "customdata": [_hover(fault) for fault in chosen],
@@ -118,9 +128,10 @@ def _united(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _hover(fault: DrawnFault) -> str:
+    kept = f", kept {', '.join(fault.kept_down)} down" if fault.kept_down else ", had no effect"
     words = [
         f"<b>{escape(fault.fault)}</b> {escape(', '.join(fault.nodes))}",
-        f"{fault.began_s:.2f} – {fault.ended_s:.2f} s" + ("" if fault.bit else ", did not bite"),
+        f"{fault.began_s:.2f} – {fault.ended_s:.2f} s" + ("" if fault.bit else escape(kept)),
     ]
     if fault.note:
         words.append(escape(fault.note))

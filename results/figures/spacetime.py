@@ -22,6 +22,7 @@ from results.explanation.story import Story, brokers, span
 from results.figures import faults
 from results.figures.canvas import GREY, NODE_COLOURS, Figure, lane_line, layout_of, run_end_s, stacked
 from results.figures.findings import RED, marked
+from results.run.downtime import Downtime, downtimes
 
 CHECKS: Final = "checks"
 """The lane of what the checks found."""
@@ -71,7 +72,7 @@ def draw(evidence: RunEvidence, story: Story) -> Figure | None:
     injected = [
         fault
         for fault in faults.injected(evidence.faults, run_end_s(evidence))
-        if fault.bit and fault.began_s <= last_ns / 1e9 and fault.ended_s >= first_ns / 1e9
+        if fault.had_effect and fault.began_s <= last_ns / 1e9 and fault.ended_s >= first_ns / 1e9
     ]
     rows_px = (36 * len(lanes), 130)
     above, below = stacked(rows_px, gap_px=26)
@@ -96,7 +97,7 @@ def draw(evidence: RunEvidence, story: Story) -> Figure | None:
         "shapes": list(_fault_boxes(injected, lanes[::-1], first_ns, last_ns)),
     }
     data = [
-        *_roles(events, nodes, first_ns, last_ns),
+        *_roles(events, nodes, first_ns, last_ns, downtimes(evidence)),
         *_messages(list(messages(events)), story.time_ns, first_ns, last_ns),
         *_events(drawn),
         *_fault_signs(injected, nodes, first_ns),
@@ -210,14 +211,21 @@ def _messages(every: Sequence[Message], cause_ns: int, first_ns: int, last_ns: i
 # ---- nodes -----------------------------------------------------------------------------------------------------------
 
 
-def _roles(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last_ns: int) -> Iterator[Figure]:
-    """A lane's line: thick while the node leads, thin while it follows, as the node itself holds."""
+def _roles(
+    events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last_ns: int, down: Sequence[Downtime]
+) -> Iterator[Figure]:
+    """A lane's line: thick while the node leads, thin while it follows, as the node itself holds; none while it is
+    down."""
     for number, node in enumerate(nodes):
         changes = [event for event in events if event.node == node and event.kind in _ROLES]
-        ends = [event.time_ns for event in changes[1:]] + [last_ns]
+        deaths_ns = [one.since_ns for one in down if one.node == node]
+        ends = [
+            min([next_ns, *(death_ns for death_ns in deaths_ns if death_ns >= event.time_ns)])
+            for event, next_ns in zip(changes, [*(one.time_ns for one in changes[1:]), last_ns], strict=False)
+        ]
         for kind, width, word in (("became_leader", 14, "leads"), ("became_follower", 4, "follows")):
             spans = []
-            for event, end_ns in zip(changes, ends, strict=False):
+            for event, end_ns in zip(changes, ends, strict=True):
                 begin, end = max(event.time_ns, first_ns), min(end_ns, last_ns)
                 if event.kind == kind and begin < end:
                     whom = f" b{event.leader}" if kind == "became_follower" else ""

@@ -39,6 +39,7 @@ from results.number_format import counted
 from results.pages import page
 from results.run.deviations import deviations
 from results.run.directory import RunDirectory, Status
+from results.run.downtime import nodes_kept_down
 from results.run.stored_yaml import parse
 
 PARTITIONS_MAX = 12
@@ -225,17 +226,18 @@ def _operation_counts(history: pa.Table) -> list[tuple[str, list[int]]]:
 
 
 def _faults(faults: pa.Table) -> list[dict[str, Any]]:
+    rows = faults.sort_by("started_ns")
     return [
         {
             "name": fault["fault"],
             "colour": family_colour(fault["family"]),
             "nodes": fault["nodes"],
             "span": f"{fault['started_ns'] / 1e9:.2f} – {_end(fault['ended_ns'])}",
-            "effect": "yes" if fault["bit"] else "no",
+            "effect": "yes" if fault["bit"] else f"kept {', '.join(kept_down)} down" if kept_down else "no",
             "evidence": _measured(fault["evidence"]),
             "note": fault["note"],
         }
-        for fault in faults.sort_by("started_ns").to_pylist()
+        for fault, kept_down in zip(rows.to_pylist(), nodes_kept_down(rows), strict=True)
     ]
 
 

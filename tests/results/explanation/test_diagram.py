@@ -18,7 +18,7 @@ from results.figures.findings import marked
 from results.pages.report import Subject, body
 from results.run.directory import Status
 from tests.checkers import small_evidence
-from tests.results.explanation.test_stories import BEHIND_DIVERGING, WITHOUT_THE_PROPOSED, evidence_of
+from tests.results.explanation.test_stories import BEHIND_DIVERGING, WITHOUT_THE_PROPOSED, evidence_of, killed
 
 FAULTS = small_evidence.faults(small_evidence.fault("pause", ["b3"], 5.5, 6.5, {}))
 EVIDENCE = replace(evidence_of(WITHOUT_THE_PROPOSED), faults=FAULTS)
@@ -63,6 +63,18 @@ def test_the_diagram_is_one_that_plotly_takes_and_shows_the_cause(story: Story) 
     assert first_s < 5 < 7 < last_s, "from the proposal to the first finding"
     assert [shape["type"] for shape in figure["layout"]["shapes"]] == ["rect", "line", "line"]
     assert {"records", "AlterPartition", "decision"} <= {trace.get("name") for trace in figure["data"]}
+
+
+def test_the_lane_of_a_node_ends_where_it_goes_down(verdict: Verdict, story: Story) -> None:
+    faults = small_evidence.faults(killed("b3", 5.5, 5.7, 1), killed("b3", 5.6, 9, 0, "power-loss"))
+    evidence = replace(EVIDENCE, faults=faults)
+    figure = spacetime.draw(evidence, story)
+    assert figure is not None
+    (lane,) = [trace for trace in figure["data"] if trace.get("y") == ["b3", "b3", None]]
+    assert lane["x"][1] == 5.5
+    assert len([shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]) == 2
+    subject = Subject(Path("run"), Status("finished"), "", None, (), (verdict,), evidence)
+    assert "kept b3 down" in str(body(subject))
 
 
 def test_a_story_without_a_partition_has_no_diagram(story: Story) -> None:

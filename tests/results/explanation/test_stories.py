@@ -414,6 +414,19 @@ def test_the_faults_of_the_moment_are_named_and_no_others() -> None:
     assert "pause" in story.faults[0]
 
 
+def killed(node: str, since_s: float, until_s: float, number: int, name: str = "kill") -> dict[str, Any]:
+    measured = {"nodes": {node: {"down_ns": round(since_s * 1e9), "killed": number}}}
+    return small_evidence.fault(name, [node], since_s, until_s, measured, bit=bool(number))
+
+
+def test_a_node_that_is_down_believes_nothing_and_the_fault_that_keeps_it_down_is_named() -> None:
+    faults = small_evidence.faults(killed("b3", 5.5, 5.7, 1), killed("b3", 5.6, 9, 0, "power-loss"))
+    evidence = replace(evidence_of(WITHOUT_THE_PROPOSED), faults=faults)
+    (story,) = explain([check(evidence)], evidence)
+    assert [str(belief) for belief in story.beliefs if belief.node == "b3"] == ["b3 is down (since 5.500 s)"]
+    assert story.faults == ("power-loss b3 since 5.600 s",)
+
+
 def test_every_kind_of_step_is_described() -> None:
     page = (Path(__file__).parents[3] / "docs" / "explanations.md").read_text(encoding="utf-8")
     _, _, after = page.partition("| step | meaning |")
