@@ -431,7 +431,7 @@ def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:
 def _violations(name: tuple[str, int], violations: list[ProtocolViolation]) -> Violations:
     def explain(number: int) -> Finding:
         violation = violations[number]
-        return Finding(violation.kind, violation.lines, *name, offsets=(violation.offset,), time_ns=violation.time_ns)
+        return Finding(violation.kind, violation.lines, *name, offsets=violation.offsets, time_ns=violation.time_ns)
 
     return Violations(
         violations[0].kind,

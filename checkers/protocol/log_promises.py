@@ -135,6 +135,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
             0,
             f"{node} opened a log whose first segment begins at {first} {event.at}",
             f"its log-start checkpoint, which says where a log begins above offset 0, {said}",
+            end=first,
         )
     if event.log_end < event.offset:
         starts = f"{node} opened a log that starts at {event.offset} {event.at}, and goes on where it ends"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
@@ -16,6 +17,9 @@ from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
 from checkers.tables import TraceRow
+
+_OFFSETS_MAX: Final = 1000
+"""Of one violation that its finding names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,13 @@ class ProtocolViolation:
     since_ns: int
     """Time at which the record concerned was committed."""
     lines: tuple[str, ...]
+    end: int = UNKNOWN
+    """Where the records concerned end, exclusive, of a promise about more than the one at `offset`."""
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Those of the records concerned, the first of them where they are many."""
+        return tuple(range(self.offset, min(max(self.end, self.offset + 1), self.offset + _OFFSETS_MAX)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,10 +369,11 @@ class PartitionState:
                 f"{before} led in the same leader epoch before",
             )
 
-    def report(self, event: TraceRow, kind: str, offset: int, *lines: str) -> None:
-        """Note that the event broke a promise, about the record at `offset` if one was committed there."""
+    def report(self, event: TraceRow, kind: str, offset: int, *lines: str, end: int = UNKNOWN) -> None:
+        """Note that the event broke a promise, about the record at `offset` if one was committed there, and all up to
+        `end`."""
         since_ns = self.committed_ns[offset] if 0 <= offset < len(self.committed_ns) else UNKNOWN
-        self.violations.append(ProtocolViolation(kind, offset, event.time_ns, since_ns, lines))
+        self.violations.append(ProtocolViolation(kind, offset, event.time_ns, since_ns, lines, end))
 
 
 @dataclass(slots=True)

@@ -160,8 +160,8 @@ def _deleted(group: _GroupAnswers, commit: TraceRow, event: TraceRow, log: Seque
     return None in behind and offset in behind[behind.index(None) :]
 
 
-def _step(kind: StepKind, event: TraceRow, text: str) -> Step:
-    return Step(kind, event.time_ns, event.node, f"{event.node} {text}")
+def _step(kind: StepKind, event: TraceRow, text: str, committed: int = -1) -> Step:
+    return Step(kind, event.time_ns, event.node, f"{event.node} {text}", committed=committed)
 
 
 def _log(event: TraceRow) -> str:
@@ -327,6 +327,7 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
             event,
             f"accepted the commit of {offset} for {place} by {detail['member'][:12]} in generation {generation}, while "
             f"the group is in generation {number}{begun}",
+            offset,
         )
     known = group.members.get(generation, set())
     if generation >= 0 and known and detail["member"] not in known and generation == detail["current"]:
@@ -335,6 +336,7 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
             event,
             f"accepted the commit of {offset} for {place} by {detail['member'][:12]}, which is no member in generation "
             f"{generation}: its members are {', '.join(sorted(member[:12] for member in known))}",
+            offset,
         )
     if event.log_end > event.high_watermark:
         yield _step(
@@ -342,6 +344,7 @@ def _committed(group: _GroupAnswers, event: TraceRow, detail: dict[str, Any], pl
             event,
             f"{commit}, whose record is at {event.offset} of {_log(event)}, while its high watermark was "
             f"{event.high_watermark}: the record is not committed",
+            offset,
         )
     commits = group.commits.setdefault(place, [])
     behind = takewhile(

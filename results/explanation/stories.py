@@ -301,7 +301,8 @@ def _is_traced(evidence: RunEvidence) -> bool:
 
 
 def _cause(group: _Group) -> Step | None:
-    """The first broken step about the group's records; a loss to a fault only where there is no other."""
+    """The first broken step about the group's records; a loss to a fault only where there is no other. Commits concern
+    every offset of a partition: of several with the same flaw, the one of an offset that the findings name."""
     offsets, last_ns = group.offsets, group.last_ns
     concerned = [
         step for step in group.steps if step.time_ns <= last_ns and (not offsets or any(map(step.concerns, offsets)))
@@ -311,7 +312,11 @@ def _cause(group: _Group) -> Step | None:
     broken = [step for step in concerned if not step.is_loss]
     if not broken and all(one.check in OF_NO_RECORDS for one in group.found):
         return None
-    return next(iter(broken or concerned), None)
+    first = next(iter(broken or concerned), None)
+    if first is None or first.committed < 0:
+        return first
+    same = [step for step in broken if step.kind is first.kind and step.committed in offsets]
+    return same[0] if same else first
 
 
 def _lacking(step: Step | None, first: _Found, evidence: RunEvidence) -> Iterator[str]:
@@ -344,25 +349,35 @@ def _consequence(one: _Found) -> Consequence:
     return Consequence(one.check, finding.kind, time_ns, finding.lines[0] if finding.lines else "")
 
 
-def _order(story: Story) -> tuple[bool, int, str, int]:
-    return story.time_ns < 0, story.time_ns, story.topic, story.partition
+def _order(story: Story) -> tuple[bool, int, int, str, int]:
+    """Of stories with one cause, that of the earliest finding comes first."""
+    earliest_ns = min((item.time_ns for item in story.consequences if item.time_ns >= story.time_ns), default=NEVER)
+    return story.time_ns < 0, story.time_ns, earliest_ns, story.topic, story.partition
 
 
 def _united(stories: Sequence[Story]) -> Iterator[Story]:
-    """One story for each kind of cause: the first, with the findings of all and the names of the other partitions."""
+    """One story for each kind of cause: the first, with the findings of all, the records of its partition and the names
+    of the other partitions."""
     by_cause: dict[str, list[Story]] = {}
     for story in stories:
         by_cause.setdefault(story.signature.cause, []).append(story)
     for same in by_cause.values():
         first = same[0]
+        offsets = {offset for story in same if story.place == first.place for offset in story.offsets}
         elsewhere = dict.fromkeys(story.place for story in same if story.place != first.place)
-        yield replace(first, consequences=tuple(_merged(same)), elsewhere=tuple(elsewhere))
+        yield replace(
+            first,
+            offsets=tuple(sorted(offsets)),
+            consequences=tuple(_merged(same, first.time_ns)),
+            elsewhere=tuple(elsewhere),
+        )
 
 
-def _merged(stories: Sequence[Story]) -> Iterator[Consequence]:
+def _merged(stories: Sequence[Story], cause_ns: int) -> Iterator[Consequence]:
+    """Of each kind of finding the first, with the number of all, in the order that those of one story have."""
     kinds: dict[tuple[str, str], Consequence] = {}
-    for item in (item for story in stories for item in story.consequences):
+    every = [item for story in stories for item in story.consequences]
+    for item in sorted(every, key=lambda item: (item.time_ns < cause_ns, item.time_ns)):
         known = kinds.get((item.check, item.finding))
-        count = item.count + (known.count if known is not None else 0)
-        kinds[item.check, item.finding] = replace(known or item, count=count)
+        kinds[item.check, item.finding] = item if known is None else replace(known, count=known.count + item.count)
     yield from kinds.values()

@@ -220,6 +220,8 @@ class Step:
     """… up to here, exclusive; -1 for a step that concerns every record from `first` on."""
     before: tuple[tuple[int, str], ...] = ()
     """(time in ns, event) that led to it, in order."""
+    committed: int = -1
+    """The committed offset of a group that it is about; -1 for none or any."""
     lacking: str = ""
     """A fact about it that the trace does not have."""
     is_loss: bool = False

@@ -187,6 +187,7 @@ def _story(story: Story, evidence: RunEvidence) -> dict[str, Any]:
     return {
         "title": title,
         "lines": [line for line in lines if not line.startswith(SEEN)],
+        "time_ns": story.time_ns,
         "signature": str(story.signature),
         "consequences": story.consequences,
         "diagram": spacetime.draw(evidence, story),
