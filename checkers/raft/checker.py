@@ -18,8 +18,8 @@ prevote-granted-wrongly     … and a pre-vote to nobody else
 leader-of-another-epoch     a controller that comes to an epoch by itself knows no leader of it
 appended-without-leader     a metadata log grows while its controller leads, or follows the leader of its epoch
 controller-incomplete       a new leader holds everything committed in earlier epochs (Leader Completeness)
-commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment, and the
-                            last one is of the epoch of the leader that commits it
+commit-without-majority     a committed record is in the logs of a majority of the controllers at that moment
+commit-of-earlier-epoch     … and the last one is of the epoch of the leader that commits it
 metadata-logs-differ        two logs that hold a batch of the same offset and epoch hold the same batch, after a batch
                             of the same epoch: by induction they are the same up to there (Log Matching)
 committed-metadata-differs  the record committed at an offset never changes
@@ -355,10 +355,11 @@ class _RaftState:
             for node, held in self.logs.items()
             if held.end >= end and not differ(held.at(end - 1), log.at(end - 1))
         )
-        if len(holders) < self.majority or log.at(end - 1) != event.leader_epoch:
+        by_majority = len(holders) >= self.majority
+        if not by_majority or log.at(end - 1) != event.leader_epoch:
             self.report(
                 event,
-                "commit-without-majority",
+                "commit-of-earlier-epoch" if by_majority else "commit-without-majority",
                 f"{event.node}, in controller epoch {event.leader_epoch}, committed everything below {end} {event.at}",
                 f"{', '.join(holders) or 'nobody'} held it, of {self.voters} controllers",
                 f"the last record is of controller epoch {log.at(end - 1)}",

@@ -232,6 +232,7 @@ BROKEN = {
     "vote-forgotten": [*ELECTED, started(2, "c2", epoch=1, voted=-1)],
     "controller-incomplete": [*COMMITTED, leads(2, "c3", 2)],
     "commit-without-majority": [*ELECTED, committed(2, "c1", 1, 0, 1)],
+    "commit-of-earlier-epoch": [*COMMITTED, leads(3, "c1", 2), committed(4, "c1", 2, 0, 1)],
     "metadata-logs-differ": [*ELECTED, appended(2, "c2", 0, 1, 1, crc=8)],
     "committed-metadata-cut": [*COMMITTED, cut(2, "c2", 0, 1, known=1)],
     "metadata-cut-in-part": [*COMMITTED, appended(2, "c2", 1, 3, 2), cut(4, "c2", 3, 3, answer=[1, 4])],
@@ -344,7 +345,7 @@ def test_a_committed_metadata_record_never_changes() -> None:
 
 def test_a_record_of_an_older_epoch_is_not_committed_by_itself() -> None:
     events = [*UNCOMMITTED, appended(3, "c3", 0, 1, 1), appended(3, "c3", 1, 3, 1, crc=8), leads(4, "c3", 2)]
-    assert kinds(*events, committed(5, "c3", 2, 1, 3)) == ["commit-without-majority"]
+    assert kinds(*events, committed(5, "c3", 2, 1, 3)) == ["commit-of-earlier-epoch"]
 
 
 @pytest.mark.parametrize(
