@@ -115,7 +115,7 @@ from checkers.raft.metadata_log import UNKNOWN, MetadataLog, cut_in_part, differ
 from checkers.raft.metadata_snapshots import snapshot_findings
 from checkers.raft.producer_ids import ProducerIds
 from checkers.raft.voter_positions import misplaced_voters
-from checkers.raft.votes import vote_findings
+from checkers.raft.votes import vote_findings, voter_name
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
@@ -176,12 +176,13 @@ class _RaftState:
         voted_in, voted_for = self.votes.get(event.node, (0, UNKNOWN))
         forgot = event.leader_epoch == voted_in and voted_for not in (UNKNOWN, event.details().get("voted"))
         if event.leader_epoch < voted_in or forgot:
+            voted = event.details().get("voted", UNKNOWN)
+            vote = "without a vote" if voted == UNKNOWN else f"with a vote for {voter_name(voted, self.ids)}"
             self.report(
                 event,
                 "vote-forgotten",
-                f"{event.node} started {event.at} in controller epoch {event.leader_epoch}, with a vote for "
-                f"{event.details().get('voted')}",
-                f"it had voted for {voted_for} in controller epoch {voted_in}",
+                f"{event.node} started {event.at} in controller epoch {event.leader_epoch}, {vote}",
+                f"it had voted for {voter_name(voted_for, self.ids)} in controller epoch {voted_in}",
             )
         if event.log_end < log.end and not log.gave_way(event):
             self.report(
@@ -200,8 +201,8 @@ class _RaftState:
             self.report(
                 event,
                 "voted-twice",
-                f"{event.node} voted for {event.broker} in controller epoch {epoch} {event.at}",
-                f"it had voted for {candidate} in the same epoch",
+                f"{event.node} voted for {voter_name(event.broker, self.ids)} in controller epoch {epoch} {event.at}",
+                f"it had voted for {voter_name(candidate, self.ids)} in the same epoch",
             )
         self.ballots.add((event.node, event.leader_epoch, event.broker))
         if "candidate" not in event.details():
@@ -225,8 +226,8 @@ class _RaftState:
             self.report(
                 event,
                 "vote-for-older-log",
-                f"{event.node} voted for {event.broker} in controller epoch {event.leader_epoch} {event.at}, whose log "
-                f"ends at {candidate[1]}, after a record of epoch {candidate[0]}",
+                f"{event.node} voted for {voter_name(event.broker, self.ids)} in controller epoch {event.leader_epoch} "
+                f"{event.at}, whose log ends at {candidate[1]}, after a record of epoch {candidate[0]}",
                 f"its own ended at {own[1]}, after a record of epoch {own[0]}",
             )
         elif taken != own:
@@ -274,8 +275,9 @@ class _RaftState:
             self.report(
                 event,
                 "follows-another-leader",
-                f"{event.node} follows {event.leader} in controller epoch {event.leader_epoch} {event.at}",
-                f"{leader}, {elected}, was elected in that epoch",
+                f"{event.node} follows {voter_name(event.leader, self.ids)} in controller epoch {event.leader_epoch} "
+                f"{event.at}",
+                f"{leader} was elected in that epoch",
             )
         self.followed.add((event.node, event.leader_epoch))
         self.following[event.node] = event.leader_epoch

@@ -10,7 +10,7 @@ Blind spots: whether the leader has answered a follower, of which the trace has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,6 +55,12 @@ class _Voter:
             self.stands_in = event.leader_epoch if event.broker == self.own_id else self.stands_in
 
 
+def voter_name(voter: int, ids: Mapping[str, int]) -> str:
+    """A controller by the name of its node, where the ids of controllers by node have it."""
+    names = (node for node, own in ids.items() if own == voter)
+    return "nobody" if voter == _NOBODY else next(names, f"controller {voter}")
+
+
 def vote_findings(trace: pa.Table) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE)."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
@@ -62,13 +68,14 @@ def vote_findings(trace: pa.Table) -> Iterator[Finding]:
     voters: dict[str, _Voter] = {}
     for event in events:
         voter = voters.setdefault(event.node, _Voter())
+        ids = {node: one.own_id for node, one in voters.items()}
         lines: tuple[str, ...] = ()
         if event.kind == "quorum_voted":
-            lines = _unasked(voter, event) if tells_of_requests else ()
+            lines = _unasked(voter, event, ids) if tells_of_requests else ()
         elif event.kind in _ANSWERS:
-            lines = _answered_wrongly(event)
+            lines = _answered_wrongly(event, ids)
         elif event.kind in ("quorum_follower", "quorum_unattached"):
-            lines = (_vote_kept(voter, event) if tells_of_requests else ()) or _leader_kept(voter, event)
+            lines = (_vote_kept(voter, event) if tells_of_requests else ()) or _leader_kept(voter, event, ids)
         elif event.kind == "metadata_appended":
             lines = _appended_alone(voter, event)
         if lines:
@@ -77,15 +84,16 @@ def vote_findings(trace: pa.Table) -> Iterator[Finding]:
         voter.take(event)
 
 
-def _unasked(voter: _Voter, event: TraceRow) -> tuple[str, ...]:
+def _unasked(voter: _Voter, event: TraceRow, ids: Mapping[str, int]) -> tuple[str, ...]:
     """A vote for another is the answer to its request."""
     if "candidate" in event.details() or voter.own_id in (_NOBODY, event.broker):
         return ()
-    did = f"{event.node} has voted for {event.broker} in controller epoch {event.leader_epoch} {event.at}"
+    candidate = voter_name(event.broker, ids)
+    did = f"{event.node} has voted for {candidate} in controller epoch {event.leader_epoch} {event.at}"
     return "vote-unasked", did, "nobody had asked it: a vote is of the epoch of its request"
 
 
-def _answered_wrongly(event: TraceRow) -> tuple[str, ...]:
+def _answered_wrongly(event: TraceRow, ids: Mapping[str, int]) -> tuple[str, ...]:
     detail = event.details()
     if "role" not in detail:  # of a version that did not trace the reason
         return ()
@@ -104,13 +112,15 @@ def _answered_wrongly(event: TraceRow) -> tuple[str, ...]:
     if granted is due:
         return ()
     (epoch, end), (own_epoch, own_end) = detail["candidate"], detail["own"]
-    what = f"its {'pre-vote' if detail['pre_vote'] else 'vote'} to {event.broker} in controller epoch"
+    what = f"its {'pre-vote' if detail['pre_vote'] else 'vote'} to {voter_name(event.broker, ids)} in controller epoch"
+    answered = " had answered it" if detail["leader_answered"] else ""
+    leader = "without a leader" if event.leader == _NOBODY else f"its leader {voter_name(event.leader, ids)}{answered}"
+    vote = "without a vote" if detail["voted"] == _NOBODY else f"its vote for {voter_name(detail['voted'], ids)}"
     return (
         "prevote-granted-wrongly" if granted else "vote-refused-wrongly",
         f"{event.node} {'granted' if granted else 'refused'} {what} {event.leader_epoch} {event.at}",
         f"the candidate's log ends at {end}, after a record of epoch {epoch}, its own at {own_end}, after one of "
-        f"{own_epoch}; it was {detail['role']}, its leader {event.leader}"
-        f"{' had answered it' if detail['leader_answered'] else ''}, its vote {detail['voted']}",
+        f"{own_epoch}; it was {detail['role']}, {leader}, {vote}",
     )
 
 
@@ -122,12 +132,13 @@ def _vote_kept(voter: _Voter, event: TraceRow) -> tuple[str, ...]:
     return "vote-unasked", did, "it does not stand for election in this epoch: a vote is of one epoch"
 
 
-def _leader_kept(voter: _Voter, event: TraceRow) -> tuple[str, ...]:
+def _leader_kept(voter: _Voter, event: TraceRow, ids: Mapping[str, int]) -> tuple[str, ...]:
     """An epoch has no leader for a controller that was told of none."""
     known = voter.leaders.get(event.leader_epoch, _NOBODY)
     if event.kind != "quorum_unattached" or event.leader in (_NOBODY, known) or event.leader_epoch == voter.started_in:
         return ()
-    did = f"{event.node} had {event.leader} for the leader of controller epoch {event.leader_epoch} {event.at}"
+    leader = voter_name(event.leader, ids)
+    did = f"{event.node} had {leader} for the leader of controller epoch {event.leader_epoch} {event.at}"
     return "leader-of-another-epoch", did, "it had not followed that one in this epoch"
 
 

@@ -218,7 +218,7 @@ def _offsets_committed(partition: PartitionState, event: TraceRow, _: CheckSetti
     group, generation, current = str(detail.get("group")), detail.get("generation"), detail.get("current")
     taken = (
         f"{event.node} took a commit of {detail.get('member') or 'nobody'} in generation {generation} of the group "
-        f"{group} at offset {event.offset}, and answered it {event.at}"
+        f"{group}, whose record is at {event.offset} of {event.topic}-{event.partition}, and answered it {event.at}"
     )
     if generation not in (NO_GENERATION, current):
         partition.report(event, "commit-not-fenced", event.offset, taken, f"its generation was {current} then")

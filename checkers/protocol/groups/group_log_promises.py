@@ -275,8 +275,8 @@ def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: Trac
             event,
             "offsets-held-otherwise",
             event.log_end,
-            f"{event.node} has the committed offsets {shown} of the group {group} {event.at}",
-            f"the records below its high watermark, {event.high_watermark}, give {wanted}",
+            f"{event.node} has the committed offsets {_listed(shown)} of the group {group} {event.at}",
+            f"the records below its high watermark, {event.high_watermark}, give {_listed(wanted)}",
         )
     left = sorted(key for name, key in coordinator.owed if name == group and key not in shown)
     if event.kind == "offsets_told" and left:
@@ -284,9 +284,15 @@ def _offsets_shown(cluster: ClusterState, partition: PartitionState, event: Trac
             event,
             "deletion-told-early",
             event.high_watermark,
-            f"{event.node} told the committed offsets of the group {group}, those of {left} as deleted, {event.at}",
+            f"{event.node} told the committed offsets of the group {group}, those of {', '.join(left)} as deleted, "
+            f"{event.at}",
             f"no tombstones of these are below its high watermark, {event.high_watermark}: its successor may tell them",
         )
+
+
+def _listed(offsets: Mapping[str, int]) -> str:
+    """Committed offsets by partition."""
+    return ", ".join(f"{offset} for {key}" for key, offset in sorted(offsets.items())) or "none"
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {

@@ -52,14 +52,19 @@ def _group_request(partition: PartitionState, event: TraceRow, _: CheckSettings)
             event,
             "request-misjudged",
             event.log_end,
-            f"{event.node} answered a {api} of {detail['member'] or 'nobody'}{said} of the group {name} with {error} "
-            f"{event.at}",
-            f"as the group was ({described(group)}) it had to be {' or '.join(sorted(wanted))}",
+            f"{event.node} answered a {api} of {detail['member'] or 'nobody'}{said} of the group {name} "
+            f"{_answer_words(error)} {event.at}",
+            f"as the group was ({described(group)}) it had to answer {' or '.join(map(_answer_words, sorted(wanted)))}",
         )
     if api == "leave":
         coordinator.leaves.append([detail["member"], detail["instance"], error])
     _check_new_id(partition, event, detail)
     _learn(partition, event, group, detail)
+
+
+def _answer_words(error: str) -> str:
+    """How a request was, or had to be, answered."""
+    return {_NONE: "without an error", _WAITS: "by letting it wait"}.get(error, f"with {error}")
 
 
 def _check_new_id(partition: PartitionState, event: TraceRow, detail: Mapping[str, Any]) -> None:

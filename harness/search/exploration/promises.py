@@ -43,8 +43,8 @@ def broken_by_broker(
         return lacks_committed(broker, controller, history)
     if broker.records[: state.high_watermark] != committed[: state.high_watermark] and not broker.lossy:
         return (
-            f"broker {state.node} has {_log(broker.records)} and high watermark {state.high_watermark}, "
-            f"committed are {_log(committed)} (Log Matching below the high watermark)"
+            f"broker {state.node} has {log_words(broker.records)} and high watermark {state.high_watermark}; "
+            f"committed: {log_words(committed)} (Log Matching below the high watermark)"
         )
     if state.role is ReplicaRole.LEADER:
         return _broken_by_leader(broker, controller, history, limits)
@@ -55,8 +55,8 @@ def lacks_committed(broker: BrokerState, controller: ControllerState, history: C
     """A member of the ISR or of the ELR lacks a committed record."""
     place = "ISR" if broker.partition.node in controller.partition.isr else "ELR"
     return (
-        f"broker {broker.partition.node}, in the {place}, lacks a committed record: it has {_log(broker.records)}, "
-        f"committed are {_log(history.committed)} (Leader Candidate Completeness)"
+        f"broker {broker.partition.node}, in the {place}, lacks a committed record: it has "
+        f"{log_words(broker.records)}; committed: {log_words(history.committed)} (Leader Candidate Completeness)"
     )
 
 
@@ -66,7 +66,7 @@ def _broken_by_leader(
     state, known, committed = leader.partition, controller.partition, history.committed
     readable = leader.records[: readable_end(state, limits)]
     if readable != committed[: len(readable)]:
-        return f"consumers read {_log(readable)} from leader {state.node}, committed are {_log(committed)}"
+        return f"consumers read {log_words(readable)} from leader {state.node}; committed: {log_words(committed)}"
     if state.leader_epoch != known.leader_epoch:
         return None
     if knows_committed(state, limits) and state.high_watermark < len(committed):
@@ -91,7 +91,7 @@ def has_committed(broker: BrokerState, history: ClusterHistory) -> bool:
 
 def lost(history: ClusterHistory) -> str:
     """No broker has all committed records."""
-    return f"no broker has all committed records, {_log(history.committed)}: an acknowledged record is lost"
+    return f"no broker has all committed records ({log_words(history.committed)}): an acknowledged record is lost"
 
 
 def broken_by_pair(one: BrokerState, other: BrokerState) -> str | None:
@@ -104,7 +104,7 @@ def broken_by_pair(one: BrokerState, other: BrokerState) -> str | None:
     if one.records[:end] != other.records[:end]:
         return (
             f"the logs of brokers {first.node} and {second.node} share the epoch at offset {end - 1}, but differ up to "
-            f"there: {_log(one.records)} and {_log(other.records)} (Log Matching)"
+            f"there: {log_words(one.records)} and {log_words(other.records)} (Log Matching)"
         )
     return None
 
@@ -113,6 +113,7 @@ def _record(record: LogRecord) -> str:
     return f"a record of epoch {record.epoch}" + (f" (number {record.number})" if record.number else "")
 
 
-def _log(records: tuple[LogRecord, ...]) -> str:
+def log_words(records: tuple[LogRecord, ...]) -> str:
     """A log by the leader epochs of its records; a number tells records of one epoch and offset apart."""
-    return "[" + " ".join(f"{it.epoch}" + (f"#{it.number}" if it.number else "") for it in records) + "]"
+    epochs = " ".join(f"{it.epoch}" + (f"#{it.number}" if it.number else "") for it in records)
+    return f"records of leader epochs [{epochs}]" if records else "no record"

@@ -58,11 +58,10 @@ def _no_candidate(before: ExploredCluster, after: ExploredCluster) -> SeenViolat
     if not removed or known.isr or known.elr or not before.history.committed:
         return None
     added = (set(was.adding) | (set(known.replicas) - set(was.replicas))) & set(known.replicas) - set(known.adding)
-    committed = [record.epoch for record in before.history.committed]
     return SeenViolation(
         "reassignment-completed-early" if added else "reassignment-shrinks-isr",
-        f"brokers {removed} are removed and nobody is left in ISR and ELR, committed are {committed}: an acknowledged "
-        "record is lost",
+        f"brokers {removed} are removed and nobody is left in ISR and ELR; committed: "
+        f"{promises.log_words(before.history.committed)}: an acknowledged record is lost",
     )
 
 

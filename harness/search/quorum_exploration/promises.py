@@ -34,14 +34,14 @@ def broken_by_voter(voter: VoterState, history: QuorumHistory) -> str | None:
     state, committed = voter.quorum, history.committed
     if voter.records[: state.high_watermark] != committed[: state.high_watermark]:
         return (
-            f"controller {state.node_id} has {log_text(voter.records)} and high watermark {state.high_watermark}, "
-            f"committed are {log_text(committed)} (State Machine Safety)"
+            f"controller {state.node_id} has {log_words(voter.records)} and high watermark {state.high_watermark}; "
+            f"committed: {log_words(committed)} (State Machine Safety)"
         )
     leads = state.role is RaftRole.LEADER and state.epoch >= history.commit_epoch
     if leads and not has_committed(voter, history):
         return (
-            f"controller {state.node_id} leads in epoch {state.epoch} with {log_text(voter.records)}, committed are "
-            f"{log_text(committed)} (Leader Completeness)"
+            f"controller {state.node_id} leads in epoch {state.epoch} with {log_words(voter.records)}; committed: "
+            f"{log_words(committed)} (Leader Completeness)"
         )
     return None
 
@@ -53,7 +53,7 @@ def has_committed(voter: VoterState, history: QuorumHistory) -> bool:
 
 def too_few(history: QuorumHistory, holders: int, controllers: int) -> str:
     """A committed record is on no majority."""
-    return f"{holders} of {controllers} controllers have the committed records {log_text(history.committed)}"
+    return f"{holders} of {controllers} controllers have the committed {log_words(history.committed)}"
 
 
 def broken_by_pair(one: VoterState, other: VoterState) -> str | None:
@@ -66,7 +66,7 @@ def broken_by_pair(one: VoterState, other: VoterState) -> str | None:
     if one.records[:end] != other.records[:end]:
         return (
             f"the logs of controllers {first.node_id} and {second.node_id} share the epoch at offset {end - 1}, but "
-            f"differ up to there: {log_text(one.records)} and {log_text(other.records)} (Log Matching)"
+            f"differ up to there: {log_words(one.records)} and {log_words(other.records)} (Log Matching)"
         )
     return None
 
@@ -79,3 +79,8 @@ def _elected(voter: VoterState) -> bool:
 def log_text(records: Records) -> str:
     """A log by the epochs of its records; a number tells changes from the first record of a leader."""
     return "[" + " ".join(f"{it.epoch}" + (f"#{it.number}" if it.number else "") for it in records) + "]"
+
+
+def log_words(records: Records) -> str:
+    """The same in a sentence."""
+    return f"records of epochs {log_text(records)}" if records else "no record"

@@ -339,6 +339,11 @@ def test_a_coordinator_takes_commits_of_its_generation_once_that_is_assigned(
     assert promises_broken(leads(1, 5), *events) == ([] if kept else ["commit-not-fenced"])
 
 
+def test_a_commit_that_is_not_fenced_is_told_with_the_place_of_its_record() -> None:
+    (finding,) = check_protocol(RunEvidence(trace=trace(leads(1, 5), took(8, generation=1)))).findings
+    assert f"of the group g, whose record is at {finding.offsets[0]} of t-0, and" in finding.lines[0]
+
+
 @pytest.mark.parametrize(
     ("kind", "finding"), [("latest_told", "latest-unconfirmed"), ("offsets_told", "offsets-unconfirmed")]
 )

@@ -78,6 +78,12 @@ def broken(events: Iterable[Row]) -> list[str]:
     return [finding.kind for finding in check(RunEvidence(trace=trace(*events))).findings]
 
 
+def told_of(events: Iterable[Row]) -> tuple[str, ...]:
+    """The lines of the one finding."""
+    (finding,) = check(RunEvidence(trace=trace(*events))).findings
+    return finding.lines
+
+
 SERVES = (leads(0, 0), loaded(0.1, 0))
 COMPLETING = (
     *SERVES,
@@ -157,7 +163,9 @@ def test_a_member_whose_instance_another_one_has_is_fenced() -> None:
     replaced = (*static, joins(1.5, N, known=False, instance="i"), becomes(1.5, "PreparingRebalance", 0, n="join"))
     assert broken(replaced) == [], "it takes the place of the other one"
     assert broken([*replaced, asks(1.6, "heartbeat", "fenced_instance_id", said=0, instance="i")]) == []
-    assert broken([*replaced, asks(1.6, "commit", "none", said=0, instance="i")]) == ["request-misjudged"]
+    taken = [*replaced, asks(1.6, "commit", "none", said=0, instance="i")]
+    assert broken(taken) == ["request-misjudged"]
+    assert "of the group g without an error at" in told_of(taken)[0]
 
 
 @pytest.mark.parametrize(
@@ -318,6 +326,10 @@ def test_an_answer_has_the_committed_offsets_below_the_high_watermark() -> None:
     assert broken([*log, told(1, 5), told(2, 7)]) == []
     assert broken([*log, told(1, 7)]) == ["offsets-held-otherwise"]
     assert broken([*log, told(2, 5)]) == ["offsets-held-otherwise"]
+    assert told_of([*log, told(0, 5)]) == (
+        "b1 has the committed offsets 5 for t-0 of the group g at 3.000000 s",
+        "the records below its high watermark, 0, give none",
+    )
 
 
 @pytest.mark.parametrize(

@@ -287,6 +287,14 @@ def test_every_promise_holds_in_a_correct_trace(events: list[Event]) -> None:
     assert (verdict_of_trace.validity, verdict_of_trace.findings) == (Validity.VALID, ())
 
 
+def test_findings_about_votes_name_controllers_by_their_nodes() -> None:
+    own = voted(0.5, "c3", 1, 103)
+    (twice,) = verdict(*BORN, own, *ELECTED[3:], voted(2, "c2", 1, 103)).findings
+    assert [line.split(" in ")[0] for line in twice.lines] == ["c2 voted for c3", "it had voted for c1"]
+    (forgotten,) = verdict(*BROKEN["vote-forgotten"]).findings
+    assert forgotten.lines[0].endswith("in controller epoch 1, without a vote")
+
+
 @pytest.mark.parametrize("kind", BROKEN)
 def test_each_broken_promise_is_found(kind: str) -> None:
     assert verdict(*BROKEN[kind]).validity is Validity.INVALID

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checkers.raft.votes import vote_findings
+from checkers.raft.votes import vote_findings, voter_name
 from tests.checkers import small_evidence
 
 Event = dict[str, Any]
@@ -134,3 +134,10 @@ def test_a_log_grows_by_a_leader_alone(role: str) -> None:
     assert kinds(*before[:1], grows) == []
     assert kinds(*before, of_quorum(2.5, "recovered", 1), grows) == []
     assert kinds(*before, of_quorum(2.5, "leader", 2, 101), grows) == []
+
+
+def test_a_sentence_names_controllers_by_their_nodes_and_says_that_there_is_none() -> None:
+    ids = {"c1": 101, "c2": 102}
+    assert [voter_name(voter, ids) for voter in (102, 103, -1)] == ["c2", "controller 103", "nobody"]
+    (finding,) = vote_findings(small_evidence.trace(OWN_VOTE, answer("vote_refused")))
+    assert finding.lines[1].endswith("it was unattached, without a leader, without a vote")

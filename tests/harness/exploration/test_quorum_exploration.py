@@ -45,9 +45,9 @@ def test_the_shipped_controllers_keep_every_promise_in_every_state(scope: Quorum
         ("vote_is_synced", RESTART, "controller 2 votes for 2 in epoch 1, where it has voted for 1"),
         ("vote_needs_up_to_date_log", AT_ONCE, "whose log ends at 0 with epoch 0: its own ends at 1 with epoch 1"),
         ("metadata_fetch_fenced", AT_ONCE, "takes 0 as the position of controller 2, from a fetch of epoch 1"),
-        ("metadata_needs_majority", ONE_EPOCH, "1 of 3 controllers have the committed records [1]"),
-        ("metadata_is_synced", RESTART, "1 of 3 controllers have the committed records [1]"),
-        ("metadata_cut_on_divergence", AT_ONCE, "1 of 3 controllers have the committed records [2]"),
+        ("metadata_needs_majority", ONE_EPOCH, "1 of 3 controllers have the committed records of epochs [1]"),
+        ("metadata_is_synced", RESTART, "1 of 3 controllers have the committed records of epochs [1]"),
+        ("metadata_cut_on_divergence", AT_ONCE, "1 of 3 controllers have the committed records of epochs [2]"),
     ],
 )
 def test_a_rule_that_is_off_breaks_a_promise(rule: str, scope: QuorumScope, promise: str) -> None:
@@ -85,7 +85,8 @@ def test_without_its_rule_a_leader_commits_a_record_of_an_older_epoch_that_its_s
     assert [record.epoch for record in model.cluster(state).history.committed] == [1]
     doubts = [step.state for step in model.steps(state) if step.action == ("timeout", 3, None)]
     after = [model.broken(step.state) for it in doubts for step in model.steps(it) if step.action.voter == 2]
-    assert "controller 2 leads in epoch 4 with [2 4], committed are [1] (Leader Completeness)" in after
+    committed = "committed: records of epochs [1] (Leader Completeness)"
+    assert f"controller 2 leads in epoch 4 with records of epochs [2 4]; {committed}" in after
 
 
 def test_the_schedule_names_every_step_the_controllers_that_it_changes_and_messages_in_flight() -> None:

@@ -48,7 +48,7 @@ AT_ONCE = replace(ONE_OF_TWO, isr_changes_in_flight=False, fetches_in_flight=Fal
 TWO_OF_THREE = Scope(replicas=2, spare_brokers=1, records=1, reassignments=2)
 TWO_OF_FOUR = replace(TWO_OF_THREE, spare_brokers=2)
 
-INCOMPLETE = "broker 2, in the ISR, lacks a committed record: it has [], committed are [0]"
+INCOMPLETE = "broker 2, in the ISR, lacks a committed record: it has no record; committed: records of leader epochs [0]"
 
 
 def test_a_partition_that_moves_keeps_every_promise_in_every_state() -> None:
@@ -117,7 +117,10 @@ def test_a_reassignment_cannot_be_cancelled_while_its_new_replicas_alone_have_a_
         assert matching(model, state, "cancel") == []
         return
     lost = walked(model, *committed, "cancel", "read 3")
-    assert model.broken(lost) == "no broker has all committed records, [1]: an acknowledged record is lost"
+    assert (
+        model.broken(lost)
+        == "no broker has all committed records (records of leader epochs [1]): an acknowledged record is lost"
+    )
 
 
 @pytest.mark.parametrize("without", [(), ("unclean_leaves_elr",)])

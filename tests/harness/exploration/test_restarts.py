@@ -36,7 +36,8 @@ def test_a_late_fetch_of_an_earlier_incarnation_loses_an_acknowledged_record_exa
         return
     assert result.violation is not None
     assert result.violation.promise == (
-        "broker 2, in the ISR, lacks a committed record: it has [], committed are [0] (Leader Candidate Completeness)"
+        "broker 2, in the ISR, lacks a committed record: it has no record; committed: records of "
+        "leader epochs [0] (Leader Candidate Completeness)"
     )
     schedule = result.violation.schedule
     assert "broker 2 crashes: 2 is down, log [0]" in schedule

@@ -92,7 +92,10 @@ def test_a_reassignment_whose_new_replica_leads_is_cancelled_in_the_simulation_e
     seen = seen_broken(steps[-1].before, steps[-1].after)
     assert seen is not None
     assert seen.finding == "reassignment-shrinks-isr"
-    assert "brokers [3, 4] are removed and nobody is left in ISR and ELR, committed are [0]" in seen.promise
+    assert (
+        "brokers [3, 4] are removed and nobody is left in ISR and ELR; committed: records of leader epochs [0]"
+        in seen.promise
+    )
     assert ends_as_expected(scope, Violation(seen.promise, steps), tmp_path)
 
 
