@@ -23,7 +23,7 @@ from results.run_figures import PartitionRecords, RunFigure
 from results.statistics import Interval, difference, share
 from workloads.columns import partitions
 
-Aggregate = Literal["share", "mean", "median", "max", "sum"]
+Aggregate = Literal["share", "mean", "max", "sum"]
 
 
 class MeasuredRun(Protocol):
@@ -157,11 +157,12 @@ MEASURES: tuple[Measure, ...] = (
         columns=(SummaryColumn("available", "share", "acknowledged", "%"),),
     ),
     Measure(
-        *("unavailable", "time without acknowledgements", "%", figures.UNAVAILABLE_S, figures.MAIN_S),
+        *("unavailable", "time without acknowledgements, up to the time limit", "%"),
+        *(figures.UNAVAILABLE_S, figures.MAIN_S),
         columns=(
             SummaryColumn("unavailable", "share", "unavailable", "%"),
             SummaryColumn("windows", "mean", figure=figures.UNAVAILABLE_WINDOWS),
-            SummaryColumn("longest_s", "max", "longest", "s", figures.UNAVAILABLE_LONGEST_S),
+            SummaryColumn("longest_s", "max", "longest up to the limit", "s", figures.UNAVAILABLE_LONGEST_S),
         ),
     ),
     Measure(
@@ -179,16 +180,16 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure(
         *("p50", "append latency, median", "ms", figures.APPEND_MS_P50),
-        columns=(SummaryColumn("append_ms_p50", "median", "append p50", "ms"),),
+        columns=(SummaryColumn("append_ms_p50", "mean", "append p50", "ms"),),
     ),
     Measure(
         *("p99", "append latency, 99th percentile", "ms", figures.APPEND_MS_P99),
-        columns=(SummaryColumn("append_ms_p99", "median", "append p99", "ms"),),
+        columns=(SummaryColumn("append_ms_p99", "mean", "append p99", "ms"),),
     ),
     Measure(
         *("recovery", "time to recover", "s", figures.RECOVERY_S),
         columns=(
-            SummaryColumn("recovery_s_p50", "median", "recovery", "s"),
+            SummaryColumn("recovery_s", "mean", "recovery", "s"),
             SummaryColumn("recovery_s_max", "max"),
         ),
     ),

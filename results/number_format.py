@@ -36,10 +36,12 @@ def written(value: Any) -> str:
 
 
 def compact(value: float, sign: str = "") -> str:
-    """A number with two or three significant digits; with `+` as `sign`, positive numbers get a plus."""
-    if abs(value) >= 100:
-        return f"{value:{sign}.0f}"
-    return f"{value:{sign}.1f}" if abs(value) >= 10 else f"{value:{sign}.2f}" if value else "0"
+    """A number with two or three significant digits; with `+` as `sign`, positive numbers get a plus. What rounds to
+    zero has no sign."""
+    if value == 0:
+        return "0"
+    text = f"{value:{sign}.{0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2}f}"
+    return text if float(text) else text.lstrip("+-")
 
 
 def signed(value: float) -> str:

@@ -9,7 +9,7 @@ reordered                    records invoked only after a record at a higher off
 unavailable_s                seconds, on the worst partition, in windows of at least 100 ms without an acknowledgement
                              although an append was in progress; waiting after the end of `main_s` does not count
 unavailable_windows          the number of such windows, over all partitions
-unavailable_longest_s        the longest window
+unavailable_longest_s        the longest window, cut off likewise: `checkers.clients.availability` has it uncut
 main_s                       the time for which clients were driven
 append_ms_p50, p99           latency of acknowledged appends
 recovery_s                   from the end of the last fault to a whole cluster; absent without recovery

@@ -1,8 +1,9 @@
 """Figures over many runs, in Spark SQL over the store's tables: one row per suite and cell, one per coverage mark.
 
 The columns of a cell are the counts of its runs by verdict (`failed` could not be carried out) and the summary columns
-of every entry of `results.measures`: shares are ratios of sums over the runs, latencies and recovery are medians over
-runs, lost, duplicated and reordered records are totals. A column is null where no run has the figure.
+of every entry of `results.measures`: shares are ratios of sums over the runs, latencies and recovery are means over the
+runs that have them, as on the page of the suite, lost, duplicated and reordered records are totals. A column is null
+where no run has the figure.
 
 Coverage has, for each mark (`results.coverage`) but those of situations, the number of runs that have it and its total
 count.
@@ -36,7 +37,6 @@ FROM metrics WHERE checker = '{MEASURED}' GROUP BY suite, run
 _AGGREGATES: Final[Mapping[Aggregate, str]] = {
     "share": "try_divide(sum({part}), sum({whole}))",
     "mean": "avg({part})",
-    "median": "percentile({part}, 0.5)",
     "max": "max({part})",
     "sum": "CAST(sum({part}) AS BIGINT)",
 }

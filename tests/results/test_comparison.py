@@ -9,6 +9,7 @@ import plotly.graph_objects
 import pytest
 
 from results.comparison import ComparedRun, compare, from_json
+from results.number_format import signed
 from results.pages.comparison import render
 from tests.results.test_suites import Page
 
@@ -109,3 +110,7 @@ def test_a_setting_that_lost_nothing_is_not_said_to_lose_nothing_ever() -> None:
     drawn = json.loads(figure)
     plotly.graph_objects.Figure(drawn)
     assert drawn["layout"]["xaxis"]["range"][0] < 0, "a point at 0 is to be seen whole"
+
+
+def test_what_rounds_to_zero_has_no_sign() -> None:
+    assert [signed(value) for value in (-0.001, 0.001, -0.0, -0.01, 12.34)] == ["0.00", "0.00", "0", "-0.01", "+12.3"]

@@ -83,7 +83,7 @@ def test_a_new_entry_is_computed_and_shown_by_comparison_trend_suite_report_term
     assert "2.5 polls" in on_terminal(report.table(summary.cells))
 
 
-def test_sql_and_the_suite_report_agree_on_every_measure_that_is_a_share(tmp_path: Path, spark: SparkSession) -> None:
+def test_the_terminal_and_the_page_of_a_suite_agree_on_every_measure(tmp_path: Path, spark: SparkSession) -> None:
     name = make_night(tmp_path, 0)
     suite = read_suite(tmp_path, name)
     assert suite is not None
@@ -91,11 +91,22 @@ def test_sql_and_the_suite_report_agree_on_every_measure_that_is_a_share(tmp_pat
     rows = {row["cell"]: row for row in summarise(spark, *stored).cells}
     for measure in measures.per_run():
         for column in measure.summary_columns:
-            if column.aggregate == "share":
+            if column.heading and column.figure is None and not measure.counts_records:
                 for cell in suite.cells:
                     interval = measure.over([run for run in suite.runs if run.cell == cell], resamples=10)
-                    assert interval is not None
-                    assert rows[cell][column.name] == pytest.approx(interval.value)
+                    value = None if interval is None else pytest.approx(interval.value)
+                    assert rows[cell][column.name] == value, column.name
+
+
+def test_a_comparison_on_the_terminal_says_of_what_each_share_is() -> None:
+    runs = [
+        ComparedRun(cell, seed, "valid", {"acknowledged": 9.0, "planned": 10.0, "unavailable_s": 1.0, "main_s": 10.0})
+        for cell in ("one", "other")
+        for seed in range(2)
+    ]
+    text = on_terminal(suite_comparison.shown(compare("two", "one", runs)))
+    assert "planned writes acknowledged" in text
+    assert "time without acknowledgements, up to the time limit" in text
 
 
 def test_names_of_measures_and_summary_columns_are_unique() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from checkers.clients import availability
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.tables import REPLICA_ENDS, REPLICAS
-from results.measures import measure
+from results.measures import MEASURES, measure
 from workloads.history import SCHEMA
 
 MS = 1_000_000
@@ -83,3 +84,11 @@ def test_latencies_are_of_acknowledged_appends_of_the_main_phase_alone() -> None
     figures = measure(evidence(*rows, append(200, 200, 200, 5, None), read=[]))
     assert figures["append_ms_p50"] == 51
     assert figures["append_ms_p99"] == 100
+
+
+def test_the_longest_time_without_an_acknowledgement_is_cut_at_the_time_limit_and_says_so() -> None:
+    late = [append(0, 1, 0, 0), append(1, 2, 1, 55_000, 12_000)]
+    assert measure(evidence(*late, read=[]))["unavailable_longest_s"] == 5.0
+    headings = {column.name: column.heading for each in MEASURES for column in each.summary_columns}
+    assert headings["longest_s"] == "longest up to the limit"
+    assert availability.check(evidence(*late, read=[])).figures["unavailable_seconds_longest"] == 12.0

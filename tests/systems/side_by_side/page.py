@@ -88,7 +88,7 @@ def _columns() -> dict[str, Callable[[Row], str]]:
         columns[measure.name] = partial(_value, measure)
         for column in measure.summary_columns:
             if column.figure is UNAVAILABLE_LONGEST_S:
-                columns[column.heading] = partial(_longest, column)
+                columns["longest"] = partial(_longest, column)
     return columns
 
 
