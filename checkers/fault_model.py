@@ -308,7 +308,7 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
     )
     return (
         f"the fault model was exceeded: at {time_ns / 1e9:.3f} s {len(without)} replicas lacked offset {offset} "
-        f"after power losses, and the protocol survives {replicas_allowed}",
+        f"after faults that take data, and the protocol survives {replicas_allowed}",
         f"lost: {nodes}",
     )
 

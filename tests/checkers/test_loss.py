@@ -112,7 +112,7 @@ def test_a_loss_on_min_isr_replicas_at_one_time_is_unknown_and_on_fewer_is_inval
     verdict = after_power_loss("b1", "b2")
     assert verdict.validity is Validity.UNKNOWN
     assert verdict.findings[0].lines[0] == (
-        "the fault model was exceeded: at 5.000 s 2 replicas lacked offset 0 after power losses, "
+        "the fault model was exceeded: at 5.000 s 2 replicas lacked offset 0 after faults that take data, "
         "and the protocol survives 1"
     )
 
