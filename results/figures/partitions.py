@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +65,14 @@ def _partition(rows: pa.Table, end_s: float, injected: Sequence[faults.DrawnFaul
     brokers = {int(event["node"][1:]) for event in events if re.fullmatch(r"b\d+", event["node"])}
     replicas = sorted(brokers | {member for change in changes for member in change["members"]})
     names = {replica: f"b{replica}" for replica in replicas}
-    most = max(len(replicas), min_isr)
-    data: list[Figure] = [*_membership(changes, names, end_s), _isr_size(changes, end_s), *_logs(events, names, end_s)]
+    minima = list(_minima(changes, min_isr))
+    most = max(len(replicas), *(minimum for _, minimum in minima))
+    data: list[Figure] = [
+        *_membership(changes, names, end_s),
+        _isr_size(changes, end_s),
+        _least_isr(minima, end_s),
+        *_logs(events, names, end_s),
+    ]
     rows_px = (26 * max(2, len(replicas)), 62, 74, 110)
     lanes, size, marks, ends = stacked(rows_px, gap_px=16)
     layout = layout_of(height=sum(rows_px) + 16 * 3 + 74)
@@ -84,24 +91,12 @@ def _partition(rows: pa.Table, end_s: float, injected: Sequence[faults.DrawnFaul
             "domain": size,
             "title": {"text": "ISR"},
             "range": [-0.2, most + 0.4],
-            "tickvals": sorted({0, min_isr, most}),
+            "tickvals": sorted({0, most, *(minimum for _, minimum in minima)}),
             "fixedrange": True,
         },
         "yaxis3": {"domain": marks, "title": {"text": "HW"}, "rangemode": "tozero", "nticks": 4},
         "yaxis4": {"domain": ends, "title": {"text": "LEO − HW"}, "nticks": 6},
-        "shapes": [
-            *faults.bands(injected, end_s, size[1]),
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "yref": "y2",
-                "y0": min_isr,
-                "y1": min_isr,
-                "line": {"color": GREY, "width": 1, "dash": "dot"},
-            },
-        ],
+        "shapes": faults.bands(injected, end_s, size[1]),
     }
     return {"data": data, "layout": layout}
 
@@ -136,6 +131,30 @@ def _isr_size(changes: Sequence[Mapping[str, Any]], end_s: float) -> Figure:
         "yaxis": "y2",
         "line": {"color": GREY, "width": 2, "shape": "hv"},
         "hovertemplate": "%{y} in sync<extra></extra>",
+    }
+
+
+def _minima(changes: Sequence[Mapping[str, Any]], min_isr: int) -> Iterator[tuple[float, int]]:
+    """(seconds, `min.insync.replicas`) from when on it held: the setting of the run, then as the controllers decided by
+    it."""
+    yield 0.0, min_isr
+    for change in changes:
+        minimum = json.loads(change["detail"] or "{}").get("min_isr", min_isr)
+        if minimum != min_isr:
+            min_isr = minimum
+            yield change["time_ns"] / 1e9, minimum
+
+
+def _least_isr(minima: Sequence[tuple[float, int]], end_s: float) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "showlegend": False,
+        "x": [round(time, 3) for time, _ in [*minima, (end_s, 0)]],
+        "y": [minimum for _, minimum in [*minima, minima[-1]]],
+        "yaxis": "y2",
+        "line": {"color": GREY, "width": 1, "dash": "dot", "shape": "hv"},
+        "hovertemplate": "min.insync.replicas %{y}<extra></extra>",
     }
 
 

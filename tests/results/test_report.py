@@ -12,12 +12,14 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
+from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Finding, Validity, Verdict
 from images.trace import TraceEvent
 from results.figures import operations, partitions
 from results.figures.canvas import POINTS_MAX, extremes, to_json
 from results.pages.report import PARTITIONS_MAX, write_report
 from results.run.directory import RunDirectory
+from tests.checkers import small_evidence
 from workloads.history import Recorder
 
 Verdicts = Callable[[bool], Sequence[Verdict]]
@@ -156,6 +158,20 @@ def test_a_partition_shows_who_led_when(made_run: RunDirectory) -> None:
     assert leads["b1"] == [0.4, 7.1, None]
     assert leads["b2"] == [7.1, 13.4, None, 13.4, 18.2, None]
     assert leads["b3"][:2] == [18.2, 23.9]
+
+
+def test_the_minimum_of_in_sync_replicas_is_the_one_in_force() -> None:
+    def changed(time_s: float, minimum: int) -> dict[str, object]:
+        return small_evidence.event(time_s, "c1", "partition_changed", {"min_isr": minimum}, members=[1], leader=1)
+
+    evidence = RunEvidence(
+        trace=small_evidence.trace(changed(1, 2), changed(2, 2), changed(5, 1)),
+        settings=CheckSettings(min_insync_replicas=2),
+    )
+    ((_, figure),) = partitions.draw(evidence)
+    (least,) = [trace for trace in figure["data"] if "min.insync.replicas" in trace["hovertemplate"]]
+    assert (least["x"], least["y"]) == ([0.0, 5.0, 5.0], [2, 1, 1])
+    assert figure["layout"]["yaxis2"]["tickvals"] == [0, 1, 2]
 
 
 def test_thinning_keeps_the_ends_and_the_extremes() -> None:
