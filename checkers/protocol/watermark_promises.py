@@ -77,10 +77,14 @@ def check_founded(cluster: ClusterState, partition: PartitionState, event: Trace
         did = {
             "log_recovered": "opened its log",
             "became_leader": f"led in leader epoch {event.leader_epoch}",
-        }.get(event.kind, f"followed b{event.leader}")
+        }.get(event.kind, _followed(event))
         taken = f"{event.node} {did} {event.at} with the high watermark {known}"
         reached = f"no leader's high watermark had passed {committed} since the topic was created"
         partition.report(event, "high-watermark-unfounded", committed, taken, reached)
+
+
+def _followed(event: TraceRow) -> str:
+    return f"followed b{event.leader}" if event.leader >= 0 else "had no leader"
 
 
 def check_positions(partition: PartitionState, event: TraceRow, positions: object, what: str) -> None:
@@ -117,7 +121,7 @@ def _role_begun(partition: PartitionState, event: TraceRow, _: CheckSettings) ->
     leads = event.kind == "became_leader"
     known = event.details().get("high_watermark") if leads else event.high_watermark
     if isinstance(known, int) and known > event.log_end >= 0:
-        began = "led" if leads else f"followed b{event.leader}"
+        began = "led" if leads else _followed(event)
         partition.report(
             event,
             "high-watermark-above-log-end",

@@ -13,7 +13,7 @@ from typing import Final
 
 from checkers.tables import TraceRow
 from results.explanation.replay import Decision, PartitionReplay
-from results.explanation.story import Step, StepKind, at, brokers
+from results.explanation.story import Step, StepKind, at, brokers, leader_name
 
 _DID: Final[Mapping[str, str]] = {
     "high_watermark": "moved its high watermark",
@@ -136,7 +136,7 @@ def _difference(before: Decision | None, after: Decision) -> str:
         if old != new
     ]
     if before.leader != after.leader:
-        changes.append(f"leader b{before.leader} → b{after.leader}")
+        changes.append(f"leader {leader_name(before.leader)} → {leader_name(after.leader)}")
     if before.min_isr != after.min_isr:
         changes.append(f"min.insync.replicas {before.min_isr} → {after.min_isr}")
     return ", ".join(changes) or "same leader, ISR and replicas"
@@ -147,7 +147,7 @@ def _never_decided(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     decision = state.decision
     if decision is None or event.node not in state.applied or event.partition_epoch in state.decisions:
         return
-    took = {"became_leader": "became leader", "became_follower": f"began to follow b{event.leader}"}.get(
+    took = {"became_leader": "became leader", "became_follower": f"began to follow {leader_name(event.leader)}"}.get(
         event.kind, f"took over the ISR {brokers(frozenset(event.members))}"
     )
     asked = state.replica(event.node).proposal

@@ -9,7 +9,7 @@ from typing import Final
 from checkers.tables import TraceRow
 from results.explanation.event_facts import take_past
 from results.explanation.replay import Decision, PartitionReplay, Proposal
-from results.explanation.story import Step, StepKind, brokers, listed
+from results.explanation.story import Step, StepKind, brokers, leader_name, listed
 
 
 def proposals_of(state: PartitionReplay, before: Decision, after: Decision) -> list[Proposal]:
@@ -123,7 +123,7 @@ def _applied(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         decision.leader,
         decision.leader_epoch,
     ):
-        wrong = f"has b{event.leader} for the leader of epoch {event.leader_epoch}"
+        wrong = f"has {leader_name(event.leader)} for the leader of epoch {event.leader_epoch}"
     if wrong:
         yield Step(
             StepKind.DECISION_APPLIED_WRONGLY,

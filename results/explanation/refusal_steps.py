@@ -13,7 +13,7 @@ from checkers.evidence import SEQUENCE_MODULUS
 from checkers.protocol.log_knowledge_promises import BATCHES_KEPT
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView
-from results.explanation.story import Step, StepKind, brokers
+from results.explanation.story import Step, StepKind, brokers, leader_name
 
 _REPETITIONS: Final = 3
 """So often a fetch diverges at the same place before it is taken for one that does not converge."""
@@ -127,7 +127,8 @@ def _alter_partition_refused(state: PartitionReplay, event: TraceRow) -> Iterato
             event,
             f"refused the ISR {brokers(frozenset(event.members))} of b{event.broker} with {detail['error']}: it was "
             f"proposed in leader epoch {event.leader_epoch}, partition epoch {event.partition_epoch}, and the "
-            f"controller had leader b{leader}, leader epoch {leader_epoch}, partition epoch {partition_epoch}",
+            f"controller had {leader_name(leader)} for the leader, leader epoch {leader_epoch}, partition epoch "
+            f"{partition_epoch}",
         )
 
 

@@ -199,7 +199,8 @@ class Belief:
             if self.proposed:
                 words += f", proposed {brokers(self.proposed)}"
         elif self.role == "follower":
-            words = f"{self.node} follows b{self.leader} in epoch {self.leader_epoch}"
+            whom = f"follows b{self.leader}" if self.leader >= 0 else "has no leader"
+            words = f"{self.node} {whom} in epoch {self.leader_epoch}"
         else:
             words = f"{self.node} has no role"
         watermark = "?" if self.high_watermark < 0 else self.high_watermark
@@ -368,6 +369,11 @@ def at(time_ns: int) -> str:
 def brokers(members: tuple[int, ...] | frozenset[int] | set[int]) -> str:
     """A set of brokers by name."""
     return "{" + ", ".join(f"b{member}" for member in sorted(members)) + "}"
+
+
+def leader_name(leader: int) -> str:
+    """The leader of a partition in a sentence."""
+    return f"b{leader}" if leader >= 0 else "nobody"
 
 
 def listed(members: frozenset[int]) -> str:

@@ -223,16 +223,21 @@ def _roles(
             min([next_ns, *(death_ns for death_ns in deaths_ns if death_ns >= event.time_ns)])
             for event, next_ns in zip(changes, [*(one.time_ns for one in changes[1:]), last_ns], strict=False)
         ]
-        for kind, width, word in (("became_leader", 14, "leads"), ("became_follower", 4, "follows")):
+        for kind, width in (("became_leader", 14), ("became_follower", 4)):
             spans = []
             for event, end_ns in zip(changes, ends, strict=True):
                 begin, end = max(event.time_ns, first_ns), min(end_ns, last_ns)
                 if event.kind == kind and begin < end:
-                    whom = f" b{event.leader}" if kind == "became_follower" else ""
-                    spans.append((_s(begin), _s(end), f"{node} {word}{whom} in leader epoch {event.leader_epoch}"))
+                    spans.append((_s(begin), _s(end), f"{node} {_role(event)} in leader epoch {event.leader_epoch}"))
             if spans:
                 colour = NODE_COLOURS[number % len(NODE_COLOURS)]
                 yield lane_line(node, spans, colour=colour, width=width, opacity=0.45)
+
+
+def _role(event: TraceRow) -> str:
+    if event.kind == "became_leader":
+        return "leads"
+    return f"follows b{event.leader}" if event.leader >= 0 else "has no leader"
 
 
 def _events(drawn: Sequence[TraceRow]) -> Iterator[Figure]:

@@ -18,7 +18,7 @@ from results.figures.findings import marked
 from results.pages.report import Subject, body
 from results.run.directory import Status
 from tests.checkers import small_evidence
-from tests.results.explanation.test_stories import BEHIND_DIVERGING, WITHOUT_THE_PROPOSED, evidence_of, killed
+from tests.results.explanation.test_stories import BEHIND_DIVERGING, WITHOUT_THE_PROPOSED, evidence_of, follows, killed
 
 FAULTS = small_evidence.faults(small_evidence.fault("pause", ["b3"], 5.5, 6.5, {}))
 EVIDENCE = replace(evidence_of(WITHOUT_THE_PROPOSED), faults=FAULTS)
@@ -75,6 +75,18 @@ def test_the_lane_of_a_node_ends_where_it_goes_down(verdict: Verdict, story: Sto
     assert len([shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]) == 2
     subject = Subject(Path("run"), Status("finished"), "", None, (), (verdict,), evidence)
     assert "kept b3 down" in str(body(subject))
+
+
+def test_a_broker_without_a_leader_follows_nobody() -> None:
+    alone = [*WITHOUT_THE_PROPOSED, follows(6.1, "b3", -1, 3, 1, 5)]
+    evidence = evidence_of(sorted(alone, key=lambda event: int(event["time_ns"])))
+    (story,) = explain([check(evidence)], evidence)
+    assert "b3 has no leader in epoch 3, HW ?, log end 5" in [str(belief) for belief in story.beliefs]
+    figure = spacetime.draw(evidence, story)
+    assert figure is not None
+    words = {text for trace in figure["data"] for text in trace.get("text", ())}
+    assert "b3 has no leader in leader epoch 3" in words
+    assert [text for text in words if "b-1" in text] == []
 
 
 def test_a_story_without_a_partition_has_no_diagram(story: Story) -> None:
