@@ -16,6 +16,7 @@ import pytest
 from checkers.verdict import Finding, Validity, Verdict
 from results.comparison import ComparedRun, compare
 from results.pages.browsing import store_browser
+from results.pages.browsing.listing import directory_entry, listed
 from results.pages.browsing.node_logs import LINES, excerpt
 from results.pages.browsing.routes import Response, Router
 from results.pages.browsing.store_browser import StoreBrowser
@@ -25,7 +26,7 @@ from results.store import tables
 from results.store.schema import SCHEMAS, batch_path
 from results.suites import SuiteSituations, situations_of_suite
 from tests.results.conftest import INVALID, VALID, make_run
-from tests.results.trend.nights import make_night
+from tests.results.trend.nights import SIGNATURE, make_night, plain
 
 SCRIPT = "<script>alert(1)</script>"
 SECRET = "the-secret-of-the-neighbour"
@@ -120,6 +121,27 @@ def test_the_overview_tells_of_failures_before_anything_else(site: Router, store
     runs = [link for link in page.links() if link.startswith("/runs/")]
     assert runs[0] == f"/runs/{bad_run(store).name}"
     assert "acknowledged-loss: lost-append" in page.text
+
+
+def test_a_list_has_the_cause_of_a_run_before_its_consequences(tmp_path: Path) -> None:
+    consequence = Verdict("linearizability", Validity.INVALID, (Finding("duplicate", ("again",)),))
+    nearer = Verdict("protocol", Validity.INVALID, (Finding("batch-appended-twice", ("twice",)),))
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_status("finished")
+    run.write_verdict([consequence, nearer])
+    assert directory_entry(run.path, "").problem == "protocol: batch-appended-twice"
+    told = "protocol/batch-appended-twice/batch-appended-again"
+    run.write_stories({"stories": [{"signature": told}, {"signature": "reads/duplicate/duplicate"}]})
+    assert directory_entry(run.path, "").problem == told
+    for damaged in ({"stories": [7]}, {"stories": {}}, {"stories": [{"signature": 7}]}):
+        run.write_stories(damaged)
+        assert directory_entry(run.path, "").problem == "protocol: batch-appended-twice"
+
+
+def test_the_list_of_stored_runs_has_their_signatures(tmp_path: Path) -> None:
+    make_night(tmp_path, 0, lambda *which: {**plain(*which), "lost": 1.0}, seeds=1)
+    problems = {entry.problem for entry in listed(tmp_path).entries if entry.validity == "invalid"}
+    assert problems == {SIGNATURE}
 
 
 def test_runs_are_found_by_all_the_words_asked_for(site: Router, store: Path) -> None:

@@ -15,7 +15,10 @@ from typing import Any
 import pyarrow.compute as pc
 
 from checkers.verdict import checker_name
+from results.atomic_files import json_object
+from results.explanation.stories import NEAREST_FIRST
 from results.store import tables
+from results.store.schema import SIGNATURES
 
 NOT_CHECKED = "not checked"
 ORDER = {"invalid": 0, "unknown": 1, NOT_CHECKED: 2, "valid": 3}
@@ -38,7 +41,8 @@ class RunEntry:
     started: str
     version: str
     problem: str
-    """The first thing wrong with it, in a line; empty when nothing is."""
+    """The first thing wrong with it, in a line: the signature of its first story, or, where none was told, a finding;
+    empty when nothing is."""
 
     def fits(self, words: Iterable[str]) -> bool:
         """True when the entry contains every word (words are in lower case)."""
@@ -83,7 +87,7 @@ def directory_entry(path: Path, suite: str) -> RunEntry:
     status, verdict = _object(path / "status.json"), _object(path / "verdict.json")
     state = str(status.get("state", "unknown"))
     validity = str(verdict.get("validity", NOT_CHECKED))
-    problem = _first_finding(verdict.get("checks"))
+    problem = _first_signature(_object(path / "stories.json")) or _first_finding(verdict.get("checks"))
     if state != "finished":
         problem = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
     return RunEntry(
@@ -103,7 +107,8 @@ def listed(store: Path) -> StoreListing:
     read = {name: tables.read(store, name) for name in LISTED}
     verdicts = read["verdicts"].table
     findings = _first_findings(verdicts.filter(pc.not_equal(verdicts["validity"], "valid")).to_pylist())
-    runs = read["runs"].table.select(["suite", "run", "name", "seed", "validity", "started", "version", "state"])
+    names = ["suite", "run", "name", "seed", "validity", "started", "version", "state", "facts"]
+    runs = read["runs"].table.select(names)
     entries = [_stored_entry(row, findings.get((row["suite"], row["run"]), "")) for row in runs.to_pylist()]
     return StoreListing(entries, tuple(file for stored in read.values() for file in stored.damaged))
 
@@ -118,13 +123,13 @@ def _stored_entry(row: Mapping[str, Any], problem: str) -> RunEntry:
         validity=row["validity"] if row["validity"] in ORDER else NOT_CHECKED,
         started=row["started"],
         version=row["version"],
-        problem=problem if row["state"] == "finished" else row["state"],
+        problem=(_stored_signature(row["facts"]) or problem) if row["state"] == "finished" else row["state"],
     )
 
 
 def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
     first_findings: dict[tuple[str, str], str] = {}
-    for row in sorted(verdicts, key=lambda row: ORDER.get(row["validity"], 1)):
+    for row in sorted(verdicts, key=_nearness):
         if (row["suite"], row["run"]) in first_findings:
             continue
         try:
@@ -135,11 +140,34 @@ def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, st
     return first_findings
 
 
+def _nearness(check: Mapping[str, Any]) -> tuple[int, int]:
+    """The worst checks first, and from the inside of the protocol outwards."""
+    name = checker_name(str(check.get("checker", "")))
+    nearest = NEAREST_FIRST.index(name) if name in NEAREST_FIRST else len(NEAREST_FIRST)
+    return ORDER.get(str(check.get("validity")), 1), nearest
+
+
+def _first_signature(stories: Mapping[str, Any]) -> str:
+    """Of the first story of a `stories.json`; empty where there is none."""
+    told = stories.get("stories")
+    first = told[0] if isinstance(told, list) and told else {}
+    signature = first.get("signature") if isinstance(first, dict) else ""
+    return signature if isinstance(signature, str) else ""
+
+
+def _stored_signature(facts: str) -> str:
+    """The same from the facts of a stored run."""
+    signatures = json_object(facts).get(SIGNATURES)
+    first = signatures[0] if isinstance(signatures, list) and signatures else ""
+    return first if isinstance(first, str) else ""
+
+
 def _first_finding(checks: object) -> str:
-    """`loss: lost-append` of the worst check that is not valid; whatever does not look like a check is passed over."""
+    """`loss: lost-append` of the worst check that is not valid, of those the nearest to the protocol; whatever does not
+    look like a check is passed over."""
     known = [check for check in checks if isinstance(check, dict)] if isinstance(checks, list) else []
     wrong = [check for check in known if check.get("validity") in ("invalid", "unknown")]
-    for check in sorted(wrong, key=lambda check: ORDER[check["validity"]]):
+    for check in sorted(wrong, key=_nearness):
         findings = check.get("findings")
         first = findings[0] if isinstance(findings, list) and findings else {}
         kind = first.get("kind", "") if isinstance(first, dict) else ""
