@@ -64,9 +64,9 @@ that it knows, long after a later one has acknowledged more. A read of h is then
 h: the log was so long by its completion, and nothing says that it was no longer.
 
 Acknowledgements that bind nothing: with acks=1 or 0 an acknowledged append may be lost and its offset given to another.
-It then counts as one of unknown outcome; polls and end offsets are still checked, because consumers read below the high
-watermark whatever `acks` the producer used. `checkers.violations` and `checkers.fault_model` say what unclean elections
-and losses beyond the fault model excuse.
+It then counts as one of unknown outcome, in `appends_not_promised` with those; polls and end offsets are still checked,
+because consumers read below the high watermark whatever `acks` the producer used. `checkers.violations` and
+`checkers.fault_model` say what unclean elections and losses beyond the fault model excuse.
 
 Blind spots: a stale empty poll (by default); order between operations of clients without a common clock; a record
 of unknown outcome that disappears before anybody sees it; anything in the records but their value; loss of the end of
@@ -151,9 +151,9 @@ def check_partition(
     figures = {
         "operations": float(len(columns)),
         "records_returned": float(len(columns.poll_offset)),
-        "appends_acknowledged": float(placement.acknowledged),
-        "appends_unknown": float(placement.unknown),
-        "appends_unknown_seen": float(placement.unknown_seen),
+        "appends_promised": float(placement.acknowledged),
+        "appends_not_promised": float(placement.unknown),
+        "appends_not_promised_seen": float(placement.unknown_seen),
         "appends_failed": float(placement.failed),
     }
     violations = _Explainer(columns, placement, topic, partition).violations()

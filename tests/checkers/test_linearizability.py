@@ -192,6 +192,12 @@ def test_acknowledgements_that_do_not_bind_cannot_contradict_the_log() -> None:
     assert kinds(verdict_on(*two_reads, offsets_binding=False)) == {"conflicting-offset"}
 
 
+def test_an_append_that_was_acknowledged_and_promises_nothing_is_counted_as_such() -> None:
+    rows = [append(0, 0, 1, 0), append(1, 2, outcome=INFO)]
+    figures = [verdict_on(*rows, offsets_binding=binding).figures for binding in (True, False)]
+    assert [(one["appends_promised"], one["appends_not_promised"]) for one in figures] == [(1, 1), (0, 2)]
+
+
 def test_a_loss_beyond_the_fault_model_excuses_only_violations_that_it_may_have_caused() -> None:
     lost = (append(1, 0, 1, 0), append(2, 2, 3, 1), append(3, 20, 21, 1))
     beyond = Tolerance(exceeded=(FaultModelExceeded(offset=1, time_ns=10, lines=("both lost offset 1",)),))

@@ -66,6 +66,11 @@ def test_a_report_says_the_verdict_the_findings_and_how_to_bring_the_run_back(re
     assert reported.digest() in page.text
 
 
+def test_a_report_says_that_figures_of_availability_are_of_the_main_phase(reported: RunDirectory) -> None:
+    text = Page(reported.report_path).text.split("Recovery and availability", 1)[1]
+    assert "Of the main phase: final appends do not count." in text
+
+
 def test_failed_checks_come_before_undecided_ones_before_those_that_passed(reported: RunDirectory) -> None:
     text = Page(reported.report_path).text.split("Checks", 1)[1]
     places = [text.index(name) for name in ("acknowledged-loss", "liveness", "linearizability", "availability")]
