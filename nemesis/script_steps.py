@@ -44,7 +44,7 @@ class Observe(Fault):
 class AdminStep(Fault):
     """One request of an administrator."""
 
-    family: ClassVar[Family] = Observe.family
+    family: ClassVar[Family] = Family(number=-1, name="administrator", colour="#777777", fair=False)
     proof: ClassVar[tuple[str, ...]] = ("done",)
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True

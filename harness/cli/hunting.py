@@ -95,7 +95,7 @@ def _hunt(options: argparse.Namespace) -> int:
                 return f"go on with the corpus by the same command: {folder.path}"
 
             def display(console: Console, record: SuiteRecord) -> LiveSuite:
-                return LiveSuite(console, record, lambda: f"; {len(corpus.situations):,} situations")
+                return LiveSuite(console, record, lambda: _seen(corpus))
 
             def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
                 show_result(console, record, runs, summed_up(record, spark))
@@ -126,6 +126,11 @@ def _base(path: str | None) -> Spec:
     except SpecError as error:
         raise Usage(f"faultline hunt: {error}") from None
     return spec
+
+
+def _seen(corpus: Corpus) -> str:
+    """The situations so far, beside the runs; nothing before the first round has ended."""
+    return f"; {len(corpus.situations):,} situations" if corpus.situations else ""
 
 
 def _summary(corpus: Corpus) -> list[str]:

@@ -9,6 +9,8 @@ from results.explanation.story import Story
 from results.figures.canvas import Figure
 
 RED = "#d1495b"
+RED_LINES = "A red line is a cause, a dotted one what a check saw later. "
+"""What marks mean, beside a figure that has some."""
 MARKS_MAX = 40
 """Lines in one figure; in the order of the stories."""
 

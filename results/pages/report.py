@@ -33,7 +33,7 @@ from results.explanation.story import SEEN, Story
 from results.figures import operations, partitions, spacetime
 from results.figures.canvas import Figure
 from results.figures.faults import family_colour
-from results.figures.findings import marked
+from results.figures.findings import RED_LINES, marked
 from results.headline import remarks
 from results.number_format import counted
 from results.pages import page
@@ -122,6 +122,7 @@ def body(subject: Subject, beside: Markup | None = None) -> Markup:
         checks=_checks(subject.verdicts),
         whole=subject.whole,
         stories=[_story(story, evidence) for story in stories],
+        red_lines=RED_LINES if stories else "",
         operations=_operations(evidence, stories) if subject.whole and evidence.history.num_rows else None,
         outcomes=operations.OUTCOMES,
         operation_counts=_operation_counts(evidence.history),

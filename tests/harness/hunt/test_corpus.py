@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from harness.cli import hunting
 from harness.search.hunt.candidates import FIRST_RUNS, candidates, round_size
 from harness.search.hunt.corpus import FRESH, ORIGINS, PAIRED, STRIKING, Candidate, Corpus
 from harness.search.hunt.features import RunFeatures
@@ -298,3 +299,10 @@ def test_a_spec_that_cannot_be_hunted_with_is_refused_in_a_line(fields: dict[str
     spec: Spec = parse(fields)
     with pytest.raises(SpecError, match=line):
         check_base(spec)
+
+
+def test_the_display_says_nothing_of_situations_before_there_are_any() -> None:
+    corpus = Corpus()
+    assert hunting._seen(corpus) == ""
+    corpus.situations["s"] = 1
+    assert hunting._seen(corpus) == "; 1 situations"

@@ -10,7 +10,7 @@ import pytest
 from nemesis.fields import FieldError
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import DONE
-from nemesis.registry import FAULTS
+from nemesis.registry import FAMILIES, FAULTS
 from nemesis.schedule import parse_script
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -71,6 +71,8 @@ def test_what_is_refused_to_the_end_is_told() -> None:
     run(scenario())
     assert not records[-1].took_effect
     assert "not done: INVALID_CONFIG" in records[-1].note
+    assert {record.family for record in records} == {"administrator"}
+    assert not {"administrator", "observe"} & FAMILIES.keys()
 
 
 def test_the_steps_of_an_administrator_read_back_as_they_are_and_no_random_schedule_draws_them() -> None:

@@ -108,5 +108,7 @@ def test_a_report_tells_the_story_before_the_checks(verdict: Verdict, tmp_path: 
     text = str(body(subject))
     assert text.index("high-watermark-without-proposed-member") < text.index("<h2>Checks</h2>")
     assert "without b3, which it had proposed" in text
+    assert text.count("A red line is a cause, a dotted one what a check saw later.") == 1, "there are no operations"
     valid = str(body(replace(subject, verdicts=())))
     assert "stories" not in valid
+    assert "A red line" not in valid
