@@ -79,6 +79,11 @@ class Measure:
         return self.columns or (SummaryColumn(self.name, "share" if self.whole else "mean", self.name, self.unit),)
 
     @property
+    def heading(self) -> str:
+        """A few words for a column on the terminal: a share of writes and one of time are no complements."""
+        return self.summary_columns[0].heading or self.name
+
+    @property
     def worst(self) -> Literal["low", "high"]:
         """The end of the scale with the worst runs."""
         return "low" if self.more_is_better else "high"

@@ -63,7 +63,7 @@ def shown_trend(trend: Trend) -> Iterator[Table | str]:
         table = Table(
             box=None, pad_edge=False, header_style="dim", title=cell, title_justify="left", title_style="bold"
         )
-        for heading in ("suite", "commit", "runs", "not valid", *(it.words for it in measures.per_run())):
+        for heading in ("suite", "commit", "runs", "not valid", *(it.heading for it in measures.per_run())):
             table.add_column(heading, no_wrap=heading == "suite")
         for night in nights:
             table.add_row(

@@ -136,7 +136,7 @@ def shown(comparison: Comparison) -> Any:
 
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = measures.per_run()
-    for heading in ("setting", *(measure.words for measure in columns)):
+    for heading in ("setting", *(measure.heading for measure in columns)):
         table.add_column(heading, justify="left" if heading == "setting" else "right", min_width=12)
     for cell in comparison.cells:
         values = [_value(measure, cell.figures.get(measure.name)) for measure in columns]
