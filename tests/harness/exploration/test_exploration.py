@@ -51,7 +51,7 @@ def test_every_flawed_protocol_loses_or_contradicts_a_committed_record(protocol:
     records = 2 if protocol is TruncationProtocol.HIGH_WATERMARK else 1
     result = explored(replace(TWO_REPLICAS, records=records, protocol=protocol))
     assert result.violation is not None
-    assert "committed are" in result.violation.promise
+    assert "; committed: " in result.violation.promise
     assert len(result.violation.schedule) == result.depth
 
 
