@@ -109,7 +109,7 @@ from checkers.fault_model import lied_since, stalls, wrong_timers
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.disks import disk_findings
-from checkers.raft.leaderships import leadership_findings
+from checkers.raft.leaderships import controllers_started, leadership_findings
 from checkers.raft.lives import broker_epoch_findings, life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, cut_in_part, differ, left_behind
 from checkers.raft.metadata_snapshots import snapshot_findings
@@ -415,13 +415,6 @@ class _RaftState:
             )
 
 
-_OF_CONTROLLERS: Final = (
-    "quorum_recovered",
-    "quorum_voted",
-    "quorum_leader",
-    "metadata_appended",
-    "metadata_committed",
-)
 _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
     "metadata_applied": _RaftState.applies,
     "producer_ids_allocated": lambda raft, event: raft.producer_ids.allocates(event),
@@ -444,12 +437,6 @@ _HANDLERS: Final[Mapping[str, Callable[[_RaftState, TraceRow], None]]] = {
 }
 
 
-def _started(trace: pa.Table) -> int:
-    """How many controllers ever started."""
-    of_controllers = pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CONTROLLERS))
-    return len(pc.unique(trace.filter(of_controllers).column("node")))
-
-
 def check(evidence: RunEvidence) -> Verdict:
     """All controllers of the run."""
     decisions_alone = not evidence.settings.has_trace and evidence.settings.has_decisions
@@ -457,7 +444,7 @@ def check(evidence: RunEvidence) -> Verdict:
         return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks and not decisions_alone:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
-    raft = _RaftState(max(evidence.settings.controllers, _started(evidence.trace)))
+    raft = _RaftState(max(evidence.settings.controllers, controllers_started(evidence.trace)))
     wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)

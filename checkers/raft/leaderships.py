@@ -30,18 +30,25 @@ _FIRST_TIMEOUTS: Final = 2.0
 _TIMEOUTS_OF_A_LATE_FETCH: Final = 1.5
 
 
+_OF_CONTROLLERS: Final = (*_ROLES, "metadata_appended", "metadata_committed")
+
+
+def controllers_started(trace: pa.Table) -> int:
+    """How many controllers ever started."""
+    of_controllers = pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CONTROLLERS))
+    return len(pc.unique(trace.filter(of_controllers).column("node")))
+
+
 def leadership_findings(trace: pa.Table, wrong_timers: FaultTimes, stalls: FaultTimes) -> Iterator[Finding]:
     """Every leadership in the trace (schema TRACE) that went on too long after the next one began, by timers that ran
     right, in a process that ran."""
-    controllers: set[str] = set()
+    others = controllers_started(trace) - 1
     leading: dict[str, TraceRow] = {}
     deposed: dict[str, TraceRow] = {}
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_ROLES)))):
-        controllers.add(event.node)
         election, end = leading.pop(event.node, None), deposed.pop(event.node, None)
         runs_true = end is not None and not wrong_timers.between(event.node, end.time_ns, event.time_ns)
         if election is not None and end is not None and runs_true:
-            others = len(controllers) - 1
             timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)
             stalled = stalls.between(event.node, end.time_ns, event.time_ns)
