@@ -106,9 +106,14 @@ def _fill_in_the_same(record: CampaignRecord, mutants: Iterable[Mutant]) -> None
     """The explorations of mutants without a rule that none of the full protocol's steps reads: they are its own."""
     for scope, full in record.explorations.get(FULL_PROTOCOL, {}).items():
         for mutant in mutants:
-            is_one_rule = mutant.kind is MutantKind.RULE and scope in scopes_of(mutant)
-            if is_one_rule and full.rules_read is not None and not set(mutant.without) & set(full.rules_read):
+            if scope in scopes_of(mutant) and reads_no_rule_of(mutant, full):
                 record.explorations.setdefault(mutant.name, {}).setdefault(scope, replace(full, cpu_s=0.0))
+
+
+def reads_no_rule_of(mutant: Mutant, full: Exploration) -> bool:
+    """Whether the mutant is one without a rule, and no step of this exploration of the full protocol reads that."""
+    is_known = mutant.kind is MutantKind.RULE and full.rules_read is not None
+    return is_known and not set(mutant.without) & set(full.rules_read or ())
 
 
 def _still_missing(record: CampaignRecord, mutants: Iterable[Mutant]) -> list[ScopeOfMutant]:

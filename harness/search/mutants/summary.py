@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from harness.search.mutants.explorations import DEPTHS, scopes_of
+from harness.search.mutants.explorations import DEPTHS, reads_no_rule_of, scopes_of
 from harness.search.mutants.mutant import LIMITS, Method, Mutant, MutantKind
 from harness.search.mutants.record import FULL_PROTOCOL, CampaignRecord, Exploration, SeedRange
 from harness.suites.boxes import BOXES
@@ -139,7 +139,7 @@ def _explored(record: CampaignRecord, mutant: Mutant, broken_in: str) -> str:
     explored = [scope for scope in scopes_of(mutant) if scope in explorations]
     if not explored:
         return "not explored yet"
-    expressed = [scope for scope in explored if not _is_as_in(full.get(scope), explorations[scope])]
+    expressed = [scope for scope in explored if not _is_as_in(full.get(scope), explorations[scope], mutant)]
     left = len(scopes_of(mutant)) - len(explored)
     later = f"; {left} scope{'s' if left > 1 else ''} to go" if left else ""
     if not expressed:
@@ -147,13 +147,13 @@ def _explored(record: CampaignRecord, mutant: Mutant, broken_in: str) -> str:
     return f"every promise kept in {', '.join(map(_scope_words, expressed))}{later}"
 
 
-def _is_as_in(full: Exploration | None, exploration: Exploration) -> bool:
-    """Whether a mutant's exploration is that of the full protocol. With another commit its scope may be another one."""
-    return full is not None and (full.commit, full.states, full.steps) == (
-        exploration.commit,
-        exploration.states,
-        exploration.steps,
-    )
+def _is_as_in(full: Exploration | None, exploration: Exploration, mutant: Mutant) -> bool:
+    """Whether a mutant's exploration is that of the full protocol. Two of different commits may be of different scopes,
+    and so say nothing of each other; but that nobody reads the mutant's rule is known from the one alone."""
+    if full is None:
+        return False
+    same = (full.commit, full.states, full.steps) == (exploration.commit, exploration.states, exploration.steps)
+    return same or reads_no_rule_of(mutant, full)
 
 
 def _scope_words(scope: str) -> str:

@@ -378,3 +378,7 @@ def test_a_scope_explored_by_two_commits_is_not_said_to_lack_a_mutant(tmp_path: 
     record.explorations[FULL_PROTOCOL] = {first: Exploration(10, 20, 3, 4.0, "", "one")}
     record.explorations[never.name] = {first: Exploration(10, 20, 3, 4.0, "", "another")}
     assert figures(record, [never])[0].explored == f"every promise kept in `{first}`; 3 scopes to go"
+    durable = all_mutants()["delete_replica_durably"]
+    record.explorations[FULL_PROTOCOL] = {"two-replicas": Exploration(10, 20, 3, 4.0, "", "one", ["maximal_isr"])}
+    record.explorations[durable.name] = {"two-replicas": Exploration(11, 22, 3, 4.0, "", "another")}
+    assert figures(record, [durable])[0].explored == "no scope expresses it; 7 scopes to go"
