@@ -273,10 +273,8 @@ def test_a_broker_survives_the_late_registration_of_a_life_that_was_killed(
             "when": {"all": [{"healed": "again"}, {"isr": {"has": "b1"}}]},
             "then_after": "1s",
             "for": "12s",
-            "fault": "partition",
-            "shape": "isolate",
+            "fault": "pause",
             "nodes": ["b1"],
-            "channel": "heartbeat",
         },
     ]
     spec = parse({"seed": 1, "time_limit": "30s", "partitions": 1, "faults": faults})

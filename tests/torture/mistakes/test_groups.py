@@ -316,7 +316,7 @@ MISTAKES = (
     PlayedMistake("request-misjudged", _names_alone_are_compared, world=RESTLESS, said="answered a join"),
     PlayedMistake("request-misjudged", _instance_left_out, world=STATIC, said="answered a commit"),
     PlayedMistake("group-described-otherwise", _assignments_exchanged, world=AWKWARD, said="with the assignment"),
-    PlayedMistake("generation-unrecorded", _storing_goes_on, [SLOW], LATE_STATIC),
+    PlayedMistake("generation-unrecorded", _storing_goes_on, [SLOW], {**LATE_STATIC, "seed": 2}),
 )
 
 

@@ -359,7 +359,7 @@ MISTAKES = (
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
     PlayedMistake("not-on-disk", _on_disk_if_read, RESTARTED_TWICE, {"settings": {"segment.bytes": "1024"}}),
-    PlayedMistake("log-start-not-followed", _start_before_high_watermark, DELETIONS, {"seed": 4}),
+    PlayedMistake("log-start-not-followed", _start_before_high_watermark, DELETIONS, {"seed": 18}),
     PlayedMistake(
         "isr-change-taken-for-certain", _last_loss_counts, REFUSED_BY_NOBODY, UNANSWERED | {"time_limit": "16s"}
     ),

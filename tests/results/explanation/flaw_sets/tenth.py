@@ -80,7 +80,7 @@ TENTH: Final = (
                 "            return self._result(change, "
                 "RegistrationAnswer(ErrorCode.stale_broker_epoch)).confirmed()\n"
                 "        change.register(request, known, clean, **self._session(request.id, now_ms))\n"
-                "        change.renew_session(request.id, now_ms)\n",
+                "        change.end_session(request.id)  # the first heartbeat begins the next one\n",
                 "        change.renew_session(request.id, now_ms)\n"
                 "        if known is not None and alive and "
                 "self.rules.registration_waits_for_fencing:\n"
@@ -192,8 +192,9 @@ TENTH: Final = (
         (
             Edit(
                 _REPLICATION_LEADER,
-                '    within a leadership, and does not advance before every member has fetched."""\n',
-                '    within a leadership."""\n',
+                "    ISR is large enough. It never falls within a leadership, and does not advance before every member has "
+                'fetched."""\n',
+                '    ISR is large enough. It never falls within a leadership."""\n',
             ),
             Edit(
                 _REPLICATION_LEADER,
