@@ -35,7 +35,7 @@ def bench(console: Console, *, parts: tuple[str, ...] = PARTS, largest: int = 10
             console.print(measures[part]())
         except (ImportError, RuntimeError, OSError) as error:
             failed = True
-            console.print(f"{part}: cannot be measured: {error}", style="red", markup=False)
+            console.print(f"{part}: cannot be measured: {error}", style="red")
         console.print()
     return NOT_CARRIED_OUT if failed else VALID
 

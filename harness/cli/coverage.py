@@ -97,9 +97,9 @@ def _compare(console: Console, scope: ScopeSituations, codes: Collection[str]) -
     )
     for reached in missing[:_SHOWN]:
         situation = reached.situation
-        console.print(f"\nnot visited: {situation.id}  {situation.code}", highlight=False, markup=False, soft_wrap=True)
-        console.print(f"  {situation.sentence}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"\nnot visited: {situation.id}  {situation.code}", highlight=False, soft_wrap=True)
+        console.print(f"  {situation.sentence}", highlight=False, soft_wrap=True)
         for number, line in enumerate(reached.schedule, 1):
-            console.print(f"  {number:3}. {line}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"  {number:3}. {line}", highlight=False, soft_wrap=True)
     if len(missing) > _SHOWN:
         console.print(f"\nand {len(missing) - _SHOWN:,} more; --json has all", highlight=False)

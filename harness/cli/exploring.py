@@ -113,7 +113,7 @@ def _explore(options: argparse.Namespace) -> int:
     if script is not None and result.violation is not None:
         untranslated = _write_script(script, name, scope, result.violation)
         line = f"not translated: {untranslated}" if untranslated else f"faultline incident run {script}"
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True)
         if untranslated:
             return NOT_CARRIED_OUT
     return code
@@ -137,7 +137,7 @@ def _load(options: argparse.Namespace) -> tuple[str, Scope | QuorumScope]:
 def _refuse(console: Console, option: str) -> int:
     """Say that there is no such thing of controllers."""
     what = "situations are those of partitions" if option == "--situations" else "scripts have no steps of elections"
-    console.print(f"{option}: {what}, and this scope is of controllers", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"{option}: {what}, and this scope is of controllers", highlight=False, soft_wrap=True)
     return NOT_CARRIED_OUT
 
 
@@ -232,6 +232,6 @@ def _show(console: Console, name: str, result: ExplorationResult) -> None:
     if violation is None:
         console.print("every state and every step keeps every promise", style="green")
         return
-    console.print(f"broken: {violation.promise}", style="bold red", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"broken: {violation.promise}", style="bold red", highlight=False, soft_wrap=True)
     for number, line in enumerate(violation.schedule, 1):
-        console.print(f"{number:3}. {line}", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"{number:3}. {line}", highlight=False, soft_wrap=True)

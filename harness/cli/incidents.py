@@ -87,7 +87,7 @@ def _show(options: argparse.Namespace) -> int:
     incident = _load(options.incident)
     console = terminal()
     path = path_of(options.incident)
-    console.print(incident.title, style="bold", highlight=False, markup=False)
+    console.print(incident.title, style="bold", highlight=False)
     lines = [
         *([f"source: {incident.source}"] if incident.source else []),
         incident.story.strip(),
@@ -95,7 +95,7 @@ def _show(options: argparse.Namespace) -> int:
         f"file: {path}",
     ]
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, highlight=False, soft_wrap=True)
     print(path.read_text(encoding="utf-8"), end="")
     return VALID
 

@@ -89,7 +89,7 @@ def _images(options: argparse.Namespace) -> int:
         raise Usage(f"faultline images: {error}") from None
 
     def print_line(line: str) -> None:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, highlight=False)
 
     try:
         client = connect(timeout_s=1800)

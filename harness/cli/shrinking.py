@@ -143,16 +143,16 @@ def _show(console: Console, result: ShrinkResult) -> None:
     failing, smallest = result.failing, result.shrunk.smallest
     console.print(failing.expect.describe(), style="bold", highlight=False, soft_wrap=True)
     for line in smallest.sighting.lines:
-        console.print(f"    {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"    {line}", highlight=False, soft_wrap=True)
     console.print(f"before: {description(failing.start.spec)}", highlight=False)
     console.print(f"after:  {description(smallest.spec)}", highlight=False)
     for scheduled in smallest.spec.script:
-        console.print(f"    {scheduled.describe()}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"    {scheduled.describe()}", highlight=False, soft_wrap=True)
     console.print(f"{result.runs} runs in {result.seconds:.0f} s", highlight=False)
     if not result.shrunk.complete:
         console.print("the budget is used up: it may become smaller with --resume", style="yellow")
     if failing.repaired_holds:
         console.print("without its flaw the run is valid", highlight=False)
     for line in result.unmet:
-        console.print(f"✗ {line}", style="red", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"✗ {line}", style="red", highlight=False, soft_wrap=True)
     console.print(f"incident: {result.path}", highlight=False, soft_wrap=True)

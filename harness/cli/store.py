@@ -137,7 +137,7 @@ def _trend(options: argparse.Namespace) -> int:
     try:
         trend = read_trend(store, options.suite, seed=options.seed)
         for part in shown_trend(trend):
-            console.print(part, soft_wrap=True, highlight=False, markup=False)
+            console.print(part, soft_wrap=True, highlight=False)
         console.print(f"report: {trend_report(store, trend, options.out)}", soft_wrap=True, highlight=False)
     except StoreError as error:
         return failed("trend", error)

@@ -59,7 +59,7 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def terminal(*, stderr: bool = False) -> Console:
-    """As wide as the terminal, or wide enough for tables where there is none.
+    """As wide as the terminal, or wide enough for tables where there is none; text is printed as it is, brackets too.
 
     A reader that leaves costs its output alone; Rich's own consoles end the process with 1, the code of `invalid`.
     """
@@ -70,8 +70,11 @@ def terminal(*, stderr: bool = False) -> Console:
             self.quiet = True
             discard_output(stderr=stderr)
 
-    console = _Console(stderr=stderr)
-    return console if console.is_terminal else _Console(stderr=stderr, width=_PLAIN_WIDTH)
+    def of_width(width: int | None) -> Console:
+        return _Console(stderr=stderr, width=width, markup=False, emoji=False)
+
+    console = of_width(None)
+    return console if console.is_terminal else of_width(_PLAIN_WIDTH)
 
 
 def print_json(value: object) -> None:

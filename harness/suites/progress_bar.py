@@ -19,9 +19,9 @@ class ProgressBar:
         self._console = console
         self._printed_s = monotonic()
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[words]}", markup=False),
             TimeElapsedColumn(),
             *more_columns,
             console=console,
@@ -47,4 +47,4 @@ class ProgressBar:
 
     def found(self, what: str, causes: tuple[str, ...]) -> None:
         """A line that stays: the first run that finds a mutant."""
-        self._console.print(f"found: {what}: {'; '.join(causes)}", soft_wrap=True, highlight=False, markup=False)
+        self._console.print(f"found: {what}: {'; '.join(causes)}", soft_wrap=True, highlight=False)

@@ -45,7 +45,7 @@ def check(console: Console, spark: SparkSession, store: Path, suite: str = "") -
         otherwise = before[name, run] if before[name, run] not in (None, str(validity)) else ""
         if validity is not Validity.VALID or otherwise:
             note = f"   (stored as {otherwise})" if otherwise else ""
-            console.print(f"{validity:<8} {name}/{run}{note}", soft_wrap=True, highlight=False, markup=False)
+            console.print(f"{validity:<8} {name}/{run}{note}", soft_wrap=True, highlight=False)
     now = [str(verdict_of_run[row["suite"], row["run"]]) for row in runs.to_pylist()]
     runs = runs.set_column(runs.column_names.index("validity"), "validity", pa.array(now, pa.string()))
     coverage = tables.read(store, "coverage", suite).table

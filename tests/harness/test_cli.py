@@ -7,16 +7,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from harness.cli.hunting import CORPORA
 from harness.cli.main import main
+from harness.cli.usage import terminal
 from harness.cluster.systems import SYSTEMS
 from harness.spec import load
+from harness.suites.expectations import Tally, table
 from harness.suites.plan import Suite
+from harness.suites.progress_bar import ProgressBar
 
 
 @pytest.mark.parametrize(
@@ -117,6 +122,30 @@ def test_check_and_replay_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert "linearizability" in capsys.readouterr().out
     assert main(["replay", directory]) == 0
     assert capsys.readouterr().out.startswith("identical: digest ")
+
+
+AWKWARD = "[red]min.isr[/x] [low] :bug:"
+"""A name in which Rich would see styles, the end of a style that never began, and an emoji."""
+
+
+def test_names_and_paths_are_printed_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec, store = tmp_path / "spec.yaml", tmp_path / AWKWARD
+    spec.write_text(f"name: '{AWKWARD}'\n")
+    assert main(["run", str(spec), "--time-limit", "1", "--seed", "1", "--store", str(store)]) == 0
+    run = (store / "latest").resolve()
+    assert f"report: {run}/report.html\n" in capsys.readouterr().out
+    assert main(["check", str(run)]) == 0
+    assert f"report: {run}/report.html\n" in capsys.readouterr().out
+
+
+def test_names_in_tables_and_progress_bars_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal().print(table([Tally(AWKWARD)]))
+    assert AWKWARD in capsys.readouterr().out
+    drawn = StringIO()
+    with ProgressBar(Console(file=drawn, force_terminal=True, width=200), AWKWARD, 1, f"of {AWKWARD}"):
+        pass
+    assert drawn.getvalue().count(AWKWARD) >= 2
+    assert f"of {AWKWARD}" in drawn.getvalue()
 
 
 def test_a_mutant_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
