@@ -48,7 +48,6 @@ random seed and the world that was drawn, so that it repeats the same run under 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -71,7 +70,7 @@ from harness.cluster.run_limits import CHOICES, LIMITS, check_limits
 from harness.cluster.systems import system_named
 from harness.environments.mistakes import mistakes
 from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
-from harness.yaml_document import SpecError, YamlDocument, parse_document, read_document
+from harness.yaml_document import SpecError, YamlDocument, is_about, parse_document, read_document
 from images.system import Capability, System
 from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape, facts_of
 from nemesis.fields import FieldError, check_names, read
@@ -428,8 +427,8 @@ class Spec:
 def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
     """The spec that YAML values stand for, with `overrides` (None: not given) put on top. Raises SpecError.
 
-    Settings of both are merged, the overrides' winning; every other override replaces the spec's. `drawn_seed` is
-    taken when neither names a seed.
+    Settings of both are merged, the overrides' winning; every other override replaces the spec's. What they give is
+    drawn no longer. `drawn_seed` is taken when neither names a seed.
     """
     values = {} if values is None else values
     if not isinstance(values, Mapping):
@@ -466,6 +465,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
             settings={**spec.settings, **settings},
             without=with_validation(spec.without, validates),
             vary=worlds.undecided(vary, decided, scripted=scripted),
+            drawn={name: value for name, value in spec.drawn.items() if name not in {*given, *settings}},
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
@@ -488,13 +488,6 @@ def _of_document(document: YamlDocument, name: str, overrides: Mapping[str, Any]
     try:
         return parse(values, **overrides)
     except SpecError as error:
-        if _overridden(str(error), overrides):
+        if is_about(str(error), overrides):
             raise
         raise SpecError(document.located(str(error))) from None
-
-
-def _overridden(message: str, overrides: Mapping[str, Any]) -> bool:
-    """Whether the field at the beginning of `message` has its value from the overrides, not from the document."""
-    field = re.split(r"[.:\[]", message, maxsplit=1)[0]
-    value = overrides.get(field)
-    return any(key in message for key in value) if isinstance(value, Mapping) else value is not None

@@ -14,7 +14,8 @@ one fails: so errors have the same words everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -61,6 +62,13 @@ class YamlDocument:
     def located(self, message: str) -> str:
         """`message`, which begins with a field, with the file and the line of that field before it."""
         return _placed(self.source, _mark(self.root, message), message)
+
+
+def is_about(message: str, given: Mapping[str, Any]) -> bool:
+    """Whether the field at the beginning of `message` is one that is `given` beside the document, not in it."""
+    field = re.split(r"[.:\[]", message, maxsplit=1)[0]
+    value = given.get(field)
+    return any(key in message for key in value) if isinstance(value, Mapping) else value is not None
 
 
 def read_document(path: Path) -> YamlDocument:

@@ -30,6 +30,7 @@ from harness.search.mutants.mutant import all_mutants
 from harness.shrinking.passes import Reproducer, Sighting
 from harness.shrinking.shrinker import Shrinker
 from harness.spec import Spec, loads, parse
+from harness.spec import load as load_spec
 from harness.suites.plan import PlannedRun, Suite, load
 from harness.suites.spark_task import is_known_wrong
 from harness.worlds import CONSTRAINTS, DIMENSIONS, UNNAMED, departures, draw, possible_values, recorded
@@ -315,6 +316,21 @@ def test_the_command_says_what_it_drew(tmp_path: Path, capsys: pytest.CaptureFix
     spec = drawn(3, brokers=1, partitions=1, rate=5.0, time_limit=1, faults="none")
     assert world.split(":", 1)[1].strip().split(", ") == departures(spec.drawn)
     assert departures({"brokers": "3", "clients.batch": "50"}) == ["clients.batch=50"]
+
+
+def test_an_option_or_a_setting_that_is_given_to_a_drawn_run_is_drawn_no_longer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worlds = (drawn(seed, time_limit="1s", faults="none") for seed in range(100))
+    recorded_spec = next(spec for spec in worlds if spec.brokers == 4 and "segment.bytes" in spec.settings)
+    (tmp_path / "drawn.yaml").write_text(recorded_spec.to_yaml())
+    options = ["--brokers", "5", "--set", "segment.bytes=2000", "--store", str(tmp_path)]
+    assert main(["run", str(tmp_path / "drawn.yaml"), *options]) == VALID
+    again = load_spec(tmp_path / "latest" / "spec.yaml")
+    assert (again.brokers, again.settings["segment.bytes"]) == (5, "2000")
+    assert recorded_spec.drawn.keys() - again.drawn.keys() == {"brokers", "segment.bytes"}
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("world: "))
+    assert line == f"world:  {', '.join(departures(again.drawn))}"
 
 
 def test_shrinking_brings_back_every_default_that_a_failure_does_not_need() -> None:
