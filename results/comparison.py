@@ -26,7 +26,7 @@ class ComparedRun:
     seed: int
     validity: str
     figures: Mapping[str, float]
-    """Of `results.run_figures`, and `planned`: the appends that rate and time limit plan."""
+    """Of `results.run_figures`, and `planned`: the appends that rate and time limit plan, if there are producers."""
     kept: str = ""
     """The run directory, if it was kept."""
     stored: str = ""
@@ -67,6 +67,8 @@ class ComparedCell:
             fate = f"lost {self.lost:,} of {self.acknowledged:,} acknowledged records"
         else:
             fate = f"lost none of {self.acknowledged:,} acknowledged records"
+        if "available" not in self.figures:
+            return f"{self.name} {fate}"
         return f"{self.name} keeps {_percent(self.figures['available'])} of writes available{beside}, and {fate}"
 
 

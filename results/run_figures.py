@@ -167,8 +167,8 @@ def _values_on_disk(replicas: pa.Table) -> Int64:
 
 APPENDS = RunFigure("appends", lambda records: float(len(records.appends)))
 ACKNOWLEDGED = RunFigure("acknowledged", lambda records: float(len(records.acknowledged)))
-PLANNED = RunFigure("planned")
-"""Rate × time of the spec; added when runs are read (`results.store.spec_facts`)."""
+PLANNED = RunFigure("planned", may_be_absent=True)
+"""Rate × time of a spec with producers; added when runs are read (`results.store.spec_facts`)."""
 LOST = RunFigure("lost", _lost)
 DUPLICATED = RunFigure("duplicated", _duplicated)
 REORDERED = RunFigure("reordered", _reordered)

@@ -24,7 +24,6 @@ from checkers.verdict import checker_name
 from results.atomic_files import json_object
 from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situations
 from results.errors import BadName
-from results.run_figures import PLANNED
 from results.store import tables
 from results.store.schema import MEASURED, MESSAGE, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
@@ -54,7 +53,8 @@ class SuiteRun:
     signatures: tuple[str, ...]
     """`check/finding/cause` of each story of what was violated."""
     figures: Mapping[str, float]
-    """Of `results.run_figures`, and `planned`: the appends that the rate plans. Empty for a run without figures."""
+    """Of `results.run_figures`, and `planned`: the appends that the rate plans, if there are producers. Empty for a run
+    without figures."""
     digest: str = ""
     simulated: bool = True
     setting: str = ""
@@ -247,7 +247,7 @@ def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *
         message = json_object(row["facts"]).get(MESSAGE)
         outcome, causes = FAILED, [str(message or row["state"]), *causes]
     if figures:
-        figures[PLANNED.name] = spec.planned(figures)
+        figures |= spec.planned(figures)
     return SuiteRun(
         run=row["run"],
         cell=row["cell"],

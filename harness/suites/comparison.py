@@ -45,7 +45,6 @@ from results.comparison import ComparedRun, Comparison, compare
 from results.measures import Measure
 from results.number_format import compact
 from results.pages.comparison import render
-from results.run_figures import PLANNED
 from results.statistics import Interval
 from results.store import tables
 from results.store.schema import MEASURED
@@ -115,7 +114,7 @@ def compared(suite: SuiteRecord, runs: Sequence[RunResult]) -> Comparison:
 
 def _with_plan(figures: Mapping[str, float] | None, spec: Spec) -> Mapping[str, float]:
     """The figures of a run, with the number of appends it planned; a run without figures was not measured."""
-    return {**figures, PLANNED.name: spec_facts(spec.to_yaml()).planned(figures)} if figures else {}
+    return {**figures, **spec_facts(spec.to_yaml()).planned(figures)} if figures else {}
 
 
 def save(comparison: Comparison, directory: Path) -> Iterator[Path]:

@@ -70,6 +70,7 @@ def _picture(cells: Sequence[ComparedCell]) -> Figure:
             "hovertemplate": f"{escape(cell.name)}<br>%{{y:.2f}} % acknowledged, %{{x:.3f}} % lost<extra></extra>",
         }
         for number, cell in enumerate(cells)
+        if "available" in cell.figures
     ]
     furthest = max([100 * _point(cell, "lost").high for cell in cells]) or 1.0
     layout = {

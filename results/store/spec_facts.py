@@ -11,6 +11,7 @@ from hashlib import blake2b
 import yaml
 
 from results.run.stored_yaml import parse
+from results.run_figures import PLANNED
 
 _SEED = re.compile(r"(?m)^seed:.*$")
 _NAME = re.compile(r"(?m)^name:.*$")
@@ -20,17 +21,21 @@ _NAME = re.compile(r"(?m)^name:.*$")
 class SpecFacts:
     """Facts of one spec."""
 
-    rate: float
-    """Appends per second; 0 when unknown."""
+    rate: float | None
+    """Appends per second of all producers together; None when unknown."""
     simulated: bool
     digest: str
     """The same for specs that differ in name and seed alone."""
     drawn: Mapping[str, str]
     """Dimension of the world → the value that was drawn."""
 
-    def planned(self, figures: Mapping[str, float]) -> float:
-        """The planned appends of a run with these figures: rate × time, or its appends where the rate is unknown."""
-        return self.rate * figures.get("main_s", 0.0) or figures.get("appends", 0.0)
+    def planned(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """The figure `planned` of a run with these figures: rate × time, or its appends where one of them is unknown.
+
+        Without producers there is none: what a script appends is no load, of which shares would say anything."""
+        if self.rate == 0:
+            return {}
+        return {PLANNED.name: (self.rate or 0.0) * figures.get("main_s", 0.0) or figures.get("appends", 0.0)}
 
 
 def spec_facts(spec: str) -> SpecFacts:
@@ -45,6 +50,7 @@ def _facts(spec: str) -> SpecFacts:
     try:
         values = parse(spec)
         drawn = {str(name): str(value) for name, value in (values.get("drawn") or {}).items()}
-        return SpecFacts(float(values["rate"]), values.get("environment", "sim") == "sim", digest, drawn)
+        rate = float(values["rate"]) if values.get("producers", 1) else 0.0
+        return SpecFacts(rate, values.get("environment", "sim") == "sim", digest, drawn)
     except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
-        return SpecFacts(0.0, True, digest, {})
+        return SpecFacts(None, True, digest, {})

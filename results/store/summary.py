@@ -94,7 +94,7 @@ def _columns() -> Iterator[str]:
 
 
 def _with_planned(runs: pa.Table, metrics: pa.Table) -> pa.Table:
-    """The metrics, with the figure `planned` of each measured run."""
+    """The metrics, with the figure `planned` of each measured run that has it."""
     specs = runs.column("spec").to_pylist() if "spec" in runs.column_names else [""] * runs.num_rows
     keys = zip(runs.column("suite").to_pylist(), runs.column("run").to_pylist(), strict=True)
     spec_of_run = dict(zip(keys, specs, strict=True))
@@ -106,10 +106,11 @@ def _with_planned(runs: pa.Table, metrics: pa.Table) -> pa.Table:
             "suite": suite,
             "run": run,
             "checker": MEASURED,
-            "figure": PLANNED.name,
-            "value": spec_facts(spec_of_run.get((suite, run), "")).planned(values),
+            "figure": figure,
+            "value": value,
         }
         for (suite, run), values in figures.items()
+        for figure, value in spec_facts(spec_of_run.get((suite, run), "")).planned(values).items()
     ]
     columns = ["suite", "run", "checker", "figure", "value"]
     metrics = metrics.select(columns)

@@ -8,9 +8,11 @@ from urllib.parse import parse_qs
 import plotly.graph_objects
 import pytest
 
+from harness.spec import parse
 from results.comparison import ComparedRun, compare, from_json
 from results.number_format import signed
 from results.pages.comparison import render
+from results.store.spec_facts import spec_facts
 from tests.results.test_suites import Page
 
 SEEDS = range(8)
@@ -49,6 +51,18 @@ def test_a_file_with_a_seed_that_is_none_is_no_comparison(seed: object) -> None:
 def test_settings_that_were_run_on_other_seeds_are_not_compared(runs: list[ComparedRun]) -> None:
     with pytest.raises(ValueError, match="fast was not run on the seeds of safe"):
         compare("acks", "safe", runs)
+
+
+def test_cells_without_producers_have_no_share_of_planned_writes() -> None:
+    figures = {"appends": 10.0, "acknowledged": 10.0, "main_s": 20.0, "lost": 1.0}
+    script = spec_facts(parse({"producers": 0, "clients": {"operations": ["produce 10 to 0"]}}).to_yaml())
+    load = spec_facts(parse({"rate": 5}).to_yaml())
+    assert (script.planned(figures), load.planned(figures)) == ({}, {"planned": 100.0})
+    assert spec_facts("no spec").planned(figures) == {"planned": 10.0}
+    comparison = compare("acks", "a", [ComparedRun(cell, 0, "invalid", figures) for cell in "ab"])
+    assert all("available" not in cell.figures for cell in comparison.cells)
+    assert comparison.sentences() == [f"{cell} lost 1 of 10 acknowledged records" for cell in "ab"]
+    assert "% acknowledged, " not in render(comparison)
 
 
 def test_every_figure_has_its_difference_to_the_reference_run_by_run() -> None:

@@ -55,3 +55,10 @@ def test_a_run_whose_cluster_acknowledged_little_says_so() -> None:
     outcome = run_in_simulation(parse({"seed": 1, "time_limit": 8, "faults": faults}))
     words = outcome.to_json()["headline"]
     assert "of 160 planned appends were acknowledged" in words
+
+
+def test_without_producers_no_appends_are_planned_of_which_a_share_could_be_acknowledged() -> None:
+    script = {"producers": 0, "operations": ["produce 10 to 0"]}
+    assert parse({"clients": script}).check_settings().planned_appends == 0
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 8, "faults": "none", "clients": script}))
+    assert "planned" not in outcome.to_json()["headline"]
