@@ -10,7 +10,7 @@
       acks: all                   # all, 1 or 0
       batch: 1                    # records of a batch at most
       record_bytes: 1             # of a record's value at least: the number is filled up with zeros in front
-      burst: 1                    # appends that a producer begins at once, on one partition; the rate stays the same
+      burst: 1                    # appends that a producer begins at once on one partition, at most pipeline; same rate
       linger: 0s                  # how long a batch waits for more
       compression: none           # of a batch's records: none, gzip, snappy, lz4 or zstd
       in_flight: 5                # batches in flight per partition and producer

@@ -174,6 +174,9 @@ class Spec:
             raise ValueError(
                 f"clients.idle_partitions: {self.clients.idle_partitions} leaves none of {self.partitions} partitions"
             )
+        pipeline = worlds.greatest("clients.pipeline", self.clients.pipeline, self.vary)
+        if self.clients.burst > pipeline:
+            raise ValueError(f"clients.burst: {self.clients.burst} is more than clients.pipeline, {pipeline}")
         if self.acks not in ACKS:
             raise ValueError(f"acks: {self.acks!r} is not one of all, 1, 0")
         for name in ("rate", "time_limit_s", "ready_limit_s", "recovery_limit_s"):

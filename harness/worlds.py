@@ -293,6 +293,12 @@ def draw_each(
     return drawn
 
 
+def greatest(name: str, given: int, vary: Collection[str]) -> int:
+    """The greatest value that a dimension of whole numbers may get: the one `given`, unless it is still to be drawn."""
+    values = next(dimension.values for dimension in DIMENSIONS if dimension.name == name)
+    return max(int(value) for value in values) if name in vary else given
+
+
 def possible_values(names: Collection[str], workload: str) -> dict[str, list[str]]:
     """Dimension → its values, as they are recorded, of the dimensions `names` that mean anything to a workload."""
     return {

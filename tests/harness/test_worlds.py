@@ -131,6 +131,10 @@ def test_a_drawn_world_keeps_to_its_constraints_and_to_what_is_given(
         assert value == (UNNAMED if world[name] == UNNAMED else recorded(world[name])), name
 
 
+def test_a_given_burst_draws_a_pipeline_that_has_room_for_it() -> None:
+    assert {drawn(seed, clients={"burst": 50}).clients.pipeline for seed in range(20)} == {100}
+
+
 def test_unclean_elections_are_permitted_in_few_worlds_and_only_where_that_counts() -> None:
     strategies = []
     for seed in range(1000):

@@ -140,7 +140,8 @@ def test_every_scripted_fault_takes_effect_and_the_full_protocol_withstands_it(f
 
 def test_a_late_answer_about_an_epoch_waits_until_something_has_been_written() -> None:
     """Seed 3000430 of runs of 20 s had nothing but this fault, before the first burst of any producer."""
-    outcome = _alone({"fault": "late-epoch-answer", "at": "0s"}, producers=1, rate=5, clients={"burst": 20})
+    clients = {"burst": 20, "pipeline": 20}
+    outcome = _alone({"fault": "late-epoch-answer", "at": "0s"}, producers=1, rate=5, clients=clients)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert outcome.effective_families == ("scripted",)
 
