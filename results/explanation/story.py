@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from checkers.violations import SHOWN_OF_A_KIND
 from results.explanation.signature import Signature
 
 LINES_MAX: Final = 10
@@ -238,7 +239,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What one check found about the story's records: its first finding of a kind, and how many there are."""
+    """What one check found about the story's records: its first finding of a kind, and how many the check shows."""
 
     check: str
     finding: str
@@ -327,7 +328,8 @@ class Story:
             yield "clients " + " · ".join(self.requests)
         shown = self.consequences[:_CONSEQUENCES_SHOWN]
         for number, item in enumerate(shown):
-            times = f" ×{item.count}" if item.count > 1 else ""
+            more = " or more" if item.count >= SHOWN_OF_A_KIND else ""
+            times = f" ×{item.count}{more}" if item.count > 1 else ""
             when = at(item.time_ns) if item.time_ns >= self.time_ns else ""
             line = f"{SEEN}{when}{item.check}: {item.finding}{times}: {item.text}"
             left = [f"{rest.check}: {rest.finding}" for rest in self.consequences[_CONSEQUENCES_SHOWN:]]

@@ -448,6 +448,13 @@ def test_without_a_step_the_story_says_what_each_node_believed() -> None:
     assert [line for line in story.lines() if line.startswith("belief  b1 leads in epoch 0")]
 
 
+@pytest.mark.parametrize(("shown", "times"), [(1, ""), (2, " ×2"), (3, " ×3 or more")])
+def test_a_story_does_not_say_that_the_findings_which_a_check_shows_are_all(shown: int, times: str) -> None:
+    verdict = seen_by("loss", "lost-append", 5, time_s=7)
+    (story,) = stories(BORN, replace(verdict, findings=verdict.findings * shown))
+    assert [line for line in story.lines() if f"loss: lost-append{times}: " in line]
+
+
 def test_a_position_that_nothing_moved_is_told_of_the_client_and_leaves_nothing_unknown() -> None:
     (story,) = stories(BORN, seen_by("positions", "position-skipped", 3, time_s=7))
     assert story.cause == "the client itself: position-skipped at (3,)"
