@@ -68,7 +68,7 @@ def _shrink(options: argparse.Namespace) -> int:
         if options.out is not None:
             options.out.write_text(result.path.read_text(encoding="utf-8"), encoding="utf-8")
     except CannotResumeShrinking as error:
-        raise Usage(f"faultline shrink: --resume: {error}") from None
+        raise Usage(f"faultline shrink: {'--resume: ' if options.resume else ''}{error}") from None
     except (NotShrinkable, StoreError, OSError) as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
@@ -80,15 +80,16 @@ def _shrink(options: argparse.Namespace) -> int:
 
 def shrink_failures(record: SuiteRecord, runs: Sequence[RunResult]) -> None:
     """Shrink the first failing run of every signature in a suite, each within the budget of a suite's failure."""
-    from harness.shrinking.journal import CannotResumeShrinking
+    from harness.shrinking.journal import CannotResumeShrinking, is_begun
     from harness.shrinking.session import NotShrinkable
     from harness.shrinking.suite_failures import BUDGET, first_failures
 
-    console = terminal()
+    console, sources = terminal(), record.facts["sources"]
     for subject in first_failures(record, runs):
         console.print(f"shrinking {subject.origin}", highlight=False, soft_wrap=True)
+        directory = record.path / "shrunk" / subject.name
         try:
-            _shrink_on(console, subject, record.path / "shrunk" / subject.name, record.facts["sources"], BUDGET)
+            _shrink_on(console, subject, directory, sources, BUDGET, resume=is_begun(directory))
         except (NotShrinkable, CannotResumeShrinking) as error:
             console.print(f"not shrunk: {error}", style="yellow", highlight=False, soft_wrap=True)
 

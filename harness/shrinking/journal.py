@@ -4,7 +4,8 @@
                           /incident.yaml    the smallest spec so far, as an incident
 
 Shrinking is deterministic, so resuming is beginning anew with a predicate that remembers: the runs in the journal are
-not made a second time. A line that was cut short when the process was killed is left aside.
+not made a second time. A line that was cut short when the process was killed is left aside. A journal is never begun
+anew over another one, whose result would be lost.
 """
 
 from __future__ import annotations
@@ -18,41 +19,50 @@ from typing import Any, Final
 from harness.shrinking.passes import Sighting
 from harness.shrinking.shrinker import Predicate
 from harness.spec import Spec
-from results.atomic_files import json_object
+from results.atomic_files import json_object, put_text, read_text
 from results.errors import StoreError
 
 TRIALS: Final = "trials.jsonl"
 
 
 class CannotResumeShrinking(Exception):
-    """No session to resume, or one of another subject or other sources; the message is one line for the user."""
+    """No session to resume, or one of another subject or other sources, or one that would be lost; the message is one
+    line for the user."""
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether a session has left its journal there."""
+    return (directory / TRIALS).exists()
+
+
+def check_begun(directory: Path, *, resume: bool) -> None:
+    """Raise CannotResumeShrinking where there is no journal to `resume`, or one that is to be begun over."""
+    begun = is_begun(directory)
+    if resume and not begun:
+        raise CannotResumeShrinking(f"{directory}: there is nothing to resume")
+    if begun and not resume:
+        raise CannotResumeShrinking(f"{directory} has an earlier result: go on with --resume, or remove it")
 
 
 class TrialJournal:
     """The journal in one directory. Raises StoreError when it cannot be written."""
 
     def __init__(self, directory: Path, subject: dict[str, Any], *, resume: bool) -> None:
-        """`subject` decides which runs are made: a journal of another one is not resumed. Without `resume` the journal
-        begins anew. Raises CannotResumeShrinking."""
+        """`subject` decides which runs are made: a journal of another one is not resumed. Raises
+        CannotResumeShrinking."""
+        check_begun(directory, resume=resume)
         self.directory = directory
         self._path = directory / TRIALS
         self._known = self._read(subject) if resume else {}
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            lines = [{"subject": subject}, *({"trial": key, "sighting": value} for key, value in self._known.items())]
-            self._path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-        except OSError as error:
-            raise StoreError.of("write", self._path, error) from error
+        lines = [{"subject": subject}, *({"trial": key, "sighting": value} for key, value in self._known.items())]
+        put_text(self._path, "".join(f"{json.dumps(line)}\n" for line in lines), parents=True)
 
     def _read(self, subject: dict[str, Any]) -> dict[str, Any]:
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            raise CannotResumeShrinking(f"{self.directory}: there is nothing to resume") from None
+        lines = (read_text(self._path) or "").splitlines()
         entries = [entry for line in lines if (entry := json_object(line))]
         if not entries or entries[0].get("subject") != subject:
             raise CannotResumeShrinking(
-                f"{self.directory} was begun with another run, or with other sources of Faultline; begin anew"
+                f"{self.directory} was begun with another run, or with other sources of Faultline; remove it"
             )
         return {entry["trial"]: entry["sighting"] for entry in entries[1:] if "trial" in entry}
 

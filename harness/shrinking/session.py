@@ -18,7 +18,7 @@ from harness.incidents.expectation import Expectation
 from harness.incidents.incident import read_incident
 from harness.runner.run import run_in_simulation
 from harness.shrinking.incident_file import shrunk_incident
-from harness.shrinking.journal import TrialJournal
+from harness.shrinking.journal import TrialJournal, check_begun
 from harness.shrinking.passes import Reproducer
 from harness.shrinking.reproduction import Reproduction, holds, sighting_of, without_flaw
 from harness.shrinking.shrinker import Predicate, Shrinker, ShrinkProgress, Shrunk
@@ -114,15 +114,18 @@ def shrink(
 ) -> ShrinkResult:
     """Shrink a subject, and leave journal and incident in `directory`.
 
+    With `resume` it goes on where one was cut short; else there is to be none, whose result would be lost.
     `sources` names the version of the program, whose runs a resumed journal must be of; `clock` gives the seconds of
     the budget. Raises NotShrinkable, StoreError, and CannotResumeShrinking; KeyboardInterrupt, with the smallest
     incident so far in its file.
     """
     began_s = clock()
+    check_begun(directory, resume=resume)
     subject_failing = failing(subject)
     journal = TrialJournal(directory, _identity(subject_failing, sources), resume=resume)
     path = directory / INCIDENT
-    put_text(path, subject_failing.incident(subject_failing.start))
+    if not (resume and path.exists()):
+        put_text(path, subject_failing.incident(subject_failing.start))
     runs_made = 0
 
     def count_run() -> None:
@@ -131,12 +134,14 @@ def shrink(
 
     def exhausted(_: int) -> bool:
         limit = budget or ShrinkBudget()
+        if resume and not runs_made:  # it is not yet where the session before it ended
+            return False
         return (limit.runs is not None and runs_made >= limit.runs) or (
             limit.seconds is not None and clock() - began_s >= limit.seconds
         )
 
     def note(progress: ShrinkProgress) -> None:
-        if progress.accepted:
+        if progress.accepted and runs_made:  # what the journal remembers is no larger
             put_text(path, subject_failing.incident(shrinker.smallest))
         on_progress(progress)
 
@@ -148,6 +153,7 @@ def shrink(
         on_progress=note,
     )
     shrunk = shrinker.shrink()
+    put_text(path, subject_failing.incident(shrunk.smallest))
     unmet = unlike(path, shrunk.smallest)
     return ShrinkResult(subject_failing, shrunk, path, unmet, runs_made, clock() - began_s)
 

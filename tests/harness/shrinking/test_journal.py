@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from harness.shrinking.journal import TRIALS, CannotResumeShrinking, TrialJourna
 from harness.shrinking.passes import Reproducer, Sighting
 from harness.shrinking.shrinker import Shrinker, Shrunk
 from harness.spec import Spec, parse
+from results.errors import StoreError
 
 SUBJECT = {"spec": "a"}
 START = parse(
@@ -61,10 +63,27 @@ def test_a_line_that_was_cut_short_is_left_aside(tmp_path: Path) -> None:
     assert third.runs == 0, "the journal is whole again"
 
 
-def test_without_resume_a_session_begins_anew(tmp_path: Path) -> None:
-    _shrink(tmp_path, first := Predicate(), resume=False)
-    _shrink(tmp_path, second := Predicate(), resume=False)
-    assert first.runs == second.runs > 0
+def test_a_result_is_not_lost_to_a_session_that_begins_anew(tmp_path: Path) -> None:
+    result = _shrink(tmp_path, Predicate(), resume=False)
+    with pytest.raises(CannotResumeShrinking, match="has an earlier result: go on with --resume, or remove it"):
+        TrialJournal(tmp_path, SUBJECT, resume=False)
+    assert _shrink(tmp_path, Predicate(), resume=True) == result
+
+
+def test_a_journal_that_cannot_be_written_anew_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _shrink(tmp_path, Predicate(), resume=False)
+    before = (tmp_path / TRIALS).read_text()
+
+    def full(path: Path, data: str, **_: object) -> int:
+        with path.open("w") as file:
+            file.write(data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(StoreError, match="No space left"):
+        TrialJournal(tmp_path, SUBJECT, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == [TRIALS]
+    assert (tmp_path / TRIALS).read_text() == before
 
 
 def test_a_journal_of_another_subject_is_refused(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from harness.incidents.expectation import Expectation
 from harness.incidents.incident import load_incident, read_incident
 from harness.runner.run import run_in_simulation
 from harness.shrinking.incident_file import fields_off_default, shrunk_incident
+from harness.shrinking.journal import CannotResumeShrinking
 from harness.shrinking.reproduction import Reproduction, without_flaw
 from harness.shrinking.session import NotShrinkable, ShrinkBudget, ShrinkResult, failing, shrink
+from harness.shrinking.shrinker import ShrinkProgress
 from harness.shrinking.subjects import ShrinkSubject, subject_of
 from harness.shrinking.suite_failures import first_failures
 from harness.spec import Spec, parse
@@ -95,11 +97,29 @@ def test_a_mutant_is_shrunk_to_an_incident_that_fails_with_the_flaw_and_holds_wi
         assert not result.shrunk.complete
     assert [result.runs for result in results] == [3, 2]
     assert results[1].shrunk.runs == 5, "the runs in the journal count as candidates, and are not made again"
+    with pytest.raises(CannotResumeShrinking, match="has an earlier result"):
+        shrink(subject, tmp_path, sources="1")
     text = results[1].path.read_text(encoding="utf-8")
     assert "drawn" not in _incident_of(text), "the world of a smaller run is not one that was drawn"
     flawed, repaired = read_incident(parse_document(text), "i").variants
     assert flawed.spec.without == mutant.without
     assert repaired.spec.without == ()
+
+
+def test_a_resumed_session_does_not_put_a_larger_incident_in_the_place_of_the_smallest(tmp_path: Path) -> None:
+    subject = ShrinkSubject("early", "the run early", replace(EARLY, without=("ack_after_high_watermark",)))
+    result = shrink(subject, tmp_path, sources="1", budget=ShrinkBudget(runs=3))
+    assert result.shrunk.smallest.spec != result.failing.start.spec
+    smallest, seen = result.path.read_text(encoding="utf-8"), set[str]()
+
+    def look(progress: ShrinkProgress) -> None:
+        seen.add(result.path.read_text(encoding="utf-8"))
+        if progress.runs == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shrink(subject, tmp_path, sources="1", resume=True, budget=ShrinkBudget(seconds=0.0), on_progress=look)
+    assert seen == {smallest}
 
 
 def test_a_run_of_the_same_cause_with_another_finding_is_told_from_one_that_fails_the_same_way() -> None:
