@@ -107,9 +107,11 @@ def _explore(options: argparse.Namespace) -> int:
         return NOT_CARRIED_OUT
     if isinstance(scope, quorum_scope.QuorumScope):
         return _reported(options, console, name, result)
+    code = _reported(options, console, name, result)
     if path is not None and result.violation is None:
         ScopeSituations(name, asdict(scope), result.states, result.reached).write(path)
-    code = _reported(options, console, name, result)
+    elif path is not None:
+        print(f"{path} is not written: the exploration ended early", file=sys.stderr)
     if script is not None and result.violation is not None:
         untranslated = _write_script(script, name, scope, result.violation)
         line = f"not translated: {untranslated}" if untranslated else f"faultline incident run {script}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.cli.usage import Commands, Usage, add_store, check_output, terminal
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ def _run(options: argparse.Namespace) -> int:
         raise Usage("faultline incident run: --record measures incidents as they are; with --system take --outcomes")
     if options.tries is not None and not 1 <= options.tries <= TRIES_MAX:
         raise Usage(f"faultline incident run: --tries: {options.tries} is not between 1 and {TRIES_MAX}")
+    for option in ("record", "outcomes"):
+        check_output("incident run", f"--{option}", getattr(options, option))
     given = {name: getattr(options, name) for name in ("environment", "system", "version")}
     changes = {name: value for name, value in given.items() if value is not None}
     incidents = [_load(name, changes) for name in (library() if options.all else options.incidents)]

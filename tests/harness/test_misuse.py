@@ -104,6 +104,8 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a directory that is not there to shrink into": (["shrink", FAILS, "--runs", "1", "--out", "STORE/no/x"], 64),
     "a directory to shrink into": (["shrink", FAILS, "--runs", "1", "--out", "/"], 64),
     "a directory that is not there for the results": (["torture", *NOTHING, "--out", "STORE/no/x"], 64),
+    "a directory that is not there for measurements": (["incident", "run", FAILS, "--record", "STORE/no/x"], 64),
+    "a directory for outcomes": (["incident", "run", FAILS, "--outcomes", "/"], 64),
     "too many arguments": (["check", "a", "b"], 64),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 from dataclasses import replace
@@ -29,6 +30,7 @@ from harness.search.state_space.explored_model import Numbers
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.replication.partition import ReplicaRole
 from images.trace import TraceEvent
+from results.errors import StoreError
 from results.situations.replay import situations_of
 from results.situations.situation import ProtocolSituation
 from tests.checkers import small_evidence
@@ -264,11 +266,30 @@ def test_two_suites_are_compared_by_the_situations_that_each_visited_alone(
     assert json.loads(capsys.readouterr().out)["apart"] == {"both": 21, one: 40, other: 0}
 
 
-def test_a_scope_with_a_broken_promise_has_no_list_of_situations(tmp_path: Path) -> None:
+def test_what_was_explored_is_told_though_its_situations_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise StoreError.of("write", path, OSError(errno.ENOSPC, "No space left on device"))
+
+    monkeypatch.setattr(scope_situations, "put_json", full)
+    (tmp_path / "small.yaml").write_text("{replicas: 2, records: 1, leader_epochs: 1}")
+    arguments = ["explore", str(tmp_path / "small.yaml"), "--jobs", "1", "--situations", str(tmp_path / "scope.json")]
+    assert main(arguments) == 3
+    output = capsys.readouterr()
+    assert "every state and every step keeps every promise" in output.out
+    assert output.err.count("\n") == 1
+    assert "No space left on device" in output.err
+
+
+def test_a_scope_with_a_broken_promise_has_no_list_of_situations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     scope = tmp_path / "scope.json"
     arguments = ["explore", "two-replicas", "--without", "maximal_isr", "--jobs", "1", "--situations", str(scope)]
     assert main(arguments) == 1
     assert not scope.exists()
+    assert capsys.readouterr().err == f"{scope} is not written: the exploration ended early\n"
 
 
 @pytest.mark.parametrize(
