@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.usage import Commands, Usage, check_output, print_json, terminal
+from harness.cli.usage import Commands, Usage, check_output, print_json, spark_master, terminal
 from harness.exit_codes import INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -55,7 +55,10 @@ def add(commands: Commands) -> None:
         help="processes, or tasks of Spark (default: one for each core, or for each slot of Spark)",
     )
     parser.add_argument(
-        "--master", metavar="URL", help="share the states out over the tasks of a Spark master: local[2], spark://…"
+        "--master",
+        type=spark_master,
+        metavar="URL",
+        help="share the states out over the tasks of a Spark master: local[2], spark://…",
     )
     parser.add_argument(
         "--situations",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from harness.cli.suites import add_master
 from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, failed, terminal
 
 
@@ -36,9 +37,7 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "suite", nargs="?", default="", metavar="SUITE", help="check only the runs of this suite (default: all)"
     )
-    check.add_argument(
-        "--master", default="local[*]", metavar="URL", help="Spark master: local[2], spark://… (default: %(default)s)"
-    )
+    add_master(check)
     verify = commands.add_parser("verify", help="read every file, and list those that are damaged")
     named = {"add": add, "ls": ls, "show": show, "export": export, "rm": rm, "check": check, "verify": verify}
     for name, command in named.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.shrinking import shrink_failures
-from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, check_output, terminal
+from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, check_output, spark_master, terminal
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -104,7 +104,11 @@ def _add_spark(parser: argparse.ArgumentParser) -> None:
 def add_master(parser: argparse.ArgumentParser) -> None:
     """The option that names the Spark master."""
     parser.add_argument(
-        "--master", default="local[*]", metavar="URL", help="Spark master: local[2], spark://… (default: %(default)s)"
+        "--master",
+        type=spark_master,
+        default="local[*]",
+        metavar="URL",
+        help="Spark master: local[2], spark://… (default: %(default)s)",
     )
 
 
@@ -274,11 +278,12 @@ def on_spark(
     from harness.yaml_document import SpecError
     from results.errors import StoreError
     from results.run.paths import store_path
-    from results.store.spark import SparkUnavailable, session
+    from results.store.spark import SparkUnavailable, check_reachable, session
 
     store = store_path(options.store).absolute()
     record = None
     try:
+        check_reachable(options.master)  # else it would leave an empty suite behind, the latest to be resumed
         record = opened(store)
         title, settings = f"faultline {command} {record.name}", spark_settings(options.master)
         with locked(record), session(title, master=options.master, settings=settings) as spark:

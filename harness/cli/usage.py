@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,6 +17,13 @@ COMPARISONS: Final = Path("results/comparisons")
 """The directory of comparisons."""
 
 _PLAIN_WIDTH: Final = 140
+_MASTERS: Final = (
+    r"local",
+    r"local\[([1-9]\d*|\*)(, *\d+)?\]",
+    r"local-cluster\[\d+, *\d+, *\d+\]",
+    r"(spark|k8s)://.+",
+    r"yarn",
+)
 
 
 class Commands(Protocol):
@@ -56,6 +64,15 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", metavar="DIR", help="directory of runs (default: FAULTLINE_STORE, else results/runs)"
     )
+
+
+def spark_master(text: str) -> str:
+    """The URL of a Spark master. Raises ArgumentTypeError for what Spark would take for none once it is started."""
+    if not any(re.fullmatch(pattern, text) for pattern in _MASTERS):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no Spark master: local[N], local[*], local-cluster[…], spark://HOST:PORT, k8s://… or yarn"
+        )
+    return text
 
 
 def terminal(*, stderr: bool = False) -> Console:

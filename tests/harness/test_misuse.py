@@ -106,6 +106,11 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a directory that is not there for the results": (["torture", *NOTHING, "--out", "STORE/no/x"], 64),
     "a directory that is not there for measurements": (["incident", "run", FAILS, "--record", "STORE/no/x"], 64),
     "a directory for outcomes": (["incident", "run", FAILS, "--outcomes", "/"], 64),
+    "no Spark master": (["suite", "smoke", "--master", "nope", "--store", "STORE"], 64),
+    "no Spark master, without a thread": (["compare", "acks-and-isr", "--master", "local[0]", "--store", "STORE"], 64),
+    "no Spark master to check on": (["store", "check", "--master", "nope", "--store", "STORE"], 64),
+    "no Spark master to explore on": (["explore", "quorum", "--master", "http://night", "--json"], 64),
+    "a Spark master that nobody is": (["suite", "smoke", "--master", "spark://localhost:9", "--store", "STORE"], 3),
     "too many arguments": (["check", "a", "b"], 64),
 }
 
@@ -123,6 +128,7 @@ def test_options_that_cannot_be_used_are_one_line(
     assert output.err.count("\n") == 1
     assert "error of Faultline itself" not in output.err
     assert output.out == ""
+    assert not list(tmp_path.glob("store*/suites/*")), "nothing that a suite could be resumed from"
 
 
 def test_an_error_that_nobody_foresaw_is_one_line_3_and_a_file_of_details(
