@@ -55,6 +55,7 @@ def add(commands: Commands) -> None:
 
 
 def _hunt(options: argparse.Namespace) -> int:
+    from harness.cluster.run_limits import check_number
     from harness.search.hunt.folder import CorpusFolder
     from harness.search.hunt.hunt import Hunt, HuntSession, begin
     from harness.spec import SEEDS
@@ -69,6 +70,11 @@ def _hunt(options: argparse.Namespace) -> int:
     for option, value in (("--runs", options.runs), ("--hours", options.hours), ("--round", options.round)):
         if value is not None and not value > 0:
             raise Usage(f"faultline hunt: {option}: {value:g} is not more than 0")
+    if options.seed is not None:
+        try:
+            check_number("seed", options.seed, "--seed")
+        except ValueError as error:
+            raise Usage(f"faultline hunt: {error}") from None
     base = _base(options.spec)
     name = plain(f"hunt-{base.name}")
     folder = CorpusFolder((options.corpus or CORPORA / plain(base.name)).absolute())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from harness.bench.tables import PARTS
-from harness.cli.usage import Commands, terminal
+from harness.cli.usage import Commands, Usage, terminal
 from harness.exit_codes import VALID
 
 
@@ -49,4 +49,6 @@ def _rules(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from harness.bench.tables import bench
 
+    if options.largest < 1:
+        raise Usage(f"faultline bench: --largest: {options.largest} is less than 1")
     return bench(terminal(), parts=tuple(options.part or PARTS), largest=options.largest)

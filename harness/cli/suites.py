@@ -214,9 +214,11 @@ def _torture_plan(options: argparse.Namespace) -> Suite:
         name: getattr(shipped, name) if getattr(options, name) is None else getattr(options, name)
         for name in ("seeds", "mutant_seeds", "repeats", "first_seed")
     }
+    least = {"mutant_seeds": 1, "seeds": 0 if mutants else 1}
     for name, count in counts.items():
-        if count < 0:
-            raise Usage(f"faultline torture: --{name.replace('_', '-')}: {count} is less than 0")
+        if count < least.get(name, 0):
+            option = f"--{name.replace('_', '-')}"
+            raise Usage(f"faultline torture: {option}: {count} is less than {least.get(name, 0)}")
     cells = {cell: replace(spec, workload=workload) for cell, spec in shipped.cells.items()}
     return replace(shipped, cells=cells, mutants=mutants, **counts)
 

@@ -42,11 +42,23 @@ def check_limits(name: str, settings: Iterable[Mapping[str, str]], numbers: Mapp
             raise ValueError(
                 f"settings.{setting[:50]}: {len(value)} characters are more than the limit of {SETTING_LENGTH_MAX}"
             )
-    for field, (least, most) in LIMITS.items():
-        number, field_name = numbers[field], field.removesuffix("_s")
-        if not number >= least:
-            raise ValueError(f"{field_name}: {number:g} is less than {least:g}")
-        if not number <= most:
-            raise ValueError(f"{field_name}: {number:g} is more than the limit of {most:g}")
+    for field in LIMITS:
+        check_number(field, numbers[field], field.removesuffix("_s"))
     if faults > FAULTS_MAX:
         raise ValueError(f"faults: {faults} faults are more than the limit of {FAULTS_MAX}")
+
+
+def check_number(field: str, number: float, name: str) -> None:
+    """Raise ValueError, of the field or option `name`, for a number beyond the limits of `field`."""
+    least, most = LIMITS[field]
+    if not number >= least:
+        raise ValueError(f"{name}: {_written(number)} is less than {least:g}")
+    if not number <= most:
+        raise ValueError(f"{name}: {_written(number)} is more than the limit of {most:g}")
+
+
+def _written(number: float) -> str:
+    try:
+        return f"{number:g}"
+    except OverflowError:  # a whole number that no float is as large as
+        return f"a number of {len(str(abs(number)))} digits"

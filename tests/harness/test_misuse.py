@@ -77,6 +77,7 @@ FAILS = "idempotent-retry-after-a-fail-over"
 NOTHING = ["--seeds", "0", "--mutant", "none", "--repeats", "0"]
 OPTIONS: dict[str, tuple[list[str], int]] = {
     "a seed of 5,000 digits": (["run", "--seed", "9" * 5000], 64),
+    "a seed of 400 digits": (["run", "--seed", "9" * 400], 64),
     "a rate without end": (["run", "--rate", "inf"], 64),
     "a time limit without end": (["run", "--time-limit", "inf"], 64),
     "digits of another script": (["run", "--time-limit", "²"], 64),
@@ -111,6 +112,11 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "no Spark master to check on": (["store", "check", "--master", "nope", "--store", "STORE"], 64),
     "no Spark master to explore on": (["explore", "quorum", "--master", "http://night", "--json"], 64),
     "a Spark master that nobody is": (["suite", "smoke", "--master", "spark://localhost:9", "--store", "STORE"], 3),
+    "a hunt from a seed below all": (["hunt", "--runs", "1", "--seed", "-1", "--corpus", "STORE"], 64),
+    "a hunt from a seed of 30 digits": (["hunt", "--runs", "1", "--seed", "9" * 30, "--corpus", "STORE"], 64),
+    "a measurement of fewer than no operations": (["bench", "--part", "checking", "--largest", "-1"], 64),
+    "a torture without a run": (["torture", "--seeds", "0", "--mutant", "none", "--store", "STORE"], 64),
+    "no seed to find a mutant with": (["torture", "--seeds", "0", "--mutant-seeds", "0", "--store", "STORE"], 64),
     "too many arguments": (["check", "a", "b"], 64),
 }
 
