@@ -6,7 +6,7 @@ the exploration ends before it has seen them all. With `--script`, the schedule 
 incident, which the simulation plays.
 
 It ends with 0 when every state keeps every promise, with 1 when one does not, and with 3 when its schedule has a step
-that a script cannot have, or when situations or scripts of controllers are asked for, of which there are none.
+that a script cannot have. Of controllers there are neither situations nor scripts.
 """
 
 from __future__ import annotations
@@ -98,8 +98,7 @@ def _explore(options: argparse.Namespace) -> int:
         check_output("explore", option, file)
     console = terminal(stderr=options.json)
     if isinstance(scope, quorum_scope.QuorumScope):
-        if path is not None or script is not None:
-            return _refuse(console, "--situations" if path is not None else "--script")
+        _refuse(path, script)
     elif script is not None:
         scope = replace(scope, as_in_a_run=True)
     try:
@@ -139,11 +138,14 @@ def _load(options: argparse.Namespace) -> tuple[str, Scope | QuorumScope]:
     return quorum
 
 
-def _refuse(console: Console, option: str) -> int:
-    """Say that there is no such thing of controllers."""
-    what = "situations are those of partitions" if option == "--situations" else "scripts have no steps of elections"
-    console.print(f"{option}: {what}, and this scope is of controllers", highlight=False, soft_wrap=True)
-    return NOT_CARRIED_OUT
+def _refuse(situations: Path | None, script: Path | None) -> None:
+    """Raise Usage for a file of what there is not of controllers."""
+    for option, file, what in (
+        ("--situations", situations, "situations are those of partitions"),
+        ("--script", script, "scripts have no steps of elections"),
+    ):
+        if file is not None:
+            raise Usage(f"faultline explore: {option}: {what}, and this scope is of controllers")
 
 
 def _reported(options: argparse.Namespace, console: Console, name: str, result: ExplorationResult) -> int:

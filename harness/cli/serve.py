@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
 
+from harness.cli.usage import Usage
 from results.pages.browsing.routes import TEXT, Response, Router
 from results.pages.browsing.store_browser import StoreBrowser
 from results.pages.page import SERVED_POLICY
@@ -114,10 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serve(store: Path, comparisons: Path, port: int) -> int:
-    """Serve until interrupted."""
+    """Serve until interrupted. Raises Usage without a store."""
     if not store.is_dir():
-        print(f"faultline serve: {store}: there is no such directory; faultline run makes one", file=sys.stderr)
-        return CANNOT_LISTEN
+        raise Usage(f"faultline serve: {store}: there is no such directory; faultline run makes one")
     try:
         server = StoreServer(Router(StoreBrowser(store, comparisons)), port)
     except OSError as error:

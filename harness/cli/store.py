@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from harness.cli.suites import add_master
-from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, failed, terminal
+from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, check_output, failed, terminal
 
 
 def add(commands: Commands) -> None:
@@ -94,6 +94,8 @@ def _store(options: argparse.Namespace) -> int:
         if options.action == "check":
             from harness.suites import rechecking
 
+            if options.suite:
+                storing.check_suite(store, options.suite)
             with session("faultline store check", master=options.master) as spark:
                 return rechecking.check(terminal(), spark, store.absolute(), options.suite)
         if options.action == "add":
@@ -115,6 +117,7 @@ def _report(options: argparse.Namespace) -> int:
     from results.errors import StoreError
     from results.run.paths import store_path
 
+    check_output("report", "--out", options.out)
     try:
         path, damaged = suite_report(store_path(options.store), options.suite, options.out)
     except StoreError as error:
@@ -132,6 +135,7 @@ def _trend(options: argparse.Namespace) -> int:
 
     if options.seed < 0:
         raise Usage(f"faultline trend: --seed: {options.seed} is below 0")
+    check_output("trend", "--out", options.out)
     console, store = terminal(), store_path(options.store)
     try:
         trend = read_trend(store, options.suite, seed=options.seed)

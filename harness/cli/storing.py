@@ -1,7 +1,7 @@
 """`faultline store`: add ended runs to the Parquet store, list, show, export and remove them, and verify its files.
 
 Exit codes: 0 · 3 when a damaged file of the store had to be left out, each named on standard error, or when the command
-cannot be carried out.
+cannot be carried out · 64 for a name of nothing that is stored.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from checkers.verdict import Validity
+from harness.cli.usage import Usage
 from harness.exit_codes import NOT_CARRIED_OUT, VALID
-from results.errors import StoreError
+from results.errors import BadName
 from results.run.directory import RunDirectory
 from results.store import stored_runs, tables
 
@@ -69,10 +70,12 @@ def _show_run(run: stored_runs.StoredRun) -> None:
 
 
 def export(store: Path, name: str, target: Path) -> int:
-    """Write a stored run as a run directory. Raises StoreError."""
+    """Write a stored run as a run directory. Raises StoreError, and Usage for a directory that is there."""
+    if target.exists() or target.is_symlink():
+        raise Usage(f"faultline store export: {target}: exists; name a new directory")
     entry = stored_runs.find(store, name)
     if not entry.run:
-        raise StoreError(f"{name!r} is a suite; export one of its runs: {entry.suite}/RUN")
+        raise BadName(f"{name!r} is a suite; export one of its runs: {entry.suite}/RUN")
     print(stored_runs.export(store, entry, target).path)
     return VALID
 
@@ -104,10 +107,16 @@ def verify(store: Path) -> int:
     return name_damaged(damaged)
 
 
+def check_suite(store: Path, suite: str) -> None:
+    """Raises BadName when no run of this suite is stored."""
+    if not tables.files(store, "runs", suite):
+        raise BadName(f"{suite!r}: no suite of this name is stored in {store}")
+
+
 def _there(store: Path) -> None:
-    """Raises StoreError without a store: a mistyped name is not an empty store."""
+    """Raises BadName without a store: a mistyped name is not an empty store."""
     if not store.is_dir():
-        raise StoreError(f"{store}: there is no such directory; `faultline store add` and `faultline suite` make one")
+        raise BadName(f"{store}: there is no such directory; `faultline store add` and `faultline suite` make one")
 
 
 def name_damaged(files: Iterable[tables.DamagedFile]) -> int:

@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from checkers.tables import FAULTS, REPLICA_ENDS, REPLICAS, TRACE
-from results.errors import StoreError
+from results.errors import BadName
 from workloads.history import SCHEMA as HISTORY
 
 VERSION = 1
@@ -86,16 +86,16 @@ def tables_path(store: Path) -> Path:
 
 
 def plain(what: str, name: str) -> str:
-    """`name` itself. StoreError when it is not a plain file name."""
+    """`name` itself. BadName when it is not a plain file name."""
     if not _NAME.fullmatch(name):
-        raise StoreError(
+        raise BadName(
             f"{what}: {name!r} must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit"
         )
     return name
 
 
 def batch_path(store: Path, table: str, suite: str, batch: str) -> Path:
-    """The file of one batch in one table. StoreError for a name that is not a plain file name."""
+    """The file of one batch in one table. BadName for a name that is not a plain file name."""
     plain("suite", suite)
     plain("batch", batch)
     return tables_path(store) / table / f"suite={suite}" / f"{batch}.parquet"

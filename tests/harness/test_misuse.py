@@ -94,10 +94,10 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a device for a run": (["check", "/dev/null"], 64),
     "no run to replay": (["replay", "LOOP"], 64),
     "a device to add": (["store", "add", "/dev/null", "--store", "STORE"], 64),
-    "a device for a store to list": (["store", "ls", "--store", "/dev/null"], 3),
+    "a device for a store to list": (["store", "ls", "--store", "/dev/null"], 64),
     "a suite outside the store": (["store", "show", "../..", "--store", "STORE"], 64),
     "a report of nothing": (["report", "nothing", "--store", "STORE"], 64),
-    "a device for a store to serve": (["serve", "--store", "/dev/null", "--port", "0"], 3),
+    "a device for a store to serve": (["serve", "--store", "/dev/null", "--port", "0"], 64),
     "a directory for a suite": (["suite", "/", "--store", "STORE"], 64),
     "a suite of no such name": (["suite", "no-such-suite", "--store", "STORE"], 64),
     "fewer than no seeds": (["suite", "smoke", "--seeds", "-1", "--store", "STORE"], 64),
@@ -117,6 +117,9 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a measurement of fewer than no operations": (["bench", "--part", "checking", "--largest", "-1"], 64),
     "a torture without a run": (["torture", "--seeds", "0", "--mutant", "none", "--store", "STORE"], 64),
     "no seed to find a mutant with": (["torture", "--seeds", "0", "--mutant-seeds", "0", "--store", "STORE"], 64),
+    "a suite of no such name to check": (["store", "check", "nope", "--store", "STORE"], 64),
+    "a directory that is not there for a report": (["report", "nothing", "--out", "STORE/no/x"], 64),
+    "a directory that is not there for a trend": (["trend", "nothing", "--out", "STORE/no/x"], 64),
     "too many arguments": (["check", "a", "b"], 64),
 }
 

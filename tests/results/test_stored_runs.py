@@ -69,7 +69,14 @@ def test_an_exported_run_is_the_run_that_was_added(store: Path, ended: RunDirect
     assert (back.read_spec_text(), back.digest()) == (ended.read_spec_text(), ended.digest())
     assert back.gaps() == ()
     assert write_report(back).exists()
-    assert main(["store", "export", ended.name, str(tmp_path / "back"), "--store", str(store)]) == 3
+    assert main(["store", "export", ended.name, str(tmp_path / "back"), "--store", str(store)]) == 64
+
+
+def test_a_suite_whose_name_leads_out_of_the_store_is_bad_usage(
+    ended: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["store", "add", str(ended.path), "--suite", "../x", "--store", str(tmp_path)]) == 64
+    assert capsys.readouterr().err.startswith("faultline store: suite: '../x' must consist of letters")
 
 
 def test_a_stored_run_says_why_it_did_not_end(tmp_path: Path) -> None:

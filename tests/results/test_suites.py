@@ -266,8 +266,9 @@ def test_a_suite_that_is_not_there_or_a_page_that_cannot_be_written_is_one_line(
     assert (
         errors == f"faultline {command}: 'weekly': no suite of this name is stored in {tmp_path} (there are: nightly)\n"
     )
-    assert main([command, "nightly", "--store", str(tmp_path), "--out", str(tmp_path / "no" / "page.html")]) == 3
-    assert capsys.readouterr().err.startswith(f"faultline {command}: cannot write {tmp_path / 'no' / 'page.html'}: ")
+    page = tmp_path / "no" / "page.html"
+    assert main([command, "nightly", "--store", str(tmp_path), "--out", str(page)]) == BAD_USAGE
+    assert capsys.readouterr().err.startswith(f"faultline {command}: --out: {page} cannot be written: ")
 
 
 def test_situations_over_time_follow_the_order_in_which_runs_were_made_and_leave_mutants_out(tmp_path: Path) -> None:

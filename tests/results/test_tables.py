@@ -120,7 +120,7 @@ def test_what_a_complete_batch_lacks_is_reported_for_that_table_alone(store: Pat
 def test_a_store_that_is_not_there_is_told_and_is_not_an_empty_one(
     tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["store", action, "--store", str(tmp_path / "mistyped")]) == 3
+    assert main(["store", action, "--store", str(tmp_path / "mistyped")]) == 64
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith(f"faultline store: {tmp_path / 'mistyped'}: there is no such directory")

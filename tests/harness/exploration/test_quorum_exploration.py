@@ -183,8 +183,8 @@ def test_the_command_explores_a_scope_of_controllers(tmp_path: Path, capsys: pyt
 def test_controllers_have_no_scripts_and_no_situations(
     option: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["explore", "quorum", option, str(tmp_path / "file")]) == 3
-    assert capsys.readouterr().out == line + "\n"
+    assert main(["explore", "quorum", option, str(tmp_path / "file")]) == 64
+    assert capsys.readouterr().err == f"faultline explore: {line}\n"
     assert not (tmp_path / "file").exists()
 
 
