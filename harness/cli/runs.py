@@ -250,7 +250,8 @@ def _replay(options: argparse.Namespace) -> int:
             comparison = replay(directory.path)
             print_json({"identical": comparison.identical, "lines": list(comparison.lines)})
         else:
-            with LiveProgress(terminal(stderr=True), loads(directory.read_spec_text())) as on_progress:
+            spec = loads(directory.read_spec_text(), str(directory.spec_path))
+            with LiveProgress(terminal(stderr=True), spec) as on_progress:
                 comparison = replay(directory.path, on_progress)
             for line in comparison.lines:
                 terminal().print(line, soft_wrap=True, highlight=False)

@@ -20,7 +20,7 @@ def incident_of(directory: RunDirectory) -> str:
     schedule = directory.path / "schedule.yaml"
     if not schedule.exists():
         raise SpecError(f"{directory.path}: ended before its faults were drawn")
-    spec = loads(schedule.read_text(encoding="utf-8"))
+    spec = loads(schedule.read_text(encoding="utf-8"), str(schedule))
     expect = _with_permitted_losses(recorded_expectation(directory), directory)
     return incident_text(spec, expect, title=f"Found by {spec.name}, seed {spec.seed}")
 

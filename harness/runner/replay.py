@@ -44,7 +44,7 @@ def replay(path: Path, on_progress: ProgressListener | None = None) -> ReplayRes
     """
     before = RunDirectory.open(path)
     before.check_replayable()
-    spec = loads(before.read_spec_text())
+    spec = loads(before.read_spec_text(), str(before.spec_path))
     if spec.environment != "sim":
         raise SpecError(f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}")
     with TemporaryDirectory(prefix="faultline-replay-") as store:

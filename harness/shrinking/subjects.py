@@ -49,7 +49,8 @@ def _of_run(directory: RunDirectory) -> ShrinkSubject:
     expect = recorded_expectation(directory)
     if not expect.finding:
         raise StoreError(f"{directory.path}: no check of this run has failed with a finding, so nothing can be shrunk")
-    return ShrinkSubject(directory.name, f"the run {directory.name}", loads(directory.read_spec_text()), expect)
+    spec = loads(directory.read_spec_text(), str(directory.spec_path))
+    return ShrinkSubject(directory.name, f"the run {directory.name}", spec, expect)
 
 
 def _of_incident(incident: Incident, wanted: str | None) -> ShrinkSubject:

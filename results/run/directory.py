@@ -197,11 +197,16 @@ class RunDirectory:
 
     def write_spec(self, text: str) -> None:
         """Keep the complete spec, as `replay` will read it."""
-        put_text(self.path / "spec.yaml", text)
+        put_text(self.spec_path, text)
+
+    @property
+    def spec_path(self) -> Path:
+        """The file of the complete spec."""
+        return self.path / "spec.yaml"
 
     def read_spec_text(self) -> str:
         """The spec as it was run. StoreError when the run died before it was written."""
-        text = read_text(self.path / "spec.yaml")
+        text = read_text(self.spec_path)
         if text is None:
             raise StoreError(f"{self.path}: spec.yaml is missing, so this run cannot be brought back")
         return text

@@ -124,6 +124,18 @@ def test_check_and_replay_follow_a_run(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.startswith("identical: digest ")
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_damaged_spec_is_named_by_its_file(
+    more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--time-limit", "1", "--seed", "1", "--json", "--store", str(tmp_path)])
+    run = Path(json.loads(capsys.readouterr().out)["run"])
+    (run / "spec.yaml").write_text("name: a\nb: [")
+    (run / "manifest.json").unlink()
+    assert main(["replay", str(run), *more]) == 3
+    assert capsys.readouterr().err.startswith(f"faultline: {run / 'spec.yaml'}:2: not YAML")
+
+
 AWKWARD = "[red]min.isr[/x] [low] :bug:"
 """A name in which Rich would see styles, the end of a style that never began, and an emoji."""
 
