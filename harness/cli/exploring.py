@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cli.usage import Commands, Usage, check_output, print_json, spark_master, terminal
+from harness.cli.usage import Commands, Usage, check_output, command_line, print_json, spark_master, terminal
 from harness.exit_codes import INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def _explore(options: argparse.Namespace) -> int:
         print(f"{path} is not written: the exploration ended early", file=sys.stderr)
     if script is not None and result.violation is not None:
         untranslated = _write_script(script, name, scope, result.violation)
-        line = f"not translated: {untranslated}" if untranslated else f"faultline incident run {script}"
+        again = command_line("incident", "run", str(script))
+        line = f"not translated: {untranslated}" if untranslated else again
         console.print(line, highlight=False, soft_wrap=True)
         if untranslated:
             return NOT_CARRIED_OUT

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.failure import line_of
-from harness.cli.usage import Commands, Usage, add_store, duration, print_json, terminal
+from harness.cli.usage import Commands, Usage, add_store, command_line, duration, print_json, terminal
 from harness.exit_codes import EXIT_CODES, INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def _run(options: argparse.Namespace) -> int:
             with LiveProgress(progress, spec) as on_progress:
                 outcome = run(spec, directory, on_progress=on_progress)
         except KeyboardInterrupt:
-            print(f"interrupted; check the recorded part with: faultline check {directory.path}", file=sys.stderr)
+            check = command_line("check", str(directory.path))
+            print(f"interrupted; check the recorded part with: {check}", file=sys.stderr)
             return INTERRUPTED
     except StoreError as error:
         print(f"faultline: {error}", file=sys.stderr)

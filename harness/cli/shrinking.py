@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.usage import Commands, Usage, add_store, check_output, duration, terminal
+from harness.cli.usage import Commands, Usage, add_store, check_output, command_line, duration, terminal
 from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def _shrink(options: argparse.Namespace) -> int:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     except KeyboardInterrupt:
-        print(f"interrupted; go on with: faultline shrink {options.target} --resume", file=sys.stderr)
+        variant = () if options.variant is None else ("--variant", options.variant)
+        again = command_line("shrink", options.target, *variant, "--resume", store=options.store)
+        print(f"interrupted; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
     return NOT_CARRIED_OUT if result.unmet else VALID
 

@@ -16,7 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.shrinking import shrink_failures
-from harness.cli.usage import COMPARISONS, Commands, Usage, add_store, check_output, spark_master, terminal
+from harness.cli.usage import (
+    COMPARISONS,
+    Commands,
+    Usage,
+    add_store,
+    check_output,
+    command_line,
+    spark_master,
+    terminal,
+)
 from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -254,8 +263,8 @@ def _on_spark(
         return resume(store, plain(Path(named).stem if is_file else named))
 
     def again(record: SuiteRecord) -> str:
-        name = "" if command == "torture" else f"{record.name} "
-        return f"resume it with: faultline {command} {name}--resume"
+        name = () if command == "torture" else (record.name,)
+        return f"resume it with: {command_line(command, *name, '--resume', store=options.store)}"
 
     return on_spark(options, command, opened, again, finish)
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -64,6 +65,11 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store", metavar="DIR", help="directory of runs (default: FAULTLINE_STORE, else results/runs)"
     )
+
+
+def command_line(*words: str, store: str | None = None) -> str:
+    """A command as one gives it to a shell, for the store that its options name."""
+    return shlex.join(("faultline", *words, *(() if store is None else ("--store", store))))
 
 
 def spark_master(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,8 @@ class Outcome:
     @property
     def again(self) -> str:
         """The command that repeats this run: exactly, where it has a digest, else with the same faults."""
-        return f"faultline replay {self.directory}" if self.digest else f"faultline run {self.directory}/spec.yaml"
+        words = ("replay", f"{self.directory}") if self.digest else ("run", f"{self.directory}/spec.yaml")
+        return shlex.join(("faultline", *words))
 
     @property
     def exit_code(self) -> int:

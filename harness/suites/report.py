@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -273,7 +274,8 @@ def _add_cell(root: ElementTree.Element, suite: SuiteRecord, cell: str, runs: Se
         message = _printable(f"{run.validity}: {'; '.join(run.causes)}")
         verdict = ElementTree.SubElement(testcase, kind, {"message": message})
         where = suite.path / "runs" / run.run
-        again = f"faultline replay {where}" if run.digest else f"faultline run {where}/spec.yaml"
+        words = ("replay", str(where)) if run.digest else ("run", f"{where}/spec.yaml")
+        again = shlex.join(("faultline", *words))
         verdict.text = _printable("\n".join((*run.lines, str(where), f"again: {again}")))
 
 

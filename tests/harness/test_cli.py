@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from harness.cli.hunting import CORPORA
 from harness.cli.main import main
 from harness.cli.usage import terminal
 from harness.cluster.systems import SYSTEMS
-from harness.spec import load
+from harness.shrinking.subjects import ShrinkSubject
+from harness.spec import Spec, load
 from harness.suites.expectations import Tally, table
 from harness.suites.plan import Suite
 from harness.suites.progress_bar import ProgressBar
@@ -148,6 +150,44 @@ def test_names_and_paths_are_printed_as_they_are(tmp_path: Path, capsys: pytest.
     assert f"report: {run}/report.html\n" in capsys.readouterr().out
     assert main(["check", str(run)]) == 0
     assert f"report: {run}/report.html\n" in capsys.readouterr().out
+
+
+def test_a_command_that_is_printed_can_be_given_to_a_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "a b"
+    assert main(["run", "--time-limit", "1", "--seed", "1", "--faults", "none", "--store", str(store)]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("again:"))
+    command, *arguments = shlex.split(line.removeprefix("again:").partition("   (seed")[0])
+    assert (command, main(arguments)) == ("faultline", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        (["shrink", "unclean-election"], ["shrink", "unclean-election", "--resume"]),
+        (
+            ["shrink", "unclean-election", "--variant", "a b"],
+            [*["shrink", "unclean-election", "--variant"], "a b", "--resume"],
+        ),
+        (["torture"], ["torture", "--resume"]),
+    ],
+)
+def test_what_was_interrupted_is_resumed_by_the_printed_command(
+    words: list[str],
+    again: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    subject = ShrinkSubject("a", "the incident a", Spec())
+    monkeypatch.setattr("harness.shrinking.subjects.subject_of", lambda *_: subject)
+    monkeypatch.setattr("harness.cli.shrinking._shrink_on", interrupted)
+    monkeypatch.setattr("results.store.spark.session", interrupted)
+    at = ["--store", str(tmp_path / "a b")]
+    assert main([*words, *at]) == 130
+    assert shlex.split(capsys.readouterr().err.partition(" with: ")[2]) == ["faultline", *again, *at]
 
 
 def test_names_in_tables_and_progress_bars_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -243,8 +243,8 @@ def test_an_interrupt_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(
     os.killpg(process.pid, number)
     _, errors = process.communicate()
     assert process.returncode == INTERRUPTED
-    name = only_suite(tmp_path / "store").name
-    assert f"interrupted; resume it with: faultline suite {name} --resume" in errors.splitlines()
+    name, again = only_suite(tmp_path / "store").name, f"--store {tmp_path / 'store'}"
+    assert f"interrupted; resume it with: faultline suite {name} --resume {again}" in errors.splitlines()
     assert "Traceback" not in errors
     assert 1 <= tables.read(tmp_path / "store", "runs", name).table.num_rows < 100
     assert not tables.verify(tmp_path / "store")[1]
