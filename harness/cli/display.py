@@ -96,7 +96,8 @@ def summary(
             if stories and explained(finding, verdict):
                 continue
             place = f" {finding.topic}-{finding.partition}" if finding.topic else ""
-            console.print(Text(f"{_MARKS[verdict.validity]} {finding.kind}{place}", style=_COLOURS[verdict.validity]))
+            title = f"{_MARKS[verdict.validity]} {verdict.checker}: {finding.kind}{place}"
+            console.print(Text(title, style=_COLOURS[verdict.validity]))
             for line in finding.lines:
                 console.print(Text(f"    {line}"), soft_wrap=True)
     losses = next((verdict.figures for verdict in verdicts if verdict.checker == loss.NAME), {})

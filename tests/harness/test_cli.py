@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from checkers.evidence import CheckSettings
+from checkers.verdict import Finding, Validity, Verdict
+from harness.cli.display import summary
 from harness.cli.hunting import CORPORA
 from harness.cli.main import main
 from harness.cli.usage import terminal
@@ -136,6 +139,12 @@ def test_a_damaged_spec_is_named_by_its_file(
     (run / "manifest.json").unlink()
     assert main(["replay", str(run), *more]) == 3
     assert capsys.readouterr().err.startswith(f"faultline: {run / 'spec.yaml'}:2: not YAML")
+
+
+def test_a_finding_outside_a_story_says_of_which_check_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = [Verdict("liveness", Validity.UNKNOWN, (Finding("undecided", ("a line",), "t", 1),))]
+    summary(terminal(), verdicts, CheckSettings(), deviations=())
+    assert "\n? liveness: undecided t-1\n    a line\n" in capsys.readouterr().out
 
 
 AWKWARD = "[red]min.isr[/x] [low] :bug:"
