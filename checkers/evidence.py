@@ -234,6 +234,14 @@ class EvidenceGap:
     """One line: the file or table, what is wrong with it, and where."""
 
 
+def gap_lines(gaps: Iterable[EvidenceGap]) -> list[str]:
+    """The gaps in words, a line for each reason, which parts may have in common."""
+    parts: dict[str, list[str]] = {}
+    for gap in gaps:
+        parts.setdefault(gap.reason, []).append(gap.part)
+    return [f"{', '.join(names)}: {reason}" for reason, names in parts.items()]
+
+
 @dataclass(frozen=True, slots=True)
 class RunEvidence:
     """Everything recorded of one run."""

@@ -25,7 +25,7 @@ import pyarrow as pa
 from checkers import faults, logs, loss, processes, reads
 from checkers.clients import availability, coordinator, positions, producers, time_offsets, visibility
 from checkers.deletions import DELETE_RECORDS
-from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence, gap_lines
 from checkers.fault_model import node_failures, vanished_nodes
 from checkers.groups import checker as groups
 from checkers.linearizability import checker as linearizability
@@ -186,7 +186,7 @@ def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:
 
 
 def _lacking(name: str, missing: Sequence[EvidenceGap], rests_on: tuple[str, ...]) -> Verdict:
-    lines = [f"{gap.part}: {gap.reason}" for gap in missing[:_GAPS_SHOWN]]
-    if len(missing) > _GAPS_SHOWN:
-        lines.append(f"and {len(missing) - _GAPS_SHOWN} more")
+    lines = gap_lines(missing)
+    if len(lines) > _GAPS_SHOWN:
+        lines[_GAPS_SHOWN:] = [f"and {len(lines) - _GAPS_SHOWN} more"]
     return replace(unknown_verdict(name, *lines, kind=MISSING_EVIDENCE), rests_on=rests_on)

@@ -200,6 +200,7 @@ def _spec(options: argparse.Namespace) -> Spec:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from checkers.evidence import gap_lines
     from checkers.registry import check
     from checkers.verdict import worst
     from harness.cli.display import summary
@@ -211,7 +212,8 @@ def _check(options: argparse.Namespace) -> int:
 
     directory = _open(options.directory)
     evidence = directory.load()
-    gaps = (*directory.gaps(), *(f"{gap.part}: {gap.reason}" for gap in evidence.gaps))
+    told = {gap.reason for gap in evidence.gaps}
+    gaps = (*(line for line in directory.gaps() if line not in told), *gap_lines(evidence.gaps))
     verdicts = check(evidence)
     stories: tuple[Story, ...] = ()
     report, unsaved = None, ""

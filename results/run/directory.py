@@ -483,7 +483,7 @@ class RunDirectory:
         try:
             sealed = manifest.read(self.path)
         except StoreError as error:
-            return [str(error)]
+            return [str(error).removeprefix(f"{self.path}/")]
         return [line for name in names if (line := sealed.file_problem(self.path, name))] if sealed else []
 
     def _save_status(self, status: Status) -> None:

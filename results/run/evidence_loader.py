@@ -97,13 +97,14 @@ class _Loading:
         try:
             self.manifest = manifests.read(self.run)
         except StoreError as error:
-            self._missing_manifest(str(error).removeprefix(f"{self.run}/"))
+            self._unverified(str(error).removeprefix(f"{self.run}/"))
+            return
         if self.manifest is not None:
             self.gaps += self.manifest.gaps
         elif self.must_be_sealed:
-            self._missing_manifest(f"{MANIFEST} is missing, so nothing can be verified")
+            self._unverified(f"{MANIFEST} is missing, so nothing can be verified")
 
-    def _missing_manifest(self, reason: str) -> None:
+    def _unverified(self, reason: str) -> None:
         self.gaps += [EvidenceGap(part, reason) for part in EvidencePart if part is not EvidencePart.LOSSES]
 
     def _lack(self, part: EvidencePart, reason: str) -> None:

@@ -147,6 +147,17 @@ def test_a_finding_outside_a_story_says_of_which_check_it_is(capsys: pytest.Capt
     assert "\n? liveness: undecided t-1\n    a line\n" in capsys.readouterr().out
 
 
+def test_what_all_parts_of_a_run_lack_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--time-limit", "1", "--seed", "1", "--json", "--store", str(tmp_path)])
+    run = Path(json.loads(capsys.readouterr().out)["run"])
+    (run / "manifest.json").write_text("[]")
+    assert main(["check", str(run)]) == 2
+    output = capsys.readouterr().out
+    parts = "history, replica logs, trace, fault evidence, recovery, settings"
+    assert _notes(output) == [f"note: {parts}: manifest.json does not hold a JSON object"]
+    assert "\n? processes: missing-evidence\n    fault evidence, recovery: manifest.json does not hold " in output
+
+
 AWKWARD = "[red]min.isr[/x] [low] :bug:"
 """A name in which Rich would see styles, the end of a style that never began, and an emoji."""
 

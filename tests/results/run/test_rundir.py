@@ -202,6 +202,16 @@ def test_a_run_whose_status_and_manifest_are_gone_cannot_be_verified(tmp_path: P
     }
 
 
+def test_a_damaged_manifest_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    run = _recorded(tmp_path)
+    run.write_status("finished")
+    run.seal()
+    (run.path / "manifest.json").write_text("[]")
+    damaged = RunDirectory.open(run.path)
+    assert {gap.reason for gap in damaged.load().gaps} == {"manifest.json does not hold a JSON object"}
+    assert damaged.gaps() == ("manifest.json does not hold a JSON object",)
+
+
 def test_digest_and_trail_come_back(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
     assert run.digest() is None
