@@ -192,8 +192,8 @@ TENTH: Final = (
         (
             Edit(
                 _REPLICATION_LEADER,
-                "    ISR is large enough. It never falls within a leadership, and does not advance before every member has "
-                'fetched."""\n',
+                "    ISR is large enough. It never falls within a leadership, and does not advance before every "
+                'member has fetched."""\n',
                 '    ISR is large enough. It never falls within a leadership."""\n',
             ),
             Edit(
