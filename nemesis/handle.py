@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -47,7 +47,7 @@ class ActiveEffects:
     delays_ms: dict[str, list[float]] = field(default_factory=dict)
     """The delays of a slow disk, the latest of which holds."""
     clocks: dict[str, list[ClockChange]] = field(default_factory=dict)
-    """The changes of a clock; it jumped by each, and runs at the rate of the latest."""
+    """The changes of a clock. It jumped by each; the rate and the wall jump of the latest hold."""
     victims: dict[int, str] = field(default_factory=dict)
     """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
     endangered: dict[str, int] = field(default_factory=dict)
@@ -311,24 +311,23 @@ class FaultHandle:
         await uninterrupted(self._apply(self.cluster.slow_disk(node, delay_ms), ("delayed_ms",), node))
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
-        """Change a node's clock; it runs at the rate of the latest of several changes, and true again after the
-        last."""
+        """Change a node's clock. Of several changes the latest holds, but that each jump stays; after the last it runs
+        true again."""
         self._effects.clocks.setdefault(node, []).append(change)
         self.targets.add([node])
 
         async def restore_rate() -> None:
             changes = self._effects.clocks[node]
-            latest = changes[-1]
-            changes.remove(change)
+            before = changes[-1]
+            del changes[next(place for place, each in enumerate(changes) if each is change)]
             if not changes:
                 del self._effects.clocks[node]
                 await self._apply(self.cluster.reset_clock(node), ("offset_ms",), node)
                 return
             self._overlapped(1)
-            if changes[-1].rate != latest.rate:
-                await self._apply(
-                    self.cluster.set_clock(node, ClockChange(rate=changes[-1].rate)), ("offset_ms",), node
-                )
+            left = replace(changes[-1], jump_ms=0.0)
+            if left != replace(before, jump_ms=0.0):
+                await self._apply(self.cluster.set_clock(node, left), ("offset_ms",), node)
 
         self._add_undo(restore_rate)
         await uninterrupted(self._apply(self.cluster.set_clock(node, change), ("offset_ms",), node))

@@ -1,7 +1,8 @@
 """When processes of nodes had ended, and which faults kept them from starting again.
 
-A process has ended from the time that a fault measured for its node (`down_ns`), or that the run has for a process that
-ended by itself or with its machine, up to the next `node_started` of that node. An event of the node before that shows
+A process has ended from the time that a fault measured for its node (`down_ns`, and `loss_ns` where it ended one more
+by a loss), or that the run has for a process that ended by itself or with its machine, up to the next `node_started` of
+that node. An event of the node before that shows
 that its process went on.
 
 A fault that strikes a node whose process has ended measures nothing there. It keeps that node down all the same where
@@ -53,7 +54,8 @@ def down_since(downtimes: Sequence[Downtime], time_ns: int) -> dict[str, int]:
 def _ends(evidence: RunEvidence) -> Iterator[tuple[str, int]]:
     """(node, time in ns) of everything that ended a process, or would have."""
     for row in evidence.faults.to_pylist():
-        yield from _struck(row).items()
+        for node, numbers in _measured(row).items():
+            yield from ((node, int(numbers[name])) for name in ("down_ns", "loss_ns") if name in numbers)
     for name in ("crashes", "vanished"):
         yield from ((item["node"], item["time_ns"]) for item in evidence.recovery.get(name) or ())
 
@@ -103,5 +105,9 @@ def _ended_ns(row: Mapping[str, Any]) -> int:
 
 def _struck(row: Mapping[str, Any]) -> dict[str, int]:
     """Node → when the fault of this row ended its process, or would have."""
-    measured = json.loads(row["evidence"] or "{}").get("nodes") or {}
-    return {node: int(numbers["down_ns"]) for node, numbers in measured.items() if "down_ns" in numbers}
+    return {node: int(numbers["down_ns"]) for node, numbers in _measured(row).items() if "down_ns" in numbers}
+
+
+def _measured(row: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Node → what the fault of this row measured there."""
+    return json.loads(row["evidence"] or "{}").get("nodes") or {}

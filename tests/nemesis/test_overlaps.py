@@ -50,6 +50,21 @@ def test_a_clock_that_has_jumped_does_not_jump_again_when_another_fault_heals() 
     assert run(scenario()) == ClockChange(rate=1.1)
 
 
+def test_a_clock_goes_back_to_what_the_latest_of_the_faults_that_are_left_made_of_it() -> None:
+    async def scenario() -> list[ClockChange]:
+        cluster, effects, seen = FakeCluster(), ActiveEffects(), []
+        handles = [FaultHandle(cluster, effects, Random(1)) for _ in range(4)]
+        changes = (ClockChange(rate=2), ClockChange(rate=3), ClockChange(rate=2), ClockChange(wall_jump_ms=-900))
+        for handle, change in zip(handles, changes, strict=True):
+            await handle.set_clock("b1", change)
+        for handle in (handles[3], handles[2], handles[0]):
+            await handle.heal()
+            seen.append(cluster.clocks["b1"])
+        return seen
+
+    assert run(scenario()) == [ClockChange(rate=2), ClockChange(rate=3), ClockChange(rate=3)]
+
+
 class FailsToHealOnce(FakeCluster):
     """The first attempt to mend links fails."""
 

@@ -111,7 +111,9 @@ def is_legal(spec: Spec, base: Spec) -> bool:
         return True
     cluster = cluster_of(spec)
     timed = any(each.when is None and each.fault.effective_alone(cluster) for each in spec.script)
-    return timed and is_fair(spec.script, cluster)
+    # Families that lose more than the budget are drawn only where they are asked for.
+    within = Schedule(tuple(each for each in spec.script if each.fault.family.fair))
+    return timed and is_fair(within, cluster)
 
 
 # ---- the whole run ---------------------------------------------------------------------------------------------------
@@ -357,9 +359,7 @@ def _adopted(
 
 def _victims_for(fault: Fault, cluster: ClusterShape, victims: Sequence[str]) -> dict[str, str] | None:
     """Each target of the fault that loses data → the victim that does so instead; None where nobody may."""
-    at_risk = [
-        target for target in fault.at_risk(cluster) if target != "controller" and target not in cluster.controllers
-    ]
+    at_risk = [target for target in fault.at_risk(cluster) if target not in cluster.controller_targets]
     if at_risk and not victims:
         return None
     return {target: victims[number % len(victims)] for number, target in enumerate(at_risk)}

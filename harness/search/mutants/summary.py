@@ -148,12 +148,10 @@ def _explored(record: CampaignRecord, mutant: Mutant, broken_in: str) -> str:
 
 
 def _is_as_in(full: Exploration | None, exploration: Exploration, mutant: Mutant) -> bool:
-    """Whether a mutant's exploration is that of the full protocol. Two of different commits may be of different scopes,
-    and so say nothing of each other; but that nobody reads the mutant's rule is known from the one alone."""
-    if full is None:
-        return False
-    same = (full.commit, full.states, full.steps) == (exploration.commit, exploration.states, exploration.steps)
-    return same or reads_no_rule_of(mutant, full)
+    """Whether a mutant's exploration is that of the full protocol. Where the scopes of their commits may differ, other
+    counts say nothing; that nobody reads the mutant's rule is known from the full protocol alone."""
+    same = full is not None and (full.states, full.steps) == (exploration.states, exploration.steps)
+    return same or (full is not None and reads_no_rule_of(mutant, full))
 
 
 def _scope_words(scope: str) -> str:

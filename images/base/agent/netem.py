@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from images.base.agent.programs import run
@@ -33,17 +33,17 @@ def planned(delays: Sequence[Mapping[str, Any]]) -> SlowLinks:
     return links_of
 
 
-def remove() -> dict[str, int]:
-    """Remove all delays; returns the packets delayed so far by each queue. Raises AgentError.
+def remove() -> Iterator[dict[str, int]]:
+    """Remove all delays; of each device the packets delayed so far, by address. Raises AgentError.
 
-    Each device is forgotten once it has no tree, so what fails can be called again.
+    A device is forgotten once it has no tree and its packets are counted, so what fails can be called again.
     """
     recorded: dict[str, dict[str, str]] = read(_DEVICES) or {}
     if not recorded:
-        return {}
+        return
     queues: list[dict[str, Any]] = json.loads(_tc(["-s", "-j", "qdisc", "show"]) or b"[]")
-    delayed: dict[str, int] = {}
     for device, addresses in list(recorded.items()):
+        delayed: dict[str, int] = {}
         ours = [queue for queue in queues if queue.get("dev") == device]
         for queue in ours:
             address = addresses.get(queue.get("handle", ""))
@@ -51,9 +51,9 @@ def remove() -> dict[str, int]:
                 delayed[address] = delayed.get(address, 0) + queue.get("packets", 0)
         if any(queue.get("root") and queue.get("kind") == "prio" for queue in ours):
             _tc(["qdisc", "del", "dev", device, "root"])
+        yield delayed
         del recorded[device]
         keep(_DEVICES, recorded)
-    return delayed
 
 
 def install(slow: SlowLinks) -> None:

@@ -47,10 +47,11 @@ def apply(request: Mapping[str, Any]) -> dict[str, Any]:
         counters = _add_counters(_nft_counters())
         run(["nft", "-f", "-"], rules)
         keep(_COUNTERS, counters)
-        for address, delayed in netem.remove().items():
-            address_counters = counters.setdefault(address, {})
-            address_counters["delayed"] = address_counters.get("delayed", 0) + delayed
-        keep(_COUNTERS, counters)
+        for packets in netem.remove():
+            for address, delayed in packets.items():
+                address_counters = counters.setdefault(address, {})
+                address_counters["delayed"] = address_counters.get("delayed", 0) + delayed
+            keep(_COUNTERS, counters)
         netem.install(slow)
     return {"counters": counters}
 
@@ -69,7 +70,8 @@ def remove() -> None:
             apply({})
     finally:
         with locked("network"):
-            netem.remove()
+            for _ in netem.remove():
+                pass
 
 
 def ruleset(cut: Sequence[Mapping[str, Any]], degrade: Sequence[Mapping[str, Any]]) -> str:

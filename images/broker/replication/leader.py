@@ -290,9 +290,7 @@ def on_isr_refused(partition: Partition, proposal: ProposeIsr, answer: IsrRefuse
     if not answer.certain:
         added = (member for member in proposal.members if member not in partition.isr)
         unresolved_members = tuple(sorted({*unresolved_members, *added}))
-    settled = partition._replace(
-        leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members, awaited=())
-    )
+    settled = partition._replace(leadership=leadership._replace(proposed=None, unresolved_members=unresolved_members))
     refused = IsrResolved(proposal.members, committed=False, rolled_back=answer.certain, error=answer.error)
     step = advance_high_watermark(settled, limits)
     return PartitionStep(step.partition, (refused, *step.decisions))

@@ -142,6 +142,22 @@ def test_faults_of_a_mate_lose_the_data_of_the_victims_of_the_schedule_they_join
                 assert victims_of(child.script, cluster) in ((), ("b2",))
 
 
+def test_faults_beyond_the_loss_budget_that_a_hunt_asks_for_are_no_reason_to_draw_anew() -> None:
+    base = parse({"vary": True, "time_limit": 30, "faults": ["power-loss-all"]})
+    parents = Parents(fresh(base, 1), fresh(base, 2), base)
+    assert mutate(OPERATORS["shift"], parents, Random(1)) is not None
+
+
+def test_a_power_loss_of_controllers_that_joins_a_schedule_stays_one() -> None:
+    loss = {"at": 1, "for": 2, "fault": "power-loss", "nodes": ["controllers"]}
+    mate = parse({"time_limit": 30, "faults": [loss]})
+    parents = Parents(parse({"time_limit": 30, "faults": [{"at": 9, "for": 2, "fault": "kill"}]}), mate, BASE)
+    joined = [child for draw in range(9) if (child := OPERATORS["pack"](parents, Random(draw))) is not None]
+    losses = [each.fault.nodes_named() for child in joined for each in child.script if each.fault.name == "power-loss"]
+    assert losses
+    assert {*losses} == {("controllers",)}
+
+
 def test_a_schedule_beyond_the_loss_budget_or_without_any_effect_is_not_legal() -> None:
     def spec(*faults: dict[str, object]) -> Spec:
         return parse({"seed": 1, "faults": [{"for": 1, **fault} for fault in faults]})

@@ -371,13 +371,8 @@ def test_a_summary_counts_the_scopes_of_a_mutant_and_says_how_deep_one_was_explo
     assert figures(record, [never])[0].explored == f"every promise kept in `{last}` {DEPTHS[last]} steps deep"
 
 
-def test_a_scope_explored_by_two_commits_is_not_said_to_lack_a_mutant(tmp_path: Path) -> None:
-    never = QUORUM_MUTANTS[1]
-    first, *_ = scopes_of(never)
+def test_a_scope_in_which_nobody_reads_a_rule_lacks_the_mutant_whatever_commits_explored_it(tmp_path: Path) -> None:
     record = CampaignRecord(tmp_path / "record.json")
-    record.explorations[FULL_PROTOCOL] = {first: Exploration(10, 20, 3, 4.0, "", "one")}
-    record.explorations[never.name] = {first: Exploration(10, 20, 3, 4.0, "", "another")}
-    assert figures(record, [never])[0].explored == f"every promise kept in `{first}`; 3 scopes to go"
     durable = all_mutants()["delete_replica_durably"]
     record.explorations[FULL_PROTOCOL] = {"two-replicas": Exploration(10, 20, 3, 4.0, "", "one", ["maximal_isr"])}
     record.explorations[durable.name] = {"two-replicas": Exploration(11, 22, 3, 4.0, "", "another")}

@@ -33,6 +33,16 @@ def test_a_node_is_down_until_it_starts_again() -> None:
     assert downtimes(replace(evidence, trace=never)) == (Downtime("b3", 5 * S, NEVER),)
 
 
+def test_a_node_that_one_fault_ends_twice_is_down_twice() -> None:
+    measured = {"nodes": {"b3": {"down_ns": 2 * S, "loss_ns": 6 * S}}}
+    faults = small_evidence.faults(small_evidence.fault("short-life", ["b3"], 1, 9, measured))
+    trace = small_evidence.trace(*(small_evidence.event(at_s, "b3", "node_started") for at_s in (0, 5, 8)))
+    assert downtimes(RunEvidence(trace=trace, faults=faults)) == (
+        Downtime("b3", 2 * S, 5 * S),
+        Downtime("b3", 6 * S, 8 * S),
+    )
+
+
 def test_a_process_that_ended_by_itself_is_down() -> None:
     crashed = {"crashes": [{"node": "b3", "time_ns": 4 * S}]}
     assert downtimes(RunEvidence(trace=STARTED, recovery=crashed)) == (Downtime("b3", 4 * S, round(9.1 * S)),)
