@@ -321,7 +321,7 @@ RATE_KEPT: Final = Mistake(
     "rate_kept",
     "A clock that another fault has changed, too, keeps the rate of the one that heals.",
     "nemesis.handle:FaultHandle.set_clock",
-    replace="if changes[-1].rate != latest.rate:",
+    replace="if left != replace(before, jump_ms=0.0):",
     by="if False:",
 )
 
