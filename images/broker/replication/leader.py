@@ -196,11 +196,11 @@ def _await_caught_up(
     does. Else it would pass their positions between two fetches under steady load, and they would never join. One that
     is proposed counts as a member, or not at all (`maximal_isr`)."""
     leadership = partition.leader_state
+    outside = {*candidates}.difference(partition.isr, leadership.proposed or (), leadership.unresolved_members)
     awaited = tuple(
         follower.id
         for follower in leadership.followers
-        if follower.id in candidates
-        and follower.id not in (*partition.isr, *(leadership.proposed or ()), *leadership.unresolved_members)
+        if follower.id in outside
         and follower.log_end is not None
         and active.get(follower.id) == follower.broker_epoch
         and partition.log_start <= max(follower.log_start, 0)
