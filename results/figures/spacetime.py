@@ -23,6 +23,7 @@ from results.figures import faults
 from results.figures.canvas import GREY, NODE_COLOURS, Figure, lane_line, layout_of, run_end_s, stacked
 from results.figures.findings import RED, marked
 from results.run.downtime import Downtime, downtimes
+from workloads.columns import NEVER
 
 CHECKS: Final = "checks"
 """The lane of what the checks found."""
@@ -96,13 +97,14 @@ def draw(evidence: RunEvidence, story: Story) -> Figure | None:
         "yaxis2": {"domain": below, "title": {"text": "HW, log end"}, "nticks": 6},
         "shapes": list(_fault_boxes(injected, lanes[::-1], first_ns, last_ns)),
     }
+    down = downtimes(evidence)
     data = [
-        *_roles(events, nodes, first_ns, last_ns, downtimes(evidence)),
+        *_roles(events, nodes, first_ns, last_ns, down),
         *_messages(list(messages(events)), story.time_ns, first_ns, last_ns),
         *_events(drawn),
         *_fault_signs(injected, nodes, first_ns),
         *_findings(story),
-        *_watermarks(events, nodes, first_ns, last_ns),
+        *_watermarks(events, nodes, first_ns, last_ns, down),
     ]
     return marked({"data": data, "layout": layout}, [story])
 
@@ -268,15 +270,18 @@ def _described(event: TraceRow) -> str:
     return "<br>".join(words)
 
 
-def _watermarks(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last_ns: int) -> Iterator[Figure]:
-    """Each node's high watermark, and dotted its log end."""
+def _watermarks(
+    events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int, last_ns: int, down: Sequence[Downtime]
+) -> Iterator[Figure]:
+    """Each node's high watermark, and dotted its log end; neither while it is down."""
     for number, node in enumerate(nodes):
         colour = NODE_COLOURS[number % len(NODE_COLOURS)]
         own = [event for event in events if event.node == node]
+        deaths_ns = [one.since_ns for one in down if one.node == node]
         marks = [(one.time_ns, one.high_watermark) for one in own if one.kind.endswith("high_watermark")]
         ends = [(one.time_ns, one.end_after) for one in own if one.kind in ("appended", "truncated", "log_recovered")]
         for name, steps, dash in ((f"{node} HW", marks, "solid"), (f"{node} log end", ends, "dot")):
-            within = list(_within(steps, first_ns, last_ns))
+            within = list(_within(_ended(steps, deaths_ns), first_ns, last_ns))
             if within:
                 yield {
                     "type": "scatter",
@@ -291,9 +296,20 @@ def _watermarks(events: Sequence[TraceRow], nodes: Sequence[str], first_ns: int,
                 }
 
 
-def _within(steps: Sequence[tuple[int, int]], first_ns: int, last_ns: int) -> Iterator[tuple[int, int]]:
+def _ended(steps: Sequence[tuple[int, int]], deaths_ns: Sequence[int]) -> list[tuple[int, int | None]]:
+    """Steps, each of which holds until the next one or a death; no value holds after it."""
+    ended: list[tuple[int, int | None]] = []
+    for (time_ns, value), (next_ns, _) in pairwise([*steps, (NEVER, -1)]):
+        ended.append((time_ns, value))
+        death_ns = min((death_ns for death_ns in deaths_ns if time_ns <= death_ns < next_ns), default=None)
+        if death_ns is not None:
+            ended += [(death_ns, value), (death_ns, None)]
+    return ended
+
+
+def _within(steps: Sequence[tuple[int, int | None]], first_ns: int, last_ns: int) -> Iterator[tuple[int, int | None]]:
     """The steps that hold in the window, the first and the last cut to it."""
-    for (time_ns, value), (next_ns, _) in pairwise([*steps, (last_ns, -1)]):
+    for (time_ns, value), (next_ns, _) in pairwise([*steps, (last_ns, None)]):
         if time_ns <= last_ns and next_ns >= first_ns:
             yield max(time_ns, first_ns), value
             last = value

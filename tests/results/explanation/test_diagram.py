@@ -72,6 +72,8 @@ def test_the_lane_of_a_node_ends_where_it_goes_down(verdict: Verdict, story: Sto
     assert figure is not None
     (lane,) = [trace for trace in figure["data"] if trace.get("y") == ["b3", "b3", None]]
     assert lane["x"][1] == 5.5
+    ends = next(trace for trace in figure["data"] if trace.get("name") == "b3 log end")
+    assert [(x, y) for x, y in zip(ends["x"], ends["y"], strict=True) if x >= 5.5][:2] == [(5.5, 5), (5.5, None)]
     assert len([shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]) == 2
     subject = Subject(Path("run"), Status("finished"), "", None, (), (verdict,), evidence)
     assert "kept b3 down" in str(body(subject))
