@@ -33,7 +33,7 @@ Read = Callable[[bytes, int, int], tuple[Entity, int]]
 values that the bytes cannot stand for ValueError, KeyError or OverflowError."""
 
 ELEMENTS_MAX = 500_000
-"""The most elements that all arrays of a request may have together, but for those in tagged fields. Each costs memory
+"""The most elements that all arrays of a request may have together, and those of each tagged field. Each costs memory
 and time far beyond its bytes: 10 MB of empty names would take over a gigabyte, and a minute during which nobody else is
 answered. A follower names all partitions of a leader in one request: a quarter of a million topics with one partition
 each."""
@@ -55,7 +55,8 @@ def reader(message: type) -> Read:
     """The function that reads messages of a class."""
     known = _readers.get(message)
     if known is None:
-        known = _readers[message] = _ReaderSource().function(message)
+        bounded = getattr(message, "__type__", None) is EntityType.request
+        known = _readers[message] = _ReaderSource(bounded).function(message)
     return known
 
 
@@ -97,7 +98,7 @@ def _read_tags(frame: bytes, start: int, end: int, known: Mapping[int, Read]) ->
 
 
 class _ReaderSource(GeneratedFunction):
-    def __init__(self) -> None:
+    def __init__(self, bounded: bool) -> None:
         super().__init__()
         self.names.update(
             Malformed=Malformed,
@@ -114,13 +115,12 @@ class _ReaderSource(GeneratedFunction):
         )
         self.run: list[tuple[str, str]] = []
         """(Kafka type, variable) of adjacent fields of fixed size, not read yet."""
-        self.bounded = False
+        self.bounded = bounded
         """Whether the elements of all arrays together are at most ELEMENTS_MAX."""
+        if bounded:
+            self.add("elements = 0")
 
     def function(self, message: type) -> Read:
-        self.bounded = getattr(message, "__type__", None) is EntityType.request
-        if self.bounded:
-            self.add("elements = 0")
         return self.compiled(message.__name__, self.struct(message))
 
     def tag(self, shape: FieldShape, flexible: bool) -> Read:
@@ -176,7 +176,8 @@ class _ReaderSource(GeneratedFunction):
         return entity
 
     def tags(self, tagged: list[FieldShape], values: Mapping[str, str]) -> None:
-        known = self.name("known", {shape.tag: _ReaderSource().tag(shape, flexible=True) for shape in tagged})
+        readers = {shape.tag: _ReaderSource(self.bounded).tag(shape, flexible=True) for shape in tagged}
+        known = self.name("known", readers)
         defaults = {shape: self.name("default", shape.default) for shape in tagged}
         by_tag = self.variable()
         self.add("if frame[at]:")

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.broker_heartbeat.v1.request import BrokerHeartbeatRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.fetch.v16.request import FetchRequest, FetchTopic
 from kio.schema.fetch.v16.response import FetchResponse
@@ -203,6 +204,16 @@ def test_unknown_tags_do_not_lift_the_bound_of_the_elements() -> None:
     changed = content[:at] + b"\x01" + UNKNOWN + content[at + 1 :]
     with pytest.raises(Malformed, match="more than 500,000 elements"):
         reader(MetadataRequest)(changed, 0, len(changed))
+
+
+@pytest.mark.parametrize(("elements", "accepted"), [(ELEMENTS_MAX, True), (ELEMENTS_MAX + 1, False)])
+def test_the_elements_of_a_tagged_field_are_bounded_too(elements: int, accepted: bool) -> None:
+    content = written(replace(filled(BrokerHeartbeatRequest), offline_log_dirs=(None,) * elements))
+    if accepted:
+        assert len(reader(BrokerHeartbeatRequest)(content, 0, len(content))[0].offline_log_dirs) == elements
+    else:
+        with pytest.raises(Malformed, match="more than 500,000 elements"):
+            reader(BrokerHeartbeatRequest)(content, 0, len(content))
 
 
 def test_an_answer_to_api_versions_has_the_old_header_in_every_version() -> None:
