@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.machines.machine import CommandFailed
+from harness.environments.machines.machine import CommandFailed, Machine, MachineError
 from harness.environments.ssh import install
 from harness.environments.ssh.install import ROOT, Claim, claim_on
+from images.broker.system import SYSTEM
+from images.system import System
 
 
 @dataclass
@@ -51,3 +53,26 @@ def test_a_claim_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypat
     with pytest.raises(CommandFailed):
         asyncio.run(install._take(host, Claim.of_this_process("r1")))
     assert not host.root.exists()
+
+
+@dataclass
+class LostMidway(CutOff):
+    """A host that takes the claim and then is gone: neither takes files, nor lets itself be cleaned."""
+
+    async def put(self, contents: bytes, path: str, *, mode: int = 0o644) -> None:
+        raise MachineError("b1: the disk is full")
+
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 120.0) -> bytes:
+        if argv[0] == "rm":
+            raise MachineError("b1: connection refused")
+        return await super().run(argv, stdin=stdin, timeout_s=timeout_s)
+
+
+def test_what_failed_first_is_told_where_cleaning_fails_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def meets_all(_machine: Machine, _system: System) -> None: ...
+
+    monkeypatch.setattr(install, "require", meets_all)
+    monkeypatch.setattr(install, "_bundle", lambda _target, _system: b"")
+    host = LostMidway(tmp_path / "faultline")
+    with pytest.raises(MachineError, match=r"the disk is full; .* was left: b1: connection refused"):
+        asyncio.run(install.install(host, Claim.of_this_process("r1"), SYSTEM))

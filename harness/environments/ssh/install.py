@@ -66,7 +66,8 @@ class Claim:
 
 
 async def install(machine: Machine, claim: Claim, system: System) -> None:
-    """Claim the host and put everything there that a node of `system` needs. Raises MachineError, having left nothing.
+    """Claim the host and put everything there that a node of `system` needs. Raises MachineError, having left nothing
+    if the host could still be reached.
 
     When it is cancelled the claim may stay: see `claim_on`.
     """
@@ -80,8 +81,11 @@ async def install(machine: Machine, claim: Claim, system: System) -> None:
         await machine.put(bundle, f"{ROOT}/bundle.tar.gz")
         await machine.run(["tar", "-xzf", f"{ROOT}/bundle.tar.gz", "-C", ROOT, "--no-same-owner"], timeout_s=60)
         await machine.run(["rm", f"{ROOT}/bundle.tar.gz"])
-    except Exception:
-        await machine.run(["rm", "-rf", ROOT])
+    except Exception as error:
+        try:
+            await machine.run(["rm", "-rf", ROOT])
+        except MachineError as uncleaned:
+            raise MachineError(f"{error}; {ROOT} was left: {uncleaned}") from error
         raise
 
 
