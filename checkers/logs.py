@@ -24,6 +24,8 @@ torn-log         after recovery a log ends in a batch that is cut or damaged. Ev
                  log, which drops such an end; while a node is down after a kill or a power loss it is legal, and
                  only counted (`torn_logs`).
 corrupt-log      after recovery a batch is damaged, and more follows it in the log: the rest is lost on this replica.
+disordered-log   after recovery a batch begins below the end of the one before it in the log, or below its segment:
+                 offsets rise along a log, and a read finds them by that.
 
 A system may keep each replica's `leader-epoch-checkpoint` up to date (`CheckSettings.has_epoch_checkpoints`): the epoch
 cache by which a leader tells its followers where to truncate. Then, for the records from the log's start on:
@@ -149,6 +151,7 @@ def check_partition(
         "leader-epoch-fell": [],
         "torn-log": [],
         "corrupt-log": [],
+        "disordered-log": [],
         "epoch-checkpoint-unordered": [],
         "epoch-checkpoint-damaged": [],
         "epoch-checkpoint-lacks": [],
@@ -310,11 +313,15 @@ def _entry(epoch: int, start: int) -> str:
 
 def _damage(log: ReplicaLog, counts: bool) -> Iterator[_Difference]:
     if log.damage and counts:
-        reason = "the cluster had recovered, and every broker its log: a torn end is cut off then"
+        reason = "the cluster had recovered, and every broker its log: "
+        reason += "offsets rise along it" if log.damage == "disordered" else "a torn end is cut off then"
         yield f"{log.damage}-log", log.end, (_damage_line(log), reason)
 
 
 def _damage_line(log: ReplicaLog) -> str:
+    if log.damage == "disordered":
+        below = "begin below the end of the one before them, or below their segment"
+        return f"{log.node}'s log is disordered: batches of {log.unread_bytes} bytes {below}"
     return (
         f"{log.node}'s log is {log.damage}: {log.unread_bytes} bytes follow the last intact batch, at offset {log.end}"
     )

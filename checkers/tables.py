@@ -17,6 +17,8 @@ REPLICA_ENDS: one row a replica, also an empty one: where its log starts and end
 checkpointed or traced (-1 when unknown, never guessed). `unread_bytes` lie in its segments behind the last intact batch
 (-1 when that was not recorded), and `damage` says why they are not read: `torn` when nothing but the rest of one batch
 that was cut or damaged is there, as a power loss leaves it at the end of a log; `corrupt` when more follows; or empty.
+It is `disordered` where all is intact and was read, and `unread_bytes` are those of the batches that begin below the
+end of the one before them, or below their segment.
 `epoch_checkpoint` is its `leader-epoch-checkpoint` as a JSON list of [leader epoch, start offset], empty when there is
 none, and `damaged` when Kafka could not read it.
 

@@ -203,6 +203,7 @@ INEXCUSABLE = frozenset(
         "committed-otherwise",
         "torn-log",
         "corrupt-log",
+        "disordered-log",
     }
 )
 

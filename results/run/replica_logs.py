@@ -8,7 +8,8 @@ directories Kafka has marked (`….-delete`, `….-future`).
 
 A replica is read as its broker would recover it: batch by batch, up to the first that is torn or corrupt. A node
 that was down when its files were collected may have such a tail; its log then ends before it, and its row in
-REPLICA_ENDS names the damage.
+REPLICA_ENDS names the damage. So it does where a batch begins below the end of the one before it, or below its segment:
+no log takes such a batch, and who looks for its offsets does not find them. It is read all the same.
 
 A log starts at the offset its node traced, or at the offset in Kafka's `log-start-offset-checkpoint`, but not before
 its first segment. Records below the start, in the same segment, are read as well.
@@ -161,9 +162,11 @@ def read_epoch_checkpoint(path: Path) -> str:
 
 def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tuple[int, int, int, str]:
     """Add the replica's records to `columns`. Returns where its log starts and ends, how many bytes lie behind the
-    last intact batch, and what is wrong with them: `torn`, `corrupt` or nothing."""
+    last intact batch, or in batches out of place, and what is wrong with them: `torn`, `corrupt`, `disordered` or
+    nothing."""
     segments = _segments(replica.directory)
     start = end = int(segments[0].stem) if segments else 0
+    misplaced_bytes = 0
     for number, segment in enumerate(segments):
         data = segment.read_bytes()
         whole = 0
@@ -171,7 +174,9 @@ def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tu
             for header, payload in batch.iterate(data):
                 batch.check(payload)
                 _add(replica, header, payload, columns)
-                end = header.next_offset
+                if header.base_offset < max(end, int(segment.stem)):
+                    misplaced_bytes += header.size
+                end = max(end, header.next_offset)
                 whole += header.size
         except batch.CorruptBatch:
             pass
@@ -179,7 +184,7 @@ def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tu
             later = [path.stat().st_size for path in segments[number + 1 :]]
             torn = not any(later) and not _has_whole_batch_behind(data[whole:])
             return start, end, len(data) - whole + sum(later), "torn" if torn else "corrupt"
-    return start, end, 0, ""
+    return start, end, misplaced_bytes, "disordered" if misplaced_bytes else ""
 
 
 def _segments(directory: Path) -> list[Path]:

@@ -351,6 +351,9 @@ def damaged(damage: str, *, recovered: bool = True, faults: pa.Table | None = No
 def test_a_log_is_whole_after_recovery() -> None:
     assert kinds(damaged("torn")) == ["torn-log"]
     assert kinds(damaged("corrupt")) == ["corrupt-log"]
+    assert kinds(damaged("disordered")) == ["disordered-log"]
+    assert damaged("disordered").findings[0].lines[0].startswith("b2's log is disordered: batches of 30 bytes begin")
+    assert damaged("disordered", recovered=False).validity is Validity.VALID
     assert damaged("torn").findings[0].lines[0] == (
         "b2's log is torn: 30 bytes follow the last intact batch, at offset 1"
     )

@@ -82,6 +82,18 @@ def test_a_log_ends_before_its_first_torn_or_corrupt_batch(tmp_path: Path) -> No
     assert logs.ends["damage"].to_pylist() == ["torn", "corrupt", "torn", "", "torn", "corrupt"]
 
 
+def test_a_batch_below_the_end_of_the_one_before_it_or_below_its_segment_is_out_of_place(tmp_path: Path) -> None:
+    first, second, third = (_batch(offset, b"1") for offset in range(3))
+    _replica(tmp_path, "b1", "t-0", {0: first + third + second})
+    _replica(tmp_path, "b2", "t-0", {0: first, 2: second + third})
+    _replica(tmp_path, "b3", "t-0", {0: first + second, 1: second + third})
+    _replica(tmp_path, "b4", "t-0", {0: first, 2: third})
+    logs = read_nodes(tmp_path)
+    assert logs.ends["log_end"].to_pylist() == [3, 3, 3, 3]
+    assert logs.ends["damage"].to_pylist() == ["disordered", "disordered", "disordered", ""]
+    assert logs.ends["unread_bytes"].to_pylist() == [len(second), len(second), len(second), 0]
+
+
 def test_system_topics_and_marked_directories_are_left_out(tmp_path: Path) -> None:
     for name in ("__cluster_metadata-0", "t-0.deadbeef-delete", "t-0.deadbeef-future", "lost+found"):
         _replica(tmp_path, "b1", name, {0: _batch(0, b"1")})
