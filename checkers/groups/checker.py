@@ -127,7 +127,7 @@ def _check_partition(
         verdict_of(NAME, _violations(went_back, topic, partition), of_both),
     ]
     if evidence.settings.acks == -1:
-        missing, undelivered = _undelivered(rows, members)
+        missing, undelivered = _undelivered(rows, members, of_records.deleted_below)
         if missing and not evidence.recovery.get("final_reads"):
             verdicts.append(unknown_verdict(NAME, f"{topic}-{partition}: the group was not drained to the end"))
         else:
@@ -230,9 +230,10 @@ def _stale(commits: Sequence[GroupOperation], generation_starts: Sequence[tuple[
             yield GroupViolation("stale-commit", commit.offset, commit.completed_ns, (commit,), reason)
 
 
-def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[GroupViolation]]:
+def _undelivered(rows: pa.Table, members: set[int], deleted_below: int) -> tuple[int, list[GroupViolation]]:
     """The number of acknowledged records that no member has read, and each of them. When the final ones are appended,
-    the group has read to the end."""
+    the group has read to the end. One that was acknowledged without an offset stands at the least that it can have
+    where that may be a deleted one, else anywhere up to the end: what was lost at any offset may be it."""
     acknowledged = (pc.field("kind") == "append") & (pc.field("outcome") == "ok")
     appends = rows.filter(acknowledged & (pc.field("phase") == "main"))
     polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
@@ -241,10 +242,19 @@ def _undelivered(rows: pa.Table, members: set[int]) -> tuple[int, list[GroupViol
         appends.filter(pc.invert(pc.is_in(appends.column("value"), value_set=given.combine_chunks())))
     )
     reason = "no member of the group was ever given it"
-    undelivered = [
-        GroupViolation("not-delivered", row.offset, NEVER, (row,), reason, since_ns=row.invoked_ns) for row in missing
-    ]
+    undelivered = []
+    for row in missing:
+        least = row.offset if row.offset >= 0 else _least_offset(row, operations_of(rows))
+        offset = NEVER if row.offset < 0 and least >= deleted_below else least
+        undelivered.append(GroupViolation("not-delivered", offset, NEVER, (row,), reason, since_ns=row.invoked_ns))
     return len(missing), undelivered
+
+
+def _least_offset(append: GroupOperation, operations: Sequence[GroupOperation]) -> int:
+    """An append stands above every record that was acknowledged or read before it was invoked."""
+    before = [row for row in operations if row.ok and row.completed_ns < append.invoked_ns]
+    ends = [row.offset + 1 if row.kind == "append" else row.end for row in before if row.kind in ("append", "poll")]
+    return max([0, *ends])
 
 
 def _violations(items: Sequence[GroupViolation], topic: str, partition: int) -> list[Violations]:
@@ -261,7 +271,7 @@ def _violations(items: Sequence[GroupViolation], topic: str, partition: int) -> 
                 topic=topic,
                 partition=partition,
                 operations=tuple(row.index for row in item.operations if row.index >= 0),
-                offsets=(item.offset,),
+                offsets=(item.offset,) if item.offset != NEVER else (),
                 time_ns=item.time_ns if item.time_ns != NEVER else -1,
             )
 

@@ -70,6 +70,7 @@ class GroupViolation:
 
     kind: str
     offset: int
+    """NEVER where it is not known, of a record at any."""
     time_ns: int
     """Time at which it was seen; NEVER for the end of the run."""
     operations: tuple[GroupOperation, ...]

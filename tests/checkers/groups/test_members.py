@@ -184,3 +184,24 @@ def test_no_member_has_to_read_the_records_that_are_appended_when_the_group_has_
 
 def test_a_group_without_assignments_is_unknown() -> None:
     assert GroupHistory().append(0, 1).verdict().validity is Validity.UNKNOWN
+
+
+def test_a_record_acknowledged_without_an_offset_may_be_any_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = GroupHistory().append(0, *range(5)).start(2, 7, 1, 0).poll(4, 7, 0, 5)
+    story.add(6, 0, "append", value=150)
+    verdict = story.verdict()
+    assert kinds(verdict) == ["not-delivered"]
+    assert verdict.findings[0].offsets == ()
+    after_losing(5, 9, "t", monkeypatch)
+    assert kinds(story.verdict()) == ["fault-model-exceeded"]
+
+
+@pytest.mark.parametrize(("deleted_below", "found"), [(5, ["not-delivered"]), (6, [])])
+def test_a_record_acknowledged_without_an_offset_is_deleted_where_it_may_stand(
+    deleted_below: int, found: list[str]
+) -> None:
+    """It was appended when the records below 5 had been read."""
+    story = GroupHistory().append(0, *range(5)).start(2, 7, 1, 0).poll(4, 7, 0, 5)
+    story.add(6, 0, "append", value=150)
+    request = small_evidence.fault("delete-records", ["b1"], 8, 9, {"asked_below": deleted_below})
+    assert kinds(story.verdict(request, has_trace=False)) == found
