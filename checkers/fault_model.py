@@ -36,16 +36,16 @@ Blind spots: which of the lost records had been acknowledged; data lost by a fau
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.deletions import deletions
 from checkers.evidence import RunEvidence
+from checkers.fault_times import injected_ns
 from checkers.tables import of_partition
 from checkers.unclean_elections import first_unclean_elections
 from checkers.verdict import Verdict
@@ -60,17 +60,11 @@ OFFSETS_TOPIC = "__consumer_offsets"
 """The topic that keeps the offsets which groups commit."""
 VANISHED = "vanished"
 """Fate of a node whose machine was removed during the run by something outside it."""
-_OF_LINKS = ("partition", "packets")
-"""Families of faults that leave every process running."""
-_STALL_MARGIN_NS = 2_000_000_000
-"""As long before the recorded time a fault may have begun to act, and after it a process may still be catching up."""
 _UNKNOWN_LOSS = "unknown_lost_bytes"
 _OF_POWER_LOSS = frozenset({"unsynced_bytes", _UNKNOWN_LOSS})
 """Evidence that a fault which cuts the power measures, of that node alone, or could not measure."""
 _LOG_KINDS = ("appended", "truncated", "became_leader", "became_follower", "log_recovered", "replica_deleted")
 
-_INJECTION_NS_MIN = 5_000_000_000
-"""A fault may have held on the first of its nodes so long before it held on all; longer, where that was measured."""
 _DECISION_NS_MAX = 100_000_000
 """Inaccuracy of the times of decisions that were read from a metadata log: they are in milliseconds, by a clock that
 its host may adjust during the run."""
@@ -129,11 +123,12 @@ def node_failures(faults: pa.Table) -> list[NodeFailure]:
     A node of which nothing was measured lost nothing. The sum over nodes says nothing of any of them: where a run of an
     earlier version recorded no more than that, and a fault with several targets lost data, it is unknown on each.
     """
-    failures, lied = [], lied_to(faults)
+    failures, lies_ns = [], lied_since(faults)
     for row in faults.to_pylist():
         ended_ns = row["ended_ns"] if row["ended_ns"] is not None else NEVER
         for node, numbers in _measured(row).items():
-            synced = node not in lied and _had_stopped(numbers)
+            lied = node in lies_ns and lies_ns[node] <= ended_ns
+            synced = not lied and _had_stopped(numbers)
             is_unknown = not synced and bool(numbers.get(_UNKNOWN_LOSS, 0))
             failures.append(
                 NodeFailure(
@@ -433,66 +428,20 @@ def lied_since(faults: pa.Table) -> dict[str, int]:
     return since
 
 
-def injected_ns(fault: Mapping[str, Any]) -> int:
-    """The earliest time at which the fault of this row may have held on some node: it counts from when it holds on all
-    of them."""
-    injection_s = json.loads(fault["evidence"] or "{}").get("injection_seconds", 0)
-    return int(fault["started_ns"]) - max(_INJECTION_NS_MIN, round(injection_s * 1e9))
+def wiped_since(faults: pa.Table) -> dict[str, int]:
+    """Node → time in ns since which it may have lost more than what it had not synced: its disk was emptied, or nobody
+    could measure what it lost."""
+    since: dict[str, int] = {}
+    for row in faults.filter(pc.equal(faults["family"], "wipe")).to_pylist():
+        for node in row["nodes"]:
+            since[node] = min(injected_ns(row), since.get(node, NEVER))
+    for failure in node_failures(faults):
+        if failure.is_unknown:
+            since[failure.node] = min(failure.started_ns, since.get(failure.node, NEVER))
+    return since
 
 
 def nodes_of_family(faults: pa.Table, family: str) -> frozenset[str]:
     """The nodes that any fault of this family struck."""
     of_family = faults.filter(pc.equal(faults["family"], family))
     return frozenset(pc.list_flatten(of_family.column("nodes")).to_pylist())
-
-
-class FaultTimes(NamedTuple):
-    """When faults of one kind may have held."""
-
-    times: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
-    """Node → from when to when (ns), by each fault."""
-
-    def between(self, node: str, since_ns: int, until_ns: int) -> bool:
-        """Whether one may have held on the node at some time between these."""
-        return bool(self.ends_between(node, since_ns, until_ns))
-
-    def ends_between(self, node: str, since_ns: int, until_ns: int) -> list[int]:
-        """When the faults ended that may have held on the node between these times."""
-        times = self.times.get(node, ())
-        return [ended_ns for began_ns, ended_ns in times if began_ns <= until_ns and since_ns <= ended_ns]
-
-
-def wrong_timers(faults: pa.Table) -> FaultTimes:
-    """When timers may have run wrong: by the faults that change these, not wall clocks alone. A clock that was set back
-    stands still until it has caught up, also after the fault."""
-    struck: dict[str, list[dict[str, Any]]] = {}
-    for row in faults.filter(pc.equal(faults["family"], "clock")).sort_by("started_ns").to_pylist():
-        for node in row["nodes"]:
-            struck.setdefault(node, []).append(row)
-    times: dict[str, list[tuple[int, int]]] = {}
-    for node, rows in struck.items():
-        back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in rows)
-        for began_ns, ended_ns in map(_held, filter(_changes_timers, rows)):
-            times.setdefault(node, []).append((began_ns - _STALL_MARGIN_NS, ended_ns + back_ns + _STALL_MARGIN_NS))
-    return FaultTimes(times)
-
-
-def stalls(faults: pa.Table) -> FaultTimes:
-    """When processes may not have run: by every fault but those of links and of wall clocks alone."""
-    times = {node: [*of_clock] for node, of_clock in wrong_timers(faults).times.items()}
-    for row in faults.select(["family", "nodes", "started_ns", "ended_ns"]).to_pylist():
-        for node in row["nodes"] if row["family"] not in (*_OF_LINKS, "clock") else ():
-            times.setdefault(node, []).append(_held(row, _STALL_MARGIN_NS))
-    return FaultTimes(times)
-
-
-def _held(fault: Mapping[str, Any], margin_ns: int = 0) -> tuple[int, int]:
-    """From when to when the fault held, and so long before and after."""
-    ended_ns = NEVER if fault["ended_ns"] is None else fault["ended_ns"]
-    return fault["started_ns"] - margin_ns, ended_ns + margin_ns
-
-
-def _changes_timers(fault: Mapping[str, Any]) -> bool:
-    """Whether a fault of the family `clock` changes more than wall clocks."""
-    detail = json.loads(fault["detail"] or "{}")
-    return not detail.get("wall_jump_ms") or bool(detail.get("jump_ms")) or detail.get("rate", 1) != 1

@@ -305,7 +305,16 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletion_requests
 from checkers.evidence import EXCUSES, EvidencePart, RunEvidence
-from checkers.fault_model import lied_to, node_failures, nodes_of_family, tolerances, vanished_nodes, wrong_timers
+from checkers.fault_model import (
+    lied_since,
+    lied_to,
+    node_failures,
+    nodes_of_family,
+    tolerances,
+    vanished_nodes,
+    wiped_since,
+)
+from checkers.fault_times import wrong_timers
 from checkers.protocol.groups.coordinator_promises import check_loading
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
@@ -406,14 +415,13 @@ def _by_kind(name: tuple[str, int], found: Iterable[ProtocolViolation]) -> list[
 def _cluster(evidence: RunEvidence) -> ClusterState:
     """The cluster before the run, with what faults did to the disks of its nodes."""
     lossy: dict[str, list[tuple[int, int]]] = {}
-    wiped = {failure.node for failure in node_failures(evidence.faults) if failure.is_unknown}
     for failure in node_failures(evidence.faults):
         if failure.lost_bytes > 0:
             lossy.setdefault(failure.node, []).append((failure.started_ns, failure.last_loss_ns))
     return ClusterState(
         lossy_faults=lossy,
-        lied_to=lied_to(evidence.faults),
-        wiped=nodes_of_family(evidence.faults, "wipe") | wiped,
+        lied_since=lied_since(evidence.faults),
+        wiped_since=wiped_since(evidence.faults),
         wrong_timers=wrong_timers(evidence.faults),
         lag_max_ms=evidence.settings.replica_lag_ms,
     )

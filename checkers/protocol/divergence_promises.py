@@ -76,7 +76,7 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     The protocols before KIP-320 cut to the high watermark, without an answer of the leader."""
     node, leader, cut = event.node, f"b{event.leader}", event.offset
     anew_at_end = event.details().get("log_start") == cut == event.log_end == event.high_watermark
-    if anew_at_end and node in partition.comparable and node not in cluster.lied_to:
+    if anew_at_end and node in partition.comparable and not cluster.lied(node, event.time_ns):
         partition.report(
             event,
             "producers-forgotten",
@@ -87,7 +87,8 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     own, known = partition.log(node), partition.log(leader)
     start = max(partition.log_starts.get(node, 0), partition.log_starts.get(leader, 0))
     to_high_watermark = "answer" not in event.details() and cut == event.high_watermark
-    if to_high_watermark or {node, leader} & cluster.lied_to or leader not in partition.opened or leader == node:
+    lied = cluster.lied(node, event.time_ns) or cluster.lied(leader, event.time_ns)
+    if to_high_watermark or lied or leader not in partition.opened or leader == node:
         return
     if not start <= cut < min(len(own), len(known)) or own[cut] == UNKNOWN or own[cut] != known[cut]:
         return

@@ -77,7 +77,7 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     """A log was opened or cut, or a leader begins with it: its epoch cache and its producers are those of its records.
     A disk that lied about fsync may have older ones."""
     detail, end = event.details(), event.end_after
-    if event.node in cluster.lied_to or end > len(partition.log(event.node)):
+    if cluster.lied(event.node, event.time_ns) or end > len(partition.log(event.node)):
         return
     if "log_start" in detail:
         _check_empty(partition, event, detail)
@@ -108,7 +108,8 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
     """What replaces the batches before the first segment knows the last one of each producer there, and no later
     one."""
     detail, held = event.details(), partition.batches_of(event.node)
-    if event.node in cluster.lied_to or producers_may_expire(detail.get("producer_expiration_ms", 0), event.time_ns):
+    lied = cluster.lied(event.node, event.time_ns)
+    if lied or producers_may_expire(detail.get("producer_expiration_ms", 0), event.time_ns):
         return
     if "base" not in detail or (event.kind == "log_recovered" and event.log_end <= max(event.offset, 0)):
         return

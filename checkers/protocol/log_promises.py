@@ -105,7 +105,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
     """A log comes back as it was, unless a fault destroyed data; after an accepted clean shutdown in any case."""
     node, known = event.node, len(partition.log(event.node))
     whole = node in partition.opened and node not in partition.removed
-    if whole and event.log_end < known and node not in cluster.lied_to:
+    if whole and event.log_end < known and not cluster.lied(node, event.time_ns):
         back = f"the log of {node} came back {event.at} and ended at {event.log_end}: it had ended at {known}"
         if cluster.clean_stop_covers(node, partition.opened[node]):
             accepted = (
@@ -115,11 +115,11 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         elif _is_settled(partition, node, known) and not cluster.lost_data(node, partition.opened[node], event.time_ns):
             no_fault = "no fault that loses data had hit the node since the log was opened before"
             partition.report(event, "log-shortened", event.log_end, back, no_fault)
-        elif event.log_end < partition.synced_to.get(node, 0) and _keeps_synced(cluster, partition, node):
+        elif event.log_end < partition.synced_to.get(node, 0) and _keeps_synced(cluster, partition, event):
             synced = f"it had synced all below {partition.synced_to[node]}, and no fault takes what is synced"
             partition.report(event, "synced-records-lost", event.log_end, back, synced)
     settled = partition.settled_log_starts.get(node, 0)
-    if whole and max(event.offset, 0) < min(settled, event.log_end) and node not in cluster.lied_to:
+    if whole and max(event.offset, 0) < min(settled, event.log_end) and not cluster.lied(node, event.time_ns):
         back = f"{node} opened its log {event.at}: it starts at {event.offset} and ends at {event.log_end}"
         before = f"its start had moved to {settled}: what was deleted below is there again"
         partition.report(event, "log-start-fell", max(event.offset, 0), back, before)
@@ -127,7 +127,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         opened = f"{node} opened a log with the offsets {event.offset} to {event.log_end - 1} {event.at}"
         _check_deleted(cluster, partition, event, opened)
     first, checkpointed = integers(event.details(), "first_segment") or (0, 0)
-    if first != checkpointed and node not in cluster.lied_to:
+    if first != checkpointed and not cluster.lied(node, event.time_ns):
         said = f"names {checkpointed}" if checkpointed >= 0 else "is missing"
         partition.report(
             event,
@@ -141,7 +141,7 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
         starts = f"{node} opened a log that starts at {event.offset} {event.at}, and goes on where it ends"
         partition.report(event, "log-end-below-start", event.log_end, starts, f"it ends at {event.log_end}")
     for end, base in event.details().get("holes") or ():
-        if node not in cluster.lied_to:
+        if not cluster.lied(node, event.time_ns):
             opened = f"{node} opened a log {event.at}, one segment of which ends at {end}"
             partition.report(event, "log-with-hole", end, opened, f"the next one begins at {base}")
     partition.synced_to[node] = min(event.log_end, partition.synced_to.get(node, 0)) if whole else 0
@@ -152,9 +152,10 @@ def check_recovered(cluster: ClusterState, partition: PartitionState, event: Tra
     partition.removed.discard(node)
 
 
-def _keeps_synced(cluster: ClusterState, partition: PartitionState, node: str) -> bool:
+def _keeps_synced(cluster: ClusterState, partition: PartitionState, opened: TraceRow) -> bool:
     """Whether the disk of a node has what was synced, and its process had not begun to cut that off."""
-    return node not in cluster.wiped and _is_settled(partition, node, len(partition.log(node)))
+    node = opened.node
+    return not cluster.wiped(node, opened.time_ns) and _is_settled(partition, node, len(partition.log(node)))
 
 
 def forget_undone(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -181,7 +182,7 @@ def check_no_snapshot_above(cluster: ClusterState, partition: PartitionState, ev
     """A log that was opened or cut has no producer snapshot of an offset above its end: it was of records that are
     gone."""
     above = event.details().get("snapshots_above") or ()
-    if above and event.node not in cluster.lied_to:
+    if above and not cluster.lied(event.node, event.time_ns):
         did, offsets, end = _did(event), ", ".join(map(str, above)), event.end_after
         left = f"{event.node} {did} its log {event.at}, which ends at {end}, and kept producer snapshots of {offsets}"
         later = "when the log is longer again, they count as the producers of its records, which may be other ones"
@@ -196,7 +197,7 @@ def check_stray(cluster: ClusterState, partition: PartitionState, event: TraceRo
 
 def _check_deleted(cluster: ClusterState, partition: PartitionState, event: TraceRow, back: str) -> None:
     node = event.node
-    if node in partition.deleted and node not in cluster.lied_to:
+    if node in partition.deleted and not cluster.lied(node, event.time_ns):
         deleted = f"it had deleted the log of this replica at {partition.deleted[node] / 1e9:.6f} s"
         partition.report(event, "deleted-log-came-back", event.offset, back, deleted)
 
@@ -257,7 +258,7 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
             continue
         if not _is_settled(partition, node, traced):
             continue
-        if not cluster.lost_data(node, partition.opened[node], collected_ns) and node not in cluster.lied_to:
+        if not cluster.lost_data(node, partition.opened[node], collected_ns) and not cluster.lied(node, collected_ns):
             partition.report(
                 last,
                 "log-end-not-on-disk",

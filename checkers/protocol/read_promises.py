@@ -125,7 +125,8 @@ def check_deletions_kept(cluster: ClusterState, partition: PartitionState, event
         for confirmed in partition.confirmed_deletions
         if partition.unclean_epoch <= confirmed.leader_epoch < event.leader_epoch and confirmed.offset > start
     ]
-    if not undone or partition.created_again or event.node in cluster.lied_to or event.node in cluster.wiped:
+    lost = cluster.lied(event.node, event.time_ns) or cluster.wiped(event.node, event.time_ns)
+    if not undone or partition.created_again or lost:
         return
     answer = max(undone, key=lambda confirmed: confirmed.offset)
     partition.report(

@@ -12,11 +12,12 @@ from typing import Final
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.fault_model import FaultTimes
+from checkers.fault_times import FaultTimes
 from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
 from checkers.tables import TraceRow
+from workloads.columns import NEVER
 
 _OFFSETS_MAX: Final = 1000
 """Of one violation that its finding names."""
@@ -397,10 +398,10 @@ class ClusterState:
     """Broker → metadata offset of the last change of it."""
     lossy_faults: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Node → (begin, end) in ns of every fault that lost data on it."""
-    lied_to: frozenset[str] = frozenset()
-    """Nodes whose disk lied about fsync at some time."""
-    wiped: frozenset[str] = frozenset()
-    """Nodes that may have lost more at some time than what they had not synced."""
+    lied_since: Mapping[str, int] = field(default_factory=dict)
+    """Node → time in ns since which its disk may have lied about fsync."""
+    wiped_since: Mapping[str, int] = field(default_factory=dict)
+    """Node → time in ns since which it may have lost more than what it had not synced."""
     wrong_timers: FaultTimes = field(default_factory=FaultTimes)
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
@@ -432,6 +433,14 @@ class ClusterState:
         """Whether the clean shutdown before this life of `node` was that of a log opened at `opened_ns`; an unclean
         start since then has given up what the log held."""
         return node in self.clean_lives and opened_ns >= self.unclean_lives.get(node, 0)
+
+    def lied(self, node: str, time_ns: int) -> bool:
+        """Whether the disk of `node` may have lied about fsync by then."""
+        return self.lied_since.get(node, NEVER) <= time_ns
+
+    def wiped(self, node: str, time_ns: int) -> bool:
+        """Whether `node` may have lost by then more than what it had not synced."""
+        return self.wiped_since.get(node, NEVER) <= time_ns
 
     def lost_data(self, node: str, first_ns: int, last_ns: int) -> bool:
         """Whether a fault lost data on `node` between these times."""

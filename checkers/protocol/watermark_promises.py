@@ -70,7 +70,7 @@ def check_founded(cluster: ClusterState, partition: PartitionState, event: Trace
     """A log is opened, a leader begins, and a follower goes on with a high watermark that some leader of this partition
     had reached: what a checkpoint has of a deleted one of its name does not count."""
     known: object = event.high_watermark if event.kind != "became_leader" else event.details().get("high_watermark")
-    committed, is_traced = len(partition.committed), event.node not in cluster.lied_to
+    committed, is_traced = len(partition.committed), not cluster.lied(event.node, event.time_ns)
     if event.kind == "follower_high_watermark":
         is_traced = is_traced and f"b{event.leader}" in partition.opened
     if isinstance(known, int) and known > committed and is_traced:

@@ -105,7 +105,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_model import lied_since, stalls, wrong_timers
+from checkers.fault_model import lied_since
+from checkers.fault_times import stalls, wrong_timers
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.disks import disk_findings

@@ -8,7 +8,7 @@ read one when it opens its log wrote it otherwise, though it may have all its re
 
 What a controller has when it opens its log, it tells then: a crash may have kept what it wrote last out of the trace.
 
-Blind spots: a controller whose disk lied about fsync, or may have lost more than what was not synced; a damaged
+Blind spots: a controller whose disk has lied about fsync, or may have lost more than what was not synced; a damaged
 snapshot that is not the latest; runs of versions that did not trace which snapshots a controller has.
 """
 
@@ -20,20 +20,20 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.fault_model import lied_to, node_failures, nodes_of_family
+from checkers.fault_model import lied_since, wiped_since
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
+from workloads.columns import NEVER
 
 _KINDS: Final = ("quorum_recovered", "metadata_snapshot", "metadata_trimmed", "metadata_restored")
 
 
 def snapshot_findings(trace: pa.Table, faults: pa.Table) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE), on disks that keep what was synced."""
-    unreliable = lied_to(faults) | nodes_of_family(faults, "wipe")
-    unreliable |= {failure.node for failure in node_failures(faults) if failure.is_unknown}
+    lied, wiped = lied_since(faults), wiped_since(faults)
     kept: dict[str, list[int]] = {}
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))):
-        if event.node in unreliable:
+        if min(lied.get(event.node, NEVER), wiped.get(event.node, NEVER)) <= event.time_ns:
             continue
         if event.kind == "quorum_recovered":
             yield from _damaged(event)

@@ -8,16 +8,8 @@ from typing import Any
 import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.fault_model import (
-    ReplicaLoss,
-    fault_model_excesses,
-    injected_ns,
-    node_failures,
-    replica_losses,
-    stalls,
-    tolerances,
-    wrong_timers,
-)
+from checkers.fault_model import ReplicaLoss, fault_model_excesses, node_failures, replica_losses, tolerances
+from checkers.fault_times import injected_ns, stalls, wrong_timers
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 from tests.checkers.small_histories import append
@@ -205,6 +197,9 @@ def test_a_broker_that_had_stopped_cleanly_when_its_power_was_cut_lost_nothing_t
     cut = {"nodes": {"b1": {"down_ns": 5 * S, "stopped": 1, "lost_bytes": 8}}}
     both = small_evidence.faults(lies, small_evidence.fault("controlled-restart", ["b1"], 5, 6, cut))
     assert [failure.lost_bytes for failure in node_failures(both)] == [0, 8], "its disk had lied about what it synced"
+    later = small_evidence.fault("fsync-lies", ["b1"], 20, 26, {"nodes": {"b1": {"lies": 3}}})
+    both = small_evidence.faults(small_evidence.fault("controlled-restart", ["b1"], 5, 6, cut), later)
+    assert [failure.lost_bytes for failure in node_failures(both)] == [0, 0], "its disk lied only afterwards"
 
 
 def test_a_sum_over_several_nodes_leaves_unknown_what_each_of_them_lost() -> None:

@@ -283,6 +283,14 @@ def test_no_power_loss_takes_what_was_synced() -> None:
     assert kinds(SYNCED, faults=wiped) == kinds(SYNCED, faults=lying) == []
 
 
+@pytest.mark.parametrize("name", ["fsync-lies", "wipe"])
+def test_a_disk_that_lies_or_is_emptied_later_excuses_nothing_before(name: str) -> None:
+    later = fault(name, ["b2"], 20, 21, {})
+    lost = fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10, "unsynced_bytes": 10})
+    assert kinds(SYNCED, faults=small_evidence.faults(lost, later)) == ["synced-records-lost"]
+    assert kinds(BROKEN["log-shortened"], faults=small_evidence.faults(later)) == ["log-shortened"]
+
+
 def test_a_node_may_die_while_it_cuts_off_what_was_synced() -> None:
     lost = small_evidence.faults(fault("power-loss", ["b2"], 3, 3.5, {"lost_bytes": 10, "unsynced_bytes": 10}))
     assert kinds([*SYNCED[:-2], follows(4.5, "b2", 3, 2, 2), *SYNCED[-2:]], faults=lost) == []

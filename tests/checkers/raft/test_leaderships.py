@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from checkers.fault_model import FaultTimes
+from checkers.fault_times import FaultTimes
 from checkers.raft.leaderships import leadership_findings
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S

@@ -101,3 +101,5 @@ def test_a_disk_that_loses_what_was_synced_is_not_judged(fault: Any, broken: lis
     assert kinds(*broken, faults=[fault]) == []
     of_another = fault | {"nodes": ["c2"]}
     assert len(kinds(*broken, faults=[of_another])) == 1
+    later = fault | {"started_ns": 60 * small_evidence.S, "ended_ns": 61 * small_evidence.S}
+    assert len(kinds(*broken, faults=[later])) == 1
