@@ -28,7 +28,8 @@ Consequences:
 
 Where no recovery of the node's log was traced after the fault (the system has no trace, its nodes have no comparable
 clocks, or the run ended first) it is unknown what the replica lost: it counts as lacking every offset from the
-beginning of the fault to the end of the run. This is lenient; the verdict is then `unknown`.
+beginning of the fault to the end of the run. This is lenient; the verdict is then `unknown`. A broker that no decision
+of the controllers made a replica of a partition has lost nothing of it, where all these decisions are known.
 
 Blind spots: which of the lost records had been acknowledged; data lost by a fault that reports no `lost_bytes`.
 """
@@ -205,12 +206,31 @@ def replica_losses(evidence: RunEvidence) -> dict[TopicPartition, list[ReplicaLo
     for name, events in _log_events(trace, {failure.node for failure in lossy}).items():
         for node, rows in events.items():
             lost.setdefault(name, []).extend(_lost_by(node, rows, [b for b in lossy if b.node == node]))
+    assigned = _assigned(evidence)
     for failure in lossy:
         if last_recovery_ns.get(failure.node, -1) < failure.started_ns:
             for name in lost:
+                if failure.node not in assigned.get(name, {failure.node}):
+                    continue
                 unmeasured = f"it {failure.fault}" if failure.fault == VANISHED else _unmeasured([failure])
                 lost[name].append(ReplicaLoss(failure.node, 0, NEVER, failure.started_ns, unmeasured=unmeasured))
     return lost
+
+
+def _assigned(evidence: RunEvidence) -> dict[TopicPartition, set[str]]:
+    """The brokers that were ever to be replicas of a partition; absent where not all decisions about it are known."""
+    assigned: dict[TopicPartition, set[str]] = {}
+    settings = evidence.settings
+    if not evidence.recovery or not (settings.has_trace or settings.has_decisions):
+        return assigned
+    changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
+    columns = changes.sort_by([("offset", "ascending"), ("seq", "ascending")]).select(["topic", "partition", "detail"])
+    for row in columns.to_pylist():
+        name, detail = (row["topic"], row["partition"]), json.loads(row["detail"] or "{}")
+        replicas = {f"b{replica}" for replica in detail.get("replicas") or ()}
+        if name in assigned or (replicas and detail.get("reason") == "created"):
+            assigned.setdefault(name, set()).update(replicas)
+    return assigned
 
 
 _Event = tuple[int, str, int, int]

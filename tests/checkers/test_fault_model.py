@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,6 +71,26 @@ def test_losses_of_different_tails_do_not_exceed_the_fault_model() -> None:
 
 def deleted(time_s: float, node: str) -> dict[str, Any]:
     return small_evidence.event(time_s, node, "replica_deleted")
+
+
+def test_a_broker_that_was_never_a_replica_has_lost_nothing_of_a_partition() -> None:
+    """Of b4 and b5 no recovery of a log is traced, since they have none."""
+
+    def decided(time_s: float, offset: int, reason: str, *replicas: int) -> dict[str, Any]:
+        detail = {"reason": reason, "replicas": replicas}
+        return small_evidence.event(time_s, "c1", "partition_changed", detail, offset=offset, members=[1, 2, 3])
+
+    losses = [power_loss("b4", 5), power_loss("b5", 5)]
+    created, grown = decided(0.5, 3, "created", 1, 2, 3), decided(4, 9, "reassignment", 1, 2, 3, 4, 5)
+
+    def exceeded(*decisions: dict[str, Any], recovery: dict[str, Any]) -> bool:
+        run = evidence([*decisions[:1], *FULL, *decisions[1:]], *losses)
+        return T in tolerances(replace(run, recovery=recovery))
+
+    assert not exceeded(created, recovery=small_evidence.WHOLE)
+    assert exceeded(created, grown, recovery=small_evidence.WHOLE)
+    assert exceeded(grown, recovery=small_evidence.WHOLE), "the first decisions are not known"
+    assert exceeded(created, recovery={}), "nor the last ones of a run that was killed"
 
 
 @pytest.mark.parametrize(
