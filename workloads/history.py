@@ -277,18 +277,22 @@ def table_of(lines: Iterable[bytes]) -> pa.Table:
             continue
         if row.get("line", number) != number:
             raise ValueError(f"history line {number} is missing")
-        if not _add(rows, row) and "kind" not in row:
+        known = rows.get(row["index"])
+        if "kind" in row and known is not None:
+            raise ValueError(f"history line {number} invokes operation {row['index']}, which was invoked before")
+        if "kind" not in row and known is None:
             raise ValueError(f"history line {number} completes operation {row['index']}, which was never invoked")
+        if known is not None and "outcome" in known:
+            raise ValueError(f"history line {number} completes operation {row['index']}, which had ended before")
+        _add(rows, row)
     return _table(rows)
 
 
-def _add(rows: dict[int, dict[str, Any]], row: dict[str, Any]) -> bool:
-    """Add the invocation or the completion of an operation; whether the operation is known already."""
+def _add(rows: dict[int, dict[str, Any]], row: dict[str, Any]) -> None:
+    """Add the invocation or the completion of an operation."""
     known = rows.setdefault(row["index"], row)
-    if known is row:
-        return False
-    known.update(row)
-    return True
+    if known is not row:
+        known.update(row)
 
 
 def _table(rows: Mapping[int, Mapping[str, Any]]) -> pa.Table:

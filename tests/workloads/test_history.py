@@ -114,6 +114,23 @@ def test_damage_before_the_last_line_is_named(tmp_path: Path) -> None:
         read_jsonl(path)
 
 
+def test_an_operation_that_is_invoked_or_ends_twice_is_named(tmp_path: Path) -> None:
+    """As when a line has the index of another operation: its own would seem never to have ended."""
+    path, recorder = tmp_path / "history.jsonl", Recorder(tmp_path / "history.jsonl", Clock())
+    for value in (1, 2):
+        recorder.invoke(0, "append", "t", 0, value=value)
+    for index in (0, 1):
+        recorder.complete(index, "ok", offset=index)
+    whole = path.read_bytes()
+    first, second, *_ = lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], lines[2].replace(b'"index":0', b'"index":1'), lines[3]]))
+    with pytest.raises(ValueError, match="line 4 completes operation 1, which had ended"):
+        read_jsonl(path)
+    path.write_bytes(first + second.replace(b'"index":1', b'"index":0') + b"".join(lines[2:]))
+    with pytest.raises(ValueError, match="line 2 invokes operation 0, which was invoked"):
+        read_jsonl(path)
+
+
 def test_a_line_lost_anywhere_but_at_the_end_is_named(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     write_a_history(Recorder(path, Clock()))
