@@ -46,7 +46,7 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletions
 from checkers.evidence import RunEvidence
-from checkers.fault_times import injected_ns
+from checkers.fault_times import held_since
 from checkers.tables import of_partition
 from checkers.unclean_elections import first_unclean_elections
 from checkers.verdict import Verdict
@@ -441,20 +441,13 @@ def lied_to(faults: pa.Table) -> frozenset[str]:
 
 def lied_since(faults: pa.Table) -> dict[str, int]:
     """Node → time in ns since which its disk may have lied about fsync."""
-    since: dict[str, int] = {}
-    for row in faults.filter(pc.equal(faults["family"], "fsync-lies")).to_pylist():
-        for node in row["nodes"]:
-            since[node] = min(injected_ns(row), since.get(node, NEVER))
-    return since
+    return held_since(faults, "fsync-lies")
 
 
 def wiped_since(faults: pa.Table) -> dict[str, int]:
     """Node → time in ns since which it may have lost more than what it had not synced: its disk was emptied, or nobody
     could measure what it lost."""
-    since: dict[str, int] = {}
-    for row in faults.filter(pc.equal(faults["family"], "wipe")).to_pylist():
-        for node in row["nodes"]:
-            since[node] = min(injected_ns(row), since.get(node, NEVER))
+    since = held_since(faults, "wipe")
     for failure in node_failures(faults):
         if failure.is_unknown:
             since[failure.node] = min(failure.started_ns, since.get(failure.node, NEVER))

@@ -31,6 +31,15 @@ def injected_ns(fault: Mapping[str, Any]) -> int:
     return int(fault["started_ns"]) - max(_INJECTION_NS_MIN, round(injection_s * 1e9))
 
 
+def held_since(faults: pa.Table, family: str) -> dict[str, int]:
+    """Node → the earliest time in ns at which a fault of this family may have held on it."""
+    since: dict[str, int] = {}
+    for row in faults.filter(pc.equal(faults["family"], family)).to_pylist():
+        for node in row["nodes"]:
+            since[node] = min(injected_ns(row), since.get(node, NEVER))
+    return since
+
+
 class FaultTimes(NamedTuple):
     """When faults of one kind may have held."""
 

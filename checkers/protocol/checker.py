@@ -309,12 +309,11 @@ from checkers.fault_model import (
     lied_since,
     lied_to,
     node_failures,
-    nodes_of_family,
     tolerances,
     vanished_nodes,
     wiped_since,
 )
-from checkers.fault_times import wrong_timers
+from checkers.fault_times import held_since, wrong_timers
 from checkers.protocol.groups.coordinator_promises import check_loading
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
@@ -360,11 +359,11 @@ def check(evidence: RunEvidence) -> Verdict:
     cluster = replay_trace(evidence.trace, evidence.settings, requests, _cluster(evidence), ended=ended)
     if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
-    verdicts, converged, wrong_clocks = [], _convergences(evidence.trace), nodes_of_family(evidence.faults, "clock")
-    check_overdue(cluster, evidence.trace, evidence.settings, wrong_clocks)
+    verdicts, converged, wrong_since = [], _convergences(evidence.trace), held_since(evidence.faults, "clock")
+    check_overdue(cluster, evidence.trace, evidence.settings, wrong_since)
     check_loading(cluster, evidence.trace)
     for name, partition in sorted(cluster.partitions.items()):
-        check_ages(partition, of_partition(evidence.history, *name), evidence.settings, wrong_clocks)
+        check_ages(partition, of_partition(evidence.history, *name), evidence.settings, wrong_since)
         figures = {
             "events": float(partition.events),
             "committed": float(len(partition.committed)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.segments import INEXACT_NS, ClosedSegment, Overdue, RetainedLog
 from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
 from checkers.tables import TraceRow, at_work_ns
-from workloads.columns import Int64
+from workloads.columns import NEVER, Int64
 
 _CHECKS = 2
 """A leader that is at work deletes what it has to within so many intervals of its checks …"""
@@ -59,13 +59,13 @@ def _check_timestamps(partition: PartitionState, event: TraceRow, retention_ms: 
 
 
 def check_ages(
-    partition: PartitionState, appends: pa.Table, settings: CheckSettings, wrong_clocks: Collection[str]
+    partition: PartitionState, appends: pa.Table, settings: CheckSettings, wrong_since: Mapping[str, int]
 ) -> None:
     """No record goes by `retention.ms` before it is so old: its timestamp is no earlier than when its append was
-    invoked, but for the error of its producer's clock. `appends` is the partition's history; nothing is said of nodes
-    with `wrong_clocks`, nor without acks=all, where another record than the acknowledged one may stand at an
-    offset."""
-    expirations = [event for event in partition.expirations if event.node not in wrong_clocks]
+    invoked, but for the error of its producer's clock. `appends` is the partition's history; nothing is said of a node
+    whose clock may have been wrong by then (`wrong_since`, in ns), nor without acks=all, where another record than the
+    acknowledged one may stand at an offset."""
+    expirations = [event for event in partition.expirations if event.time_ns < wrong_since.get(event.node, NEVER)]
     if not expirations or settings.retention_ms < 0 or settings.acks != -1:
         return
     offsets, invoked_ns = _acknowledged(appends)
@@ -163,10 +163,11 @@ def _note_overdue(partition: PartitionState, event: TraceRow, settings: CheckSet
 
 
 def check_overdue(
-    cluster: ClusterState, trace: pa.Table, settings: CheckSettings, wrong_clocks: Collection[str]
+    cluster: ClusterState, trace: pa.Table, settings: CheckSettings, wrong_since: Mapping[str, int]
 ) -> None:
     """After the last event: no leader has kept for long, while it was at work, what its retention deletes. Nothing is
-    said of nodes with `wrong_clocks`, nor of topics with a retention of their own."""
+    said of a node whose clock may have been wrong by then (`wrong_since`, in ns), nor of topics with a retention of
+    their own."""
     if not settings.retains_less:
         return
     last_ns = pc.max(trace.column("time_ns")).as_py() or 0
@@ -177,7 +178,7 @@ def check_overdue(
         for overdue in kept:
             kept_ns = overdue.until_ns - overdue.due_ns
             if (
-                overdue.node in wrong_clocks
+                overdue.until_ns >= wrong_since.get(overdue.node, NEVER)
                 or kept_ns <= patience_ns
                 or at_work_ns(trace, overdue.node, overdue.due_ns, overdue.until_ns) <= patience_ns
             ):

@@ -274,6 +274,7 @@ def test_a_record_that_goes_by_time_is_as_old_as_the_retention() -> None:
     assert found(4.9, clock_error_ms=200) == []
     assert found(4.9, small_evidence.fault("clock", ["b1"], 0, 1, {"offset_ms": 300})) == []
     assert found(4.9, small_evidence.fault("clock", ["b2"], 0, 1, {"offset_ms": 300})) == ["retention-early"]
+    assert found(4.9, small_evidence.fault("clock", ["b1"], 20, 21, {"offset_ms": 300})) == ["retention-early"]
 
 
 @pytest.mark.parametrize(("kept", "found"), [(99, ["retention-below-size"]), (100, []), (None, [])])

@@ -32,10 +32,12 @@ def busy(first_s: float, last_s: float, pause_s: float = 0.25) -> list[Event]:
     return [event(first_s + pause_s * number, "b1", "rule_read", {"rule": "any"}) for number in range(count)]
 
 
-def overdue(*parts: Iterable[Event], clock: str = "", **settings: Any) -> list[str]:
+def overdue(*parts: Iterable[Event], clock: str = "", clock_s: float = 0, **settings: Any) -> list[str]:
     """The findings, by their second lines."""
     events = sorted((event for part in parts for event in part), key=lambda event: float(event["time_ns"]))
-    faults = small_evidence.faults(*([small_evidence.fault("clock", [clock], 0, 1, {})] if clock else []))
+    faults = small_evidence.faults(
+        *([small_evidence.fault("clock", [clock], clock_s, clock_s + 1, {})] if clock else [])
+    )
     evidence = RunEvidence(
         trace=small_evidence.trace(*events),
         settings=CheckSettings(**{"retention_check_ms": 1_000, **(settings or BY_TIME)}),
@@ -101,6 +103,7 @@ def test_nothing_is_said_of_a_leader_that(parts: tuple[list[Event], ...]) -> Non
 def test_nothing_is_said_where_clocks_are_wrong_or_the_interval_is_not_known() -> None:
     assert not overdue(KEPT, WORKED, clock="b1")
     assert len(overdue(KEPT, WORKED, clock="b2")) == 1
+    assert len(overdue(KEPT, WORKED, clock="b1", clock_s=20)) == 1, "it was right by then"
     assert not overdue(KEPT, WORKED, **BY_TIME, retention_check_ms=-1)
     configured = event(1, "c1", "topic_configured", {"name": "t", "id": "", "config": {"retention.ms": "5000"}})
     assert not overdue(KEPT, WORKED, [configured])
