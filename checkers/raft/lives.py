@@ -9,13 +9,13 @@ registration lets it come back. What it is told of that is committed. A heartbea
 a broker reads that it is registered anew, by whichever process, it begins a life of its own: the controllers take no
 heartbeat of the present one any more.
 
-Blind spots: a broker whose disk lied about fsync; a registration before that only a later controller has traced; runs
-of versions that did not trace `clean_shutdown`.
+Blind spots: a broker whose disk has lied about fsync; a registration before that only a later controller has traced;
+runs of versions that did not trace `clean_shutdown`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from checkers.decided_metadata import DecidedMetadata, decided_changes
 from checkers.tables import TraceRow, trace_rows
 from checkers.verdict import Finding
+from workloads.columns import NEVER
 
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
@@ -32,10 +33,11 @@ _OF_SUCCESSORS: Final = ("broker_registered", "registered", "node_started", "met
 _OF_CLEAN_ENDS: Final = (*_OF_REGISTRATIONS, "clean_claim_refused")
 
 
-def life_findings(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
-    """Every broken promise in a trace (schema TRACE). The disks of `liars` have kept less than they said."""
-    yield from _claims(trace, liars)
-    yield from _forgotten(trace, liars)
+def life_findings(trace: pa.Table, lied_since: Mapping[str, int]) -> Iterator[Finding]:
+    """Every broken promise in a trace (schema TRACE). The disks of the nodes in `lied_since` may have kept less than
+    they said from that time in ns on."""
+    yield from _claims(trace, lied_since)
+    yield from _forgotten(trace, lied_since)
     yield from _heartbeats(trace)
     yield from _comebacks(trace)
     yield from _undecided(trace)
@@ -61,7 +63,7 @@ def broker_epoch_findings(trace: pa.Table) -> Iterator[Finding]:
         known.add(registration)
 
 
-def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
+def _claims(trace: pa.Table, lied_since: Mapping[str, int]) -> Iterator[Finding]:
     left: dict[str, int] = {}
     claimed: dict[str, TraceRow] = {}
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CLAIMS)))):
@@ -71,7 +73,7 @@ def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
         before, epoch = claimed.get(event.node), event.broker_epoch
         if left.pop(event.node, -1) == epoch and epoch >= 0:
             claimed[event.node] = event
-        elif before is not None and before.broker_epoch == epoch and event.node not in liars:
+        elif before is not None and before.broker_epoch == epoch and event.time_ns < lied_since.get(event.node, NEVER):
             lines = (
                 f"{event.node} started {event.at} as the successor of a clean shutdown in broker epoch {epoch}",
                 f"a life that started {before.at} was that, and has not shut down cleanly",
@@ -79,7 +81,7 @@ def _claims(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
             yield Finding("clean-claim-repeated", lines, time_ns=event.time_ns)
 
 
-def _forgotten(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
+def _forgotten(trace: pa.Table, lied_since: Mapping[str, int]) -> Iterator[Finding]:
     registrations: dict[tuple[str, int], Mapping[str, Any]] = {}
     heard: set[tuple[str, int]] = set()
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_CLEAN_ENDS)))):
@@ -94,7 +96,9 @@ def _forgotten(trace: pa.Table, liars: Collection[str]) -> Iterator[Finding]:
         before = registrations.get(known, {})
         if not is_refused:
             registrations.setdefault((node, event.broker_epoch), detail)
-        if not (is_refused or detail.get("clean") is False) or previous < 0 or known in heard or node in liars:
+        if not (is_refused or detail.get("clean") is False) or previous < 0 or known in heard:
+            continue
+        if lied_since.get(node, NEVER) <= event.time_ns:
             continue
         # A request of an earlier process that arrives late, for its part, presents another end.
         if before.get("previous") == previous and before.get("incarnation") != detail.get("incarnation"):

@@ -10,8 +10,9 @@ from tests.checkers import small_evidence
 Event = dict[str, Any]
 
 
-def kinds(*events: Event, liars: tuple[str, ...] = ()) -> list[str]:
-    return [finding.kind for finding in life_findings(small_evidence.trace(*events), liars)]
+def kinds(*events: Event, liar: str = "", since_s: float = 0) -> list[str]:
+    lied_since = {liar: round(since_s * small_evidence.S)}
+    return [finding.kind for finding in life_findings(small_evidence.trace(*events), lied_since)]
 
 
 def stopped(time_s: float, epoch: int) -> Event:
@@ -57,8 +58,9 @@ def test_a_life_that_ended_before_it_was_traced_has_claimed_nothing() -> None:
 
 def test_a_disk_that_lied_may_bring_the_mark_back() -> None:
     again = [stopped(1, 5), started(2, 5), started(3, 5)]
-    assert kinds(*again, liars=("b1",)) == []
-    assert kinds(*again, liars=("b2",)) == ["clean-claim-repeated"]
+    assert kinds(*again, liar="b1") == []
+    assert kinds(*again, liar="b2") == ["clean-claim-repeated"]
+    assert kinds(*again, liar="b1", since_s=60) == ["clean-claim-repeated"], "its disk lied only afterwards"
 
 
 def test_a_clean_shutdown_counts_until_a_process_hears_that_it_is_registered() -> None:
@@ -67,7 +69,9 @@ def test_a_clean_shutdown_counts_until_a_process_hears_that_it_is_registered() -
     other = decided(3, "registered", 9, clean=False, previous=5, known=7, incarnation="other")
     stop, start = stopped(1, 5), started(1.5, 5)
     assert kinds(stop, start, first, stopped(2.5, 5), started(2.7, 5), other) == ["clean-shutdown-forgotten"]
-    assert kinds(stop, start, first, stopped(2.5, 5), started(2.7, 5), other, liars=("b1",)) == []
+    assert kinds(stop, start, first, stopped(2.5, 5), started(2.7, 5), other, liar="b1") == []
+    late = kinds(stop, start, first, stopped(2.5, 5), started(2.7, 5), other, liar="b1", since_s=60)
+    assert late == ["clean-shutdown-forgotten"]
     heard = small_evidence.event(2.1, "b1", "registered", broker_epoch=7)
     assert kinds(stop, start, first, heard, other) == []
 
