@@ -46,8 +46,7 @@ import pyarrow.compute as pc
 
 from checkers.deletions import deletions
 from checkers.evidence import RunEvidence
-from checkers.fault_times import held_since
-from checkers.tables import of_partition
+from checkers.tables import held_since, of_partition
 from checkers.unclean_elections import first_unclean_elections
 from checkers.verdict import Verdict
 from checkers.violations import FaultModelExceeded, Tolerance, merge_verdicts

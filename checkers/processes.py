@@ -21,7 +21,7 @@ import re
 from typing import Any, Final
 
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.fault_times import injected_ns
+from checkers.tables import injected_ns
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "processes"

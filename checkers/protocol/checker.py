@@ -313,14 +313,13 @@ from checkers.fault_model import (
     vanished_nodes,
     wiped_since,
 )
-from checkers.fault_times import held_since, wrong_timers
 from checkers.protocol.groups.coordinator_promises import check_loading
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.retention_promises import check_ages, check_overdue
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
-from checkers.tables import of_partition, trace_rows
+from checkers.tables import held_since, of_partition, trace_rows, wrong_timers
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
 

@@ -12,11 +12,10 @@ from typing import Final
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.fault_times import FaultTimes
 from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
-from checkers.tables import TraceRow
+from checkers.tables import FaultTimes, TraceRow
 from workloads.columns import NEVER
 
 _OFFSETS_MAX: Final = 1000

@@ -106,7 +106,6 @@ import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.fault_model import lied_since
-from checkers.fault_times import stalls, wrong_timers
 from checkers.raft.administration import administration_findings
 from checkers.raft.cluster_metadata import cluster_metadata_findings
 from checkers.raft.disks import disk_findings
@@ -117,7 +116,7 @@ from checkers.raft.metadata_snapshots import snapshot_findings
 from checkers.raft.producer_ids import ProducerIds
 from checkers.raft.voter_positions import misplaced_voters
 from checkers.raft.votes import vote_findings, voter_name
-from checkers.tables import TraceRow, trace_rows
+from checkers.tables import TraceRow, stalls, trace_rows, wrong_timers
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 

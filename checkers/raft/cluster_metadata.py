@@ -27,9 +27,8 @@ from checkers.decided_metadata import (
     changes_of,
     differences,
 )
-from checkers.fault_times import FaultTimes
 from checkers.raft.told_metadata import TOLD, told_findings
-from checkers.tables import TraceRow, trace_rows
+from checkers.tables import FaultTimes, TraceRow, trace_rows
 from checkers.verdict import Finding
 
 _DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
@@ -65,7 +64,7 @@ def cluster_metadata_findings(
     stalls: FaultTimes = FaultTimes(),
 ) -> Iterator[Finding]:
     """Every broken promise in a trace (schema TRACE), which is `whole` if it tells of all topics. Sessions are as long
-    on `wrong_timers` as the clocks say that faults have changed there; `stalls` as `checkers.fault_times` has them."""
+    on `wrong_timers` as the clocks say that faults have changed there; `stalls` as `checkers.tables` has them."""
     events = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_KINDS)))))
     as_named = [event._replace(topic=event.topic_name) for event in events]
     yield from _loaded_otherwise(as_named)

@@ -17,8 +17,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.fault_times import FaultTimes
-from checkers.tables import TraceRow, trace_rows
+from checkers.tables import FaultTimes, TraceRow, trace_rows
 from checkers.verdict import Finding
 
 _ROLES: Final = (

@@ -10,7 +10,7 @@ import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.fault_model import ReplicaLoss, fault_model_excesses, node_failures, replica_losses, tolerances
-from checkers.fault_times import injected_ns, stalls, wrong_timers
+from checkers.tables import injected_ns, stalls, wrong_timers
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 from tests.checkers.small_histories import append

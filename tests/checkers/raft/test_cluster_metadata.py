@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from checkers.fault_times import FaultTimes
 from checkers.raft.cluster_metadata import cluster_metadata_findings
+from checkers.tables import FaultTimes
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 

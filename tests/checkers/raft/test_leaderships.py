@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from checkers.fault_times import FaultTimes
 from checkers.raft.leaderships import leadership_findings
+from checkers.tables import FaultTimes
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 
