@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from results.atomic_files import put
 from results.errors import StoreError
-from results.store.schema import SCHEMAS, batch_path, plain
+from results.store.schema import BATCH_OF_MANY, SCHEMAS, batch_path, plain
 from results.store.tables import write_batch
 
 _SUFFIX = ".arrow"
@@ -81,8 +81,9 @@ def names_in_tables(store: Path, suite: str) -> set[str]:
 
 
 def _next_batch(store: Path, suite: str) -> str:
-    numbers = [path.stem.removeprefix("batch-") for path in _markers(store, suite) if path.stem.startswith("batch-")]
-    return f"batch-{max((int(number) for number in numbers if number.isdigit()), default=0) + 1:05d}"
+    markers = (path.stem for path in _markers(store, suite) if path.stem.startswith(BATCH_OF_MANY))
+    numbers = [stem.removeprefix(BATCH_OF_MANY) for stem in markers]
+    return f"{BATCH_OF_MANY}{max((int(number) for number in numbers if number.isdigit()), default=0) + 1:05d}"
 
 
 def _markers(store: Path, suite: str) -> list[Path]:

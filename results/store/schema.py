@@ -70,6 +70,8 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 """In the order in which a batch is written: `runs`, which makes it count, comes last."""
 EVIDENCE = ("history", "trace", "replicas", "replica_ends", "faults")
+BATCH_OF_MANY = "batch-"
+"""The beginning of the name of a batch of many runs, those of a suite; a number follows. Any other has its run's."""
 GAPS, ROWS = "gaps", "rows"
 """Facts of a run: what its evidence lacked when it was stored, and how many rows of each table of EVIDENCE it has."""
 MESSAGE = "message"

@@ -29,6 +29,7 @@ from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
 from results.run.manifest import gaps_to_json
 from results.store.schema import (
+    BATCH_OF_MANY,
     EVIDENCE,
     GAPS,
     MEASURED,
@@ -65,15 +66,31 @@ class StoredTable:
 
 
 def add_run(store: Path, suite: str, run: RunDirectory) -> bool:
-    """Add what a run directory holds, as a batch of its own; False when it was there. StoreError if it cannot be."""
-    batch = run.name
-    if batch_path(store, "runs", suite, batch).exists():
+    """Add what a run directory holds, as a batch of its own; False when it was there. StoreError if it cannot be, or
+    where the suite has another run of its name: runs of a suite are named for cell and seed, on every night."""
+    status, marker = run.status(), batch_path(store, "runs", suite, run.name)
+    held = _held(marker, run.name)
+    if held is not None:
+        if (held["seed"], held["started"], held["digest"]) != (status.seed, status.started, run.digest()):
+            raise StoreError(f"{run.path}: {suite} has another run called {run.name}; add it to another suite")
         return False
-    status = run.status()
     if status.state == "running":
         raise StoreError(f"{run.path}: the run did not end, or is still in progress; only a finished run can be added")
-    write_batch(store, suite, batch, of_run(run, run.load(), cell=status.name))
+    write_batch(store, suite, run.name, of_run(run, run.load(), cell=status.name))
     return True
+
+
+def _held(marker: Path, run: str) -> dict[str, Any] | None:
+    """The row of `run` in the file in `runs` that its own batch has, or in that of a batch of many; None where it is in
+    neither. StoreError for a file that cannot be read."""
+    for path in (marker, *sorted(marker.parent.glob(f"{BATCH_OF_MANY}*.parquet"))):
+        if path.exists():
+            rows = load(path, "runs")
+            if isinstance(rows, DamagedFile):
+                raise StoreError(f"{rows.path}: {rows.reason}")
+            for row in rows.filter(pc.field("run") == run).to_pylist():
+                return dict(row)
+    return None
 
 
 def of_run(

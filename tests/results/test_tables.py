@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +15,7 @@ from checkers.tables import REPLICA_ENDS
 from harness.cli.main import main
 from results.errors import StoreError
 from results.run.directory import RunDirectory
-from results.store import tables
+from results.store import finished_runs, tables
 from results.store.partition_index import rows, units
 from results.store.schema import SCHEMAS, batch_path
 
@@ -46,6 +48,29 @@ def test_pandas_reads_a_table_with_the_suite_as_a_column(store: Path, ended: Run
 def test_adding_a_run_twice_changes_nothing(store: Path, ended: RunDirectory) -> None:
     assert not tables.add_run(store, "nightly", ended)
     assert tables.read(store, "runs").table.num_rows == 1
+
+
+def test_another_run_of_the_same_name_is_not_taken_for_the_stored_one(
+    store: Path, ended: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two nights, both suites keep a run called `append-seed7`."""
+    other = tmp_path / "another" / ended.name
+    shutil.copytree(ended.path, other)
+    status = json.loads((other / "status.json").read_text())
+    (other / "status.json").write_text(json.dumps({**status, "started": "2026-11-30T00:00:00+00:00"}))
+    assert main(["store", "add", str(other), "--suite", "nightly", "--store", str(store)]) == 3
+    message = f"{other}: nightly has another run called {ended.name}; add it to another suite"
+    assert capsys.readouterr().err == f"faultline store: {message}\n"
+    assert tables.add_run(store, "tonight", RunDirectory.open(other))
+
+
+def test_a_run_of_a_suite_is_not_added_beside_itself(tmp_path: Path, ended: RunDirectory) -> None:
+    """Its suite has stored it in one batch with others."""
+    rows = tables.of_run(ended, ended.load(), cell="append")
+    finished_runs.write_finished(finished_runs.suite_path(tmp_path, "nightly") / "ended", ended.name, rows)
+    finished_runs.move_to_tables(tmp_path, "nightly", [ended.name])
+    assert not tables.add_run(tmp_path, "nightly", ended)
+    assert tables.read(tmp_path, "runs").table.num_rows == 1
 
 
 def test_a_batch_that_was_cut_short_does_not_count_and_is_named_until_it_is_added_again(
