@@ -38,6 +38,7 @@ from harness.suites.progress_bar import ProgressBar
 from harness.suites.record import SuiteRecord
 from nemesis.registry import FAIR_FAMILIES
 from results import measures
+from results.atomic_files import put_text
 from results.coverage import RULE_READ, drawn_worlds, never_drawn
 from results.store.summary import Summary
 
@@ -227,17 +228,16 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
 def save(
     suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary, json_too: Path | None, junit_too: Path | None
 ) -> Iterator[Path]:
-    """Write junit.xml and, last, summary.json, which marks the suite as ended, and copies of them; their paths."""
+    """Write junit.xml and, last, summary.json, which marks the suite as ended, and copies of them; their paths. Raises
+    StoreError for its own files, which are whole or not there, and OSError for a copy."""
     totals, cases = json.dumps(summary(suite, runs, figures), indent=2) + "\n", junit(suite, runs)
-    for path, text in (
-        (junit_too, cases),
-        (json_too, totals),
-        (suite.path / "junit.xml", cases),
-        (suite.path / "summary.json", totals),
-    ):
-        if path is not None:
-            path.write_text(text, encoding="utf-8")
-            yield path
+    for copy, text in ((junit_too, cases), (json_too, totals)):
+        if copy is not None:
+            copy.write_text(text, encoding="utf-8")
+            yield copy
+    for name, text in (("junit.xml", cases), ("summary.json", totals)):
+        put_text(suite.path / name, text)
+        yield suite.path / name
 
 
 def junit(suite: SuiteRecord, runs: Sequence[RunResult]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
 from harness.suites.job import RunResult, cause_in, tasks_of
 from harness.suites.plan import Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
-from harness.suites.report import by_signature, exit_code, failures, junit
+from harness.suites.report import by_signature, exit_code, failures, junit, save
+from results.errors import StoreError
 from results.pages.suite import render
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
+from results.store.summary import Summary
 from results.suites import read_suite
 
 pytestmark = pytest.mark.spark
@@ -311,6 +314,18 @@ def test_a_suite_of_other_sources_is_not_resumed(
     path.write_text(path.read_text().replace(begun.facts["sources"], "0" * 32))
     assert main(["suite", "mixed", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
     assert "was begun with other sources" in capsys.readouterr().err
+
+
+def test_a_suite_whose_summary_could_not_be_written_is_still_to_be_resumed(mixed: Path, tmp_path: Path) -> None:
+    begun = begin(tmp_path, load(str(mixed)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(junit(begun, [])), before[1]))
+    try:
+        with pytest.raises(StoreError, match=r"summary\.json: File too large"):
+            list(save(begun, [], Summary((), ()), None, None))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert resume(tmp_path, "mixed").name == begun.name
 
 
 def test_a_suite_is_run_by_one_process_at_a_time(mixed: Path, tmp_path: Path) -> None:
