@@ -64,7 +64,9 @@ RESTS_ON: Mapping[str, frozenset[EvidencePart]] = {module.NAME: module.RESTS_ON 
 
 _OF_DECISIONS: Final = (protocol.NAME, raft.NAME)
 """Checkers that check what they can on the decisions of the controllers, where there is no trace."""
-PARTITIONED = (linearizability.NAME, loss.NAME, reads.NAME, positions.NAME, producers.NAME, logs.NAME)
+PARTITIONED = (
+    *(linearizability.NAME, loss.NAME, reads.NAME, positions.NAME, time_offsets.NAME, producers.NAME, logs.NAME),
+)
 CRASHED = "crashed"
 MISSING_EVIDENCE = "missing-evidence"
 _GAPS_SHOWN = 4
@@ -108,7 +110,8 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
     """
     chosen: dict[str, Checker] = {}
     if next(partitions(evidence.history), None) is not None:
-        chosen |= {name: CHECKERS[name] for name in PARTITIONED if name != logs.NAME}
+        applicable = applicable_checkers(evidence.settings)
+        chosen |= {name: applicable[name] for name in PARTITIONED if name in applicable and name != logs.NAME}
     if evidence.replica_ends.num_rows:
         chosen[logs.NAME] = partial(logs.check, collected_ns=collected_ns)
     return [run_checker(name, checker, evidence) for name, checker in chosen.items()]

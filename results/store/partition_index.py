@@ -27,7 +27,8 @@ LIGHT = (
     *("index", "process", "kind", "phase", "topic", "partition", "invoked_ns", "completed_ns", "outcome"),
     *("offset", "leader_epoch", "offsets"),
 )
-"""Columns of the history that the checkers of whole runs look at where no consumers form a group."""
+"""Columns of the history that the checkers of whole runs look at where nobody commits: no consumers form a group, and
+no script does."""
 _KEYS = ("run", "topic", "partition")
 
 

@@ -211,7 +211,7 @@ def _of_unit(
     run = CheckUnit(unit.run, "", WHOLE_RUN, unit.collected_ns)
     known = {"faults": batch.rows("faults", run), "settings": settings, "recovery": recovery}
     if unit.partition == WHOLE_RUN:
-        history = batch.rows("history", run, None if settings.groups else LIGHT)
+        history = batch.rows("history", run, None if settings.groups or settings.script_commits else LIGHT)
         disks = {"replica_ends": batch.rows("replica_ends", run)}
         if settings.has_decisions:
             disks["replicas"] = batch.rows("replicas", run)

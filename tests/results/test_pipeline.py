@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from checkers.evidence import EvidencePart
+from checkers.evidence import EvidencePart, RunEvidence
 from checkers.registry import MISSING_EVIDENCE, RESTS_ON
 from checkers.registry import check as check_evidence
 from checkers.verdict import Validity, Verdict, worst
@@ -51,6 +51,15 @@ SPECS = {
         ]
     },
     "quiet": {"faults": "none", "brokers": 1, "settings": {"min.insync.replicas": "1"}},
+    "times": {"faults": ["kill"], "clients": {"time_readers": 2}},
+    "script": {
+        "faults": "none",
+        "partitions": 1,
+        "clients": {
+            "producers": 0, "consumers": 0, "end_offset_readers": 0,
+            "operations": ["produce 5 to 0", "poll 0 until 5", "commit 0", "resume 0"],
+        },
+    },
 }
 
 
@@ -74,7 +83,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
     damaged = RunDirectory.open(shutil.copytree(made["valid"].path, directory / "damaged"))
     ends = pq.read_table(damaged.path / "replica_ends.parquet")
     pq.write_table(ends.slice(1), damaged.path / "replica_ends.parquet")
-    return made | {"short": short, "damaged": damaged, "behind": _behind(made["valid"], directory / "behind")}
+    return made | {
+        "short": short,
+        "damaged": damaged,
+        "behind": _behind(made["valid"], directory / "behind"),
+        "otherwise": _otherwise(made["script"], directory / "otherwise"),
+    }
 
 
 def _behind(whole: RunDirectory, path: Path) -> RunDirectory:
@@ -91,6 +105,20 @@ def _behind(whole: RunDirectory, path: Path) -> RunDirectory:
         replicas=evidence.replicas.filter(pc.invert(gone)),
         replica_ends=pa.Table.from_pylist(rows, evidence.replica_ends.schema),
     )
+    return _restored(whole, changed, path)
+
+
+def _otherwise(whole: RunDirectory, path: Path) -> RunDirectory:
+    """The same run, in which the script's client is told another commit than its own, and sealed like that."""
+    evidence = whole.load()
+    rows = evidence.history.to_pylist()
+    for row in rows:
+        if row["kind"] == "assign":
+            row["metadata"] = "of another"
+    return _restored(whole, replace(evidence, history=pa.Table.from_pylist(rows, evidence.history.schema)), path)
+
+
+def _restored(whole: RunDirectory, changed: RunEvidence, path: Path) -> RunDirectory:
     path.mkdir()
     return RunDirectory.restore(path, whole.status(), whole.read_spec_text(), changed, (), None)
 
@@ -145,6 +173,8 @@ def test_the_pipeline_says_of_every_run_what_checking_it_alone_says(
     assert answers == {Validity.VALID, Validity.INVALID, Validity.UNKNOWN}, "the suite is to be mixed"
     (behind,) = (verdict for verdict in told(checked, suite, "behind") if verdict.checker == "protocol")
     assert [finding.kind for finding in behind.findings] == ["log-end-not-on-disk"]
+    kinds = {finding.kind for each in told(checked, suite, "otherwise") for finding in each.findings}
+    assert "committed-otherwise" in kinds
     assert not checked.damaged
     assert not checked.left_out
 
