@@ -47,6 +47,8 @@ _SPARK_SETTINGS: Final = {"spark.python.worker.reuse": "false"}
 _LOCAL_SETTINGS: Final = {"spark.python.daemon.module": "harness.suites.worker_daemon"}
 """Only where tasks find the package as this process does: executors of their own may get it later, as a zip."""
 _POLL_S: Final = 0.5
+_KILLED: Final = "Python worker exited unexpectedly"
+"""What Spark says of a task whose process has gone; the causes that it names below say that it read no more."""
 
 
 def spark_settings(master: str) -> dict[str, str]:
@@ -149,6 +151,8 @@ def tasks_of(plan: Suite, runs: int, slots: int) -> int:
 def cause_in(message: str) -> str:
     """The line of Spark's message that says why a task failed."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if any(_KILLED in line for line in lines):
+        return "a process of its tasks was killed, by a signal or for want of memory"
     causes = [line for line in lines if ("Error" in line or "Exception" in line) and not line.startswith("at ")]
     cause = (causes or lines or ["unknown"])[-1]
     return cause.removeprefix(f"{StoreError.__module__}.{StoreError.__qualname__}: ")

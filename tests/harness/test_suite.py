@@ -441,5 +441,13 @@ results.errors.StoreError: cannot write /full/trace.jsonl: No space left on devi
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
 """
     assert cause_in(message) == "cannot write /full/trace.jsonl: No space left on device"
+    killed = """\
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
+Caused by: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.…'
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator$$anonfun$1.applyOrElse(PythonRunner.scala:1136)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)
+"""
+    assert cause_in(killed) == "a process of its tasks was killed, by a signal or for want of memory"
     assert cause_in("KeyError: 'x'") == "KeyError: 'x'"
     assert cause_in("") == "unknown"
