@@ -117,14 +117,11 @@ def _make(
 
 
 def summed_up(suite: SuiteRecord, spark: SparkSession) -> Summary:
-    """Figures, coverage and situations of all runs of the suite in the tables."""
-    from results.store import tables
+    """Figures, coverage and situations of all runs of the suite in the tables. StoreError when a file is damaged."""
     from results.store.summary import summarise
     from results.thoroughness import thoroughness
 
-    runs, metrics, coverage = (
-        tables.read(suite.store, name, suite.name).table for name in ("runs", "metrics", "coverage")
-    )
+    runs, metrics, coverage = (_table(suite, name) for name in ("runs", "metrics", "coverage"))
     compared = [run.run for run in suite.plan.runs()]  # neither mutants nor repeats: their situations are no news
     return replace(summarise(spark, runs, metrics, coverage), thoroughness=thoroughness(coverage, compared))
 
@@ -184,15 +181,17 @@ def _take_in(
 
 def _stored(suite: SuiteRecord) -> Iterator[RunResult]:
     """The suite's runs in the tables."""
+    yield from _results({name: _table(suite, name) for name in ("runs", "verdicts", "coverage")})
+
+
+def _table(suite: SuiteRecord, name: str) -> Table:
+    """The suite's rows in a table. StoreError when a file of it is damaged."""
     from results.store import tables
 
-    contents = {}
-    for name in ("runs", "verdicts", "coverage"):
-        stored = tables.read(suite.store, name, suite.name)
-        if stored.damaged:
-            raise StoreError(f"{stored.damaged[0].path}: {stored.damaged[0].reason}")
-        contents[name] = stored.table
-    yield from _results(contents)
+    stored = tables.read(suite.store, name, suite.name)
+    if stored.damaged:
+        raise StoreError(f"{stored.damaged[0].path}: {stored.damaged[0].reason}")
+    return stored.table
 
 
 def _results(tables: Mapping[str, Table]) -> Iterator[RunResult]:

@@ -15,14 +15,14 @@ import venv
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree
 
 import pytest
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
-from harness.suites.job import RunResult, cause_in, tasks_of
+from harness.suites.job import RunResult, cause_in, summed_up, tasks_of
 from harness.suites.plan import Suite, load
 from harness.suites.record import CannotResume, SuiteRecord, begin, locked, resume
 from harness.suites.report import by_signature, exit_code, failures, junit, save
@@ -30,8 +30,12 @@ from results.errors import StoreError
 from results.pages.suite import render
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
+from results.store.schema import SCHEMAS, batch_path
 from results.store.summary import Summary
 from results.suites import read_suite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -326,6 +330,17 @@ def test_a_suite_whose_summary_could_not_be_written_is_still_to_be_resumed(mixed
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert resume(tmp_path, "mixed").name == begun.name
+
+
+@pytest.mark.parametrize("table", ["metrics", "coverage"])
+def test_figures_are_not_computed_without_the_runs_of_a_damaged_file(mixed: Path, tmp_path: Path, table: str) -> None:
+    begun = begin(tmp_path, load(str(mixed)))
+    rows = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+    tables.write_batch(tmp_path, begun.name, "batch-00001", rows)
+    damaged = batch_path(tmp_path, table, begun.name, "batch-00001")
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=f"^{re.escape(str(damaged))}: is not Parquet, or damaged"):
+        summed_up(begun, cast("SparkSession", None))
 
 
 def test_a_suite_is_run_by_one_process_at_a_time(mixed: Path, tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ SPECS = {
         "faults": "none",
         "partitions": 1,
         "clients": {
-            "producers": 0, "consumers": 0, "end_offset_readers": 0,
+            "producers": 0,
+            "consumers": 0,
+            "end_offset_readers": 0,
             "operations": ["produce 5 to 0", "poll 0 until 5", "commit 0", "resume 0"],
         },
     },
