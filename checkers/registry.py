@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from checkers import faults, logs, loss, processes, reads
 from checkers.clients import availability, coordinator, positions, producers, time_offsets, visibility
@@ -105,8 +106,8 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
     """The verdicts of the checkers in PARTITIONED on one partition; a checker without any evidence gives none.
 
     `evidence` is the run's, with history, replicas and replica ends of this partition alone. Of the trace there must be
-    its events and every `log_recovered`; nothing, where `needs_trace` says so. `collected_ns` is when the last
-    operation of the whole run completed.
+    what `trace_of_partition` gives; nothing, where `needs_trace` says so. `collected_ns` is when the last operation of
+    the whole run completed.
     """
     chosen: dict[str, Checker] = {}
     if next(partitions(evidence.history), None) is not None:
@@ -127,6 +128,13 @@ def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
         or settings.unclean_election
         or DELETE_RECORDS in faults.column("fault").to_pylist()
     )
+
+
+def trace_of_partition(trace: pa.Table, topic: str, partition: int) -> pa.Table:
+    """The events of one partition, every `log_recovered`, and every `node_started`: it is of no partition, and says of
+    a node that has vanished that its events were received."""
+    mine = pc.and_(pc.equal(trace["topic"], topic), pc.equal(trace["partition"], partition))
+    return trace.filter(pc.or_(mine, pc.is_in(trace["kind"], value_set=pa.array(["log_recovered", "node_started"]))))
 
 
 def merge_partition_verdicts(

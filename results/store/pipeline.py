@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from checkers.deletions import deletable_below
 from checkers.evidence import CheckSettings, EvidenceGap, RunEvidence
@@ -32,6 +31,7 @@ from checkers.registry import (
     merge_partition_verdicts,
     needs_trace,
     run_checker,
+    trace_of_partition,
 )
 from checkers.tables import TRACE
 from checkers.verdict import Validity, Verdict
@@ -222,9 +222,7 @@ def _of_unit(
         return [*verdicts, Verdict(MEASURED, Validity.VALID, figures=measure_whole(evidence))]
     trace = TRACE.empty_table()
     if needs_trace(settings, known["faults"]):
-        trace = batch.rows("trace", run)
-        mine = pc.and_(pc.equal(trace["topic"], unit.topic), pc.equal(trace["partition"], unit.partition))
-        trace = trace.filter(pc.or_(mine, pc.equal(trace["kind"], "log_recovered")))
+        trace = trace_of_partition(batch.rows("trace", run), unit.topic, unit.partition)
     evidence = RunEvidence(
         **{name: batch.rows(name, unit) for name in ("history", "replicas", "replica_ends")}, trace=trace, **known
     )

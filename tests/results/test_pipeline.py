@@ -52,6 +52,12 @@ SPECS = {
     },
     "quiet": {"faults": "none", "brokers": 1, "settings": {"min.insync.replicas": "1"}},
     "times": {"faults": ["kill"], "clients": {"time_readers": 2}},
+    "spare": {
+        "faults": [{"at": 3, "for": 2, "fault": "power-loss", "nodes": ["b1"], "keep": "nothing"}],
+        "partitions": 1,
+        "brokers": 5,
+        "replication_factor": 3,
+    },
     "script": {
         "faults": "none",
         "partitions": 1,
@@ -90,6 +96,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDirectory]:
         "damaged": damaged,
         "behind": _behind(made["valid"], directory / "behind"),
         "otherwise": _otherwise(made["script"], directory / "otherwise"),
+        "vanished": _vanished(made["spare"], directory / "vanished"),
     }
 
 
@@ -118,6 +125,14 @@ def _otherwise(whole: RunDirectory, path: Path) -> RunDirectory:
         if row["kind"] == "assign":
             row["metadata"] = "of another"
     return _restored(whole, replace(evidence, history=pa.Table.from_pylist(rows, evidence.history.schema)), path)
+
+
+def _vanished(whole: RunDirectory, path: Path) -> RunDirectory:
+    """The same run, at whose end the machine of a broker without a replica was gone, and sealed like that."""
+    evidence = whole.load()
+    spare = min(set(evidence.trace["node"].to_pylist()) - set(evidence.replica_ends["node"].to_pylist()))
+    gone = {"node": spare, "time_ns": 13_000_000_000}
+    return _restored(whole, replace(evidence, recovery={**evidence.recovery, "vanished": [gone]}), path)
 
 
 def _restored(whole: RunDirectory, changed: RunEvidence, path: Path) -> RunDirectory:
