@@ -85,6 +85,10 @@ class ScheduledFault(ScheduledStep):
     binds: str = ""
     """The name that the nodes it finds are bound to."""
 
+    def __post_init__(self) -> None:
+        if self.until is not None and self.fault.ends_by_itself:
+            raise FieldError(f"until: {self.fault.name} ends by itself; only `for` limits it")
+
     def conditions(self) -> Iterator[tuple[str, TriggerCondition]]:
         """Every condition with its field."""
         if self.when is not None:
@@ -244,11 +248,13 @@ def _parse(item: object, where: str) -> ScheduledFault:
         raise FieldError(f"{where}.at: missing; a duration such as 5s, or a condition with when or after")
     if "for" not in values and until is None and not kind.ends_by_itself:
         raise FieldError(f"{where}.for: missing; a duration such as 5s, or a condition with until")
-    if until is not None and kind.ends_by_itself:
-        raise FieldError(f"{where}.until: {name} ends by itself; only `for` limits it")
     for_s = seconds(values.pop("for"), f"{where}.for") if "for" in values else math.inf
     binds = parse_name(values, "as", where)
-    return ScheduledFault(for_s=for_s, fault=read(kind, values, where), until=until, binds=binds, **moment)
+    fault = read(kind, values, where)
+    try:
+        return ScheduledFault(for_s=for_s, fault=fault, until=until, binds=binds, **moment)
+    except FieldError as error:
+        raise FieldError(f"{where}.{error}") from None
 
 
 def parse_moment(values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -196,9 +196,15 @@ def retarget(parents: Parents, random: Random) -> Spec | None:
 
 
 def swap_fault(parents: Parents, random: Random) -> Spec | None:
-    """Another fault at the moment of one."""
+    """Another fault at the moment of one, which no condition ends where it ends by itself."""
     fault = parents.draw_fault(random)
-    return None if fault is None else _changed(parents, random, lambda each: replace(each, fault=fault))
+    if fault is None:
+        return None
+
+    def swapped(each: ScheduledFault) -> ScheduledFault:
+        return replace(each, fault=fault, until=None if fault.ends_by_itself else each.until)
+
+    return _changed(parents, random, swapped)
 
 
 def add_fault(parents: Parents, random: Random) -> Spec | None:

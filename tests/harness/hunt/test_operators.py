@@ -16,6 +16,12 @@ from nemesis.swarm import is_fair, victims_of
 from nemesis.targets import TRIGGER
 
 BASE = parse({"vary": True, "time_limit": 30})
+BASE_HELD = """
+time_limit: 30
+faults:
+  - {at: 2, for: 4, fault: kill, nodes: [b1]}
+  - {at: 3, for: 9, until: {registered: b1}, fault: partition, shape: one-way, nodes: [b2], against: [b3]}
+"""
 SEEDS = range(8)
 
 
@@ -117,6 +123,19 @@ def test_added_triggers_wait_and_dropped_ones_do_not() -> None:
     assert all(waiting(child) == waiting(parents.spec) - 1 for parents, child in children("drop_trigger"))
     for _, child in children("drop_trigger"):
         assert all(each.when is not None for each in child.script if TRIGGER in each.fault.targets())
+
+
+def test_a_fault_that_ends_by_itself_takes_the_place_of_one_that_a_condition_ended() -> None:
+    held = loads(BASE_HELD)
+    (_, ended) = held.script
+    assert ended.until is not None
+    base = replace(BASE, families=("scripted",))
+    swapped = [mutate(OPERATORS["swap_fault"], Parents(held, held, base), Random(draw)) for draw in range(20)]
+    found = [child for child in swapped if child is not None]
+    assert all(loads(child.to_yaml()) == child for child in found)
+    at_its_place = [child.script.faults[1] for child in found if child.script.faults[1].fault != ended.fault]
+    assert at_its_place, "none took the place"
+    assert all(each.until is None and each.for_s == ended.for_s for each in at_its_place)
 
 
 def test_faults_of_a_mate_lose_the_data_of_the_victims_of_the_schedule_they_join() -> None:
