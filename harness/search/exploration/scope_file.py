@@ -84,7 +84,7 @@ def _attribute(field: str) -> str:
 def _one_of(values: Mapping[str, bool], fields: Mapping[str, Any], field: str) -> bool:
     """What the value of a field stands for, the first one where it is left out. Raises SpecError."""
     value = fields.get(field, next(iter(values)))
-    if value not in values:
+    if value not in list(values):  # a list or a mapping has no hash
         raise SpecError(f"{field}: {value!r} is not one of {', '.join(values)}")
     return values[value]
 

@@ -199,6 +199,7 @@ def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureF
         ("protocol: kip1", "{path}:1: protocol: 'kip1' is not one of high_watermark, kip101"),
         ("without: [gravity]", "{path}:1: without: 'gravity' is not a rule"),
         ("alter_partition: never", "{path}:1: alter_partition: 'never' is not one of at once, in flight"),
+        ("alter_partition: [at once]", "{path}:1: alter_partition: ['at once'] is not one of at once, in flight"),
         ("fetch: no", "{path}:1: fetch: False is not one of at once, in flight"),
         ("fetchers: shared", "{path}:1: fetchers: shared makes a difference only with fetch: in flight"),
         ("nodes: 3", "{path}:1: nodes: unknown field; one of: replicas, records"),
