@@ -42,6 +42,7 @@ from harness.search.hunt.features import RunFeatures, replicas_of
 from harness.search.hunt.operators import OPERATORS
 from harness.search.hunt.traits import TraitYield, Trial, fitted, traits_of
 from harness.spec import Spec, loads
+from harness.yaml_document import SpecError
 
 FRESH: Final = "fresh"
 """A run without a parent in a drawn world: a dense one, or one that a suite might draw."""
@@ -85,8 +86,11 @@ class Candidate:
 
     @property
     def spec(self) -> Spec:
-        """Its spec. Raises SpecError."""
-        return _read(self.text)
+        """Its spec. Raises SpecError that names the run."""
+        try:
+            return _read(self.text)
+        except SpecError as error:
+            raise SpecError(f"{self.run}: {error}") from None
 
 
 @dataclass(slots=True)

@@ -82,10 +82,15 @@ class CorpusFolder:
             corpus.yields |= {name: SearchYield(**values) for name, values in state["yields"].items()}
             corpus.every = SearchYield(**state["every"])
             spent = dict(state["entries"])
-        except (KeyError, TypeError, ValueError, SpecError) as error:
+            _check_numbers((plan.round_size, corpus.runs, corpus.rounds, *spent.values()))
+            _check_numbers((*corpus.situations.values(), *corpus.rules.values()))
+        except (AttributeError, KeyError, TypeError, ValueError, SpecError) as error:
             raise StoreError(f"{self.path / STATE}: is not the state of a hunt: {error}") from None
         for run, cost in spent.items():
-            corpus.entries[run] = self._entry(run, cost)
+            corpus.entries[run] = entry = self._entry(run, cost)
+            seen = entry.features
+            if not (seen.situations <= corpus.situations.keys() and seen.rules <= corpus.rules.keys()):
+                raise StoreError(f"{self._path(run)}: is not an entry of this corpus: it has seen what no run has")
         return plan, corpus
 
     def save(self, plan: HuntPlan, corpus: Corpus, entered: Iterable[CorpusEntry]) -> None:
@@ -116,7 +121,7 @@ class CorpusFolder:
         if not values:
             raise StoreError(f"{path}: is missing from the corpus")
         try:
-            candidate = Candidate(run, values["origin"], values["spec"], values["parent"])
+            candidate = Candidate(run, values["origin"], str(values["spec"]), values["parent"])
             features = RunFeatures(
                 frozenset(values["situations"]),
                 frozenset(values["transitions"]),
@@ -129,6 +134,13 @@ class CorpusFolder:
 
     def _path(self, run: str) -> Path:
         return self.path / ENTRIES / f"{run}.json"
+
+
+def _check_numbers(counts: Iterable[object]) -> None:
+    """Raise ValueError for what counts nothing."""
+    for count in counts:
+        if not isinstance(count, int) or count < 1:
+            raise ValueError(f"{count!r} is not a number from 1 on")
 
 
 def _entry_to_json(entry: CorpusEntry) -> Mapping[str, Any]:

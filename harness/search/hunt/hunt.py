@@ -55,7 +55,7 @@ class HuntSession:
 
     def next_round(self, validities: Mapping[str, str]) -> list[PlannedRun]:
         """Take in the last round, and plan the next one; empty when the night is over. StoreError when the corpus
-        cannot be written."""
+        cannot be written, or when the spec of an entry cannot be read."""
         if self._round:
             ended = self._ended.new(self.suite)
             runs = [(each, features_of(ended[each.run]), validities[each.run] == "valid") for each in self._round]
@@ -66,7 +66,10 @@ class HuntSession:
             left = min(left, self.runs_most - len(self.planned))
         if left <= 0 or not self.goes_on():
             return []
-        self._round = candidates(self.corpus, self.plan.base, self.plan.seed, left)
+        try:
+            self._round = candidates(self.corpus, self.plan.base, self.plan.seed, left)
+        except SpecError as error:  # of a parent
+            raise StoreError(f"{self.folder.path}: is damaged, or of another version of faultline: {error}") from None
         runs_of_round = [PlannedRun(each.run, each.origin, each.spec.seed, spec=each.text) for each in self._round]
         self.planned += runs_of_round
         return runs_of_round

@@ -17,7 +17,7 @@ from harness.search.hunt.candidates import FIRST_RUNS, candidates, round_size
 from harness.search.hunt.corpus import FRESH, ORIGINS, PAIRED, STRIKING, Candidate, Corpus
 from harness.search.hunt.features import RunFeatures
 from harness.search.hunt.folder import CorpusFolder, HuntPlan
-from harness.search.hunt.hunt import begin, check_base
+from harness.search.hunt.hunt import HuntSession, begin, check_base
 from harness.search.hunt.operators import fresh
 from harness.search.hunt.traits import traits_of
 from harness.spec import Spec, loads, parse
@@ -256,6 +256,13 @@ def test_what_a_round_that_was_cut_short_left_does_not_count(tmp_path: Path) -> 
         (lambda path: (path / "entries" / "bc.json").write_text('{"new": 1}'), "bc.json: is not an entry of a corpus"),
         (lambda path: (path / "hunt.json").write_text('{"seed": 1}'), "hunt.json: is not the state of a hunt"),
         (lambda path: (path / "hunt.json").write_text("{"), "hunt.json is not JSON"),
+        (lambda path: replaced(path / "hunt.json", runs=None), "hunt.json: is not the state of a hunt: None is not a"),
+        (lambda path: replaced(path / "hunt.json", yields=[]), "hunt.json: is not the state of a hunt"),
+        (lambda path: replaced(path / "hunt.json", rules={"a": 0}), "hunt.json: is not the state of a hunt: 0 is not"),
+        (
+            lambda path: replaced(path / "entries" / "bc.json", situations=["3-ffffffffffff"]),
+            "bc.json: is not an entry of this corpus: it has seen what no run has",
+        ),
     ],
 )
 def test_a_damaged_corpus_is_named_in_a_line(tmp_path: Path, damage: object, line: str) -> None:
@@ -263,6 +270,21 @@ def test_a_damaged_corpus_is_named_in_a_line(tmp_path: Path, damage: object, lin
     damage(tmp_path)  # type: ignore[operator]
     with pytest.raises(StoreError, match=line):
         CorpusFolder(tmp_path).load()
+
+
+def test_an_entry_whose_spec_is_of_another_version_is_named_when_it_is_a_parent(tmp_path: Path) -> None:
+    saved(tmp_path)
+    for run in ("a", "bc"):
+        replaced(tmp_path / "entries" / f"{run}.json", spec="forgotten: 1")
+    folder = CorpusFolder(tmp_path)
+    plan, corpus = begin(folder, BASE, None, 99)
+    session = HuntSession(plan, corpus, folder, tmp_path, 8, lambda: True)
+    with pytest.raises(StoreError, match=r"is damaged, or of another version of faultline: (a|bc): line 1: forgotten"):
+        session.next_round({})
+
+
+def replaced(path: Path, **values: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def test_a_corpus_of_another_version_is_named_as_such(tmp_path: Path) -> None:
