@@ -124,7 +124,9 @@ class _Replay:
     def _started(self, event: TraceRow) -> None:
         for partition in self._partitions.values():
             if event.number in partition.facts.replicas:
-                _without_role(partition.facts.replicas[event.number])
+                replica = partition.facts.replicas[event.number]
+                _without_role(replica)
+                replica.high_watermark = 0  # until it has opened its log
                 self._change(partition, event.kind)
 
     def _registered(self, event: TraceRow) -> None:

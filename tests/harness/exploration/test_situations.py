@@ -193,7 +193,6 @@ def test_the_trace_of_a_walk_has_the_situations_of_its_states(scope: Scope, monk
     for seed in range(15):
         random = Random(seed)
         walk = TracedWalk(scope, monkeypatch)
-        situations = StateSituations(walk.model)
         states = [walk.model.initial()]
         for _ in range(40):
             steps = list(walk.model.steps(states[-1]))
@@ -202,10 +201,29 @@ def test_the_trace_of_a_walk_has_the_situations_of_its_states(scope: Scope, monk
             step = random.choice(steps)
             walk.take(states[-1], step)
             states.append(step.state)
-        codes = ["", *map(situations.code, states)]
-        expected = Counter(after for before, after in pairwise(codes) if after != before)
-        actual = situations_of(small_evidence.trace(*walk.rows)).situations
-        assert actual == Counter({ProtocolSituation(code): count for code, count in expected.items()}), seed
+        _assert_same(walk, states)
+
+
+def test_a_broker_that_has_crashed_knows_no_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = Scope(replicas=2, records=1, min_insync_replicas=2, isr_changes_in_flight=True, restarts=1)
+    walk = TracedWalk(scope, monkeypatch)
+    states = [walk.model.initial()]
+    for kind, broker in (
+        *(("read", 1), ("read", 2), ("append", 1), ("fetch", 2), ("fetch", 2)),
+        *(("crash", 2), ("fence", 2), ("register", 2)),
+    ):
+        step = next(it for it in walk.model.steps(states[-1]) if (it.action.kind, it.action.broker) == (kind, broker))
+        walk.take(states[-1], step)
+        states.append(step.state)
+    assert walk.model.brokers.values[states[5][1]].partition.high_watermark == 1
+    _assert_same(walk, states)
+
+
+def _assert_same(walk: TracedWalk, states: list[Numbers]) -> None:
+    codes = ["", *map(StateSituations(walk.model).code, states)]
+    expected = Counter(after for before, after in pairwise(codes) if after != before)
+    actual = situations_of(small_evidence.trace(*walk.rows)).situations
+    assert actual == Counter({ProtocolSituation(code): count for code, count in expected.items()})
 
 
 @pytest.fixture(scope="module")
