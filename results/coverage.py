@@ -92,11 +92,16 @@ def never_drawn(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) ->
 
 
 def drawn_worlds(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> str:
-    """In a line: how many values were drawn, and which never."""
+    """In a line: how many values were drawn, and which never, by dimension."""
+    missing = {
+        dimension: [value for value in values if f"{dimension}={value}" not in marked]
+        for dimension, values in worlds.items()
+    }
     possible = sum(len(values) for values in worlds.values())
-    missing = never_drawn(worlds, marked)
-    text = f"worlds: {possible - len(missing)} of {possible} values drawn, in {len(worlds)} dimensions"
-    return text + (f"; never: {', '.join(missing)}" if missing else "")
+    drawn = possible - sum(len(values) for values in missing.values())
+    text = f"worlds: {drawn} of {possible} values drawn, in {len(worlds)} dimensions"
+    never = "; ".join(f"{dimension} {', '.join(values)}" for dimension, values in missing.items() if values)
+    return text + (f"; never: {never}" if never else "")
 
 
 _SCHEMA: Final = pa.schema(

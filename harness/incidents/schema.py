@@ -84,9 +84,12 @@ def incident_schema() -> dict[str, Any]:
 
 
 def field_descriptions(docstring: str | None, indent: int) -> dict[str, str]:
-    """The comment of each field in the YAML of a module's docstring, for fields that stand `indent` spaces deep."""
-    pattern = re.compile(rf"^ {{{indent}}}(\w+):[^\n#]*# ([^\n]+)$", re.MULTILINE)
-    return dict(pattern.findall(docstring or ""))
+    """The comment of each field in the YAML of a module's docstring, for fields that stand `indent` spaces deep.
+
+    Comment lines that follow the one of a field belong to it.
+    """
+    pattern = re.compile(rf"^ {{{indent}}}(\w+):[^\n#]*# ([^\n]+(?:\n +# [^\n]+)*)$", re.MULTILINE)
+    return {name: re.sub(r"\n +# ", " ", comment) for name, comment in pattern.findall(docstring or "")}
 
 
 def spec_descriptions() -> dict[str, str]:

@@ -167,7 +167,7 @@ def covered(plan: Suite, summary: Summary) -> str:
     """The events and fault families that the runs exercised, and the families that none did; the safety rules that no
     run needed; where worlds are drawn, a line for them; and one for the situations."""
     families = summary.marked("family")
-    missing = [f"family {name}" for name in FAIR_FAMILIES if name not in families]
+    missing = [name for name in FAIR_FAMILIES if name not in families]
     kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
     text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
     text += f"; never: {', '.join(missing)}" if missing else ""

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from harness.incidents.incident import KAFKA, LIBRARY, read_incident
-from harness.incidents.schema import incident_schema
+from harness.incidents.schema import field_descriptions, incident_schema, spec_descriptions
 from harness.spec import loads
 from harness.yaml_document import SpecError, parse_document
 from nemesis.registry import FAMILIES
@@ -40,6 +40,12 @@ def test_the_shipped_schema_is_the_one_that_the_command_prints() -> None:
         SCHEMA.write_text(text, encoding="utf-8")
     jsonschema.Draft202012Validator.check_schema(incident_schema())
     assert SCHEMA.read_text(encoding="utf-8") == text, "docs/spec.schema.json is behind the code; run `make docs`"
+
+
+def test_a_description_goes_on_in_the_next_line_of_the_comment() -> None:
+    text = "    one: 1     # first\n               # and more\n    two: 2     # second\n"
+    assert field_descriptions(text, 4) == {"one": "first and more", "two": "second"}
+    assert spec_descriptions()["channels"].endswith("above 0 one kind may be slow throughout, too")
 
 
 def test_the_examples_of_the_page_are_specs_and_incidents() -> None:

@@ -144,7 +144,12 @@ def test_the_values_that_runs_drew_are_counted_and_all_others_are_named(uninterr
     suite = read_suite(uninterrupted, only_suite(uninterrupted).name)
     assert suite is not None
     page = render(suite, lambda run: "")
-    assert f"worlds: {len(drawn)} of 8 values drawn, in 2 dimensions; never: {', '.join(never)}" in page
+    names: dict[str, list[str]] = {dimension: [] for dimension in suite.worlds}
+    for name in never:
+        dimension, _, value = name.partition("=")
+        names[dimension].append(value)
+    listed = "; ".join(f"{dimension} {', '.join(values)}" for dimension, values in names.items() if values)
+    assert f"worlds: {len(drawn)} of 8 values drawn, in 2 dimensions; never: {listed}" in page
 
 
 def test_the_situations_of_all_runs_say_how_thorough_the_suite_was(uninterrupted: Path) -> None:

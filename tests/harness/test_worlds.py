@@ -391,7 +391,10 @@ def test_values_that_were_never_drawn_are_named() -> None:
     worlds = {"brokers": ["3", "4"], "clients.batch": ["1"]}
     assert never_drawn(worlds, {"brokers=4"}) == ["brokers=3", "clients.batch=1"]
     assert drawn_worlds(worlds, {"brokers=4"}) == (
-        "worlds: 1 of 3 values drawn, in 2 dimensions; never: brokers=3, clients.batch=1"
+        "worlds: 1 of 3 values drawn, in 2 dimensions; never: brokers 3; clients.batch 1"
+    )
+    assert drawn_worlds(worlds, {"clients.batch=1"}) == (
+        "worlds: 1 of 3 values drawn, in 2 dimensions; never: brokers 3, 4"
     )
     assert drawn_worlds(worlds, {"brokers=4", "brokers=3", "clients.batch=1"}) == (
         "worlds: 3 of 3 values drawn, in 2 dimensions"
