@@ -151,8 +151,8 @@ def _sum(rule: str, rows: Sequence[Mapping[str, Any]]) -> str:
     found = {name: sum(bool(row[name]["found"]) for row in rows) for name in spent}
     middle = {name: median(row[name]["cpu_s"] for row in rows) for name in spent}
     return (
-        f"`{rule}`: random runs find it in {found['random']} of {len(rows)} ranges, the hunt in {found['hunt']}. Both "
-        f"together take {spent['random']:.0f} and {spent['hunt']:.0f} s, a ratio of "
+        f"`{rule}`: random runs find it in {found['random']} of {len(rows)} ranges, the hunt in {found['hunt']}. In "
+        f"all, random runs take {spent['random']:.0f} s and the hunt {spent['hunt']:.0f} s, a ratio of "
         f"{spent['hunt'] / spent['random']:.2f}; the medians are {middle['random']:.0f} and {middle['hunt']:.0f} s. A "
         f"range without a find counts with what was spent on it." + _by_find(spent, found)
     )
@@ -167,7 +167,7 @@ def _by_find(spent: Mapping[str, float], found: Mapping[str, int]) -> str:
     share = stats.binomtest(found["hunt"], sum(found.values())).proportion_ci(0.95)
     low, high = (spent["hunt"] / spent["random"] * (1 - bound) / bound for bound in (share.high, share.low))
     return (
-        f" By find they take {each['random']:.0f} and {each['hunt']:.0f} s, a ratio of "
+        f" For each find that is {each['random']:.0f} and {each['hunt']:.0f} s, a ratio of "
         f"{each['hunt'] / each['random']:.2f} (95% interval {low:.2f} to {high:.2f})."
     )
 

@@ -85,7 +85,7 @@ def test_what_a_find_takes_does_not_depend_on_where_a_search_is_stopped() -> Non
     ]
     said = finding.table(rows).splitlines()[-1]
     assert "a ratio of 0.50; " in said
-    assert said.endswith("By find they take 400 and 100 s, a ratio of 0.25 (95% interval 0.00 to 4.80).")
+    assert said.endswith("For each find that is 400 and 100 s, a ratio of 0.25 (95% interval 0.00 to 4.80).")
 
 
 def test_the_search_that_was_measured_last_is_summed_up_apart_from_those_before() -> None:
