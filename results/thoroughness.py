@@ -86,7 +86,8 @@ class Thoroughness:
             return text
         if self.once:
             estimate = self.richness
-            chance = f"{self.chance_of_new:.2g} ({self.expected_new:.2g} new ones expected)"
+            new = f"{self.expected_new:.2g}" if self.expected_new < 10 else numeral(round(self.expected_new))
+            chance = f"{self.chance_of_new:.2g} ({new} new ones expected)"
             bounds = f"{numeral(round(estimate.low))} to {numeral(round(estimate.high))}"
             return (
                 f"{text}; the next run shows a new one with probability {chance}, and such runs can show at least "

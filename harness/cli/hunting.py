@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli.suites import add_master, on_spark, show_result
 from harness.cli.usage import Commands, Usage, add_store, terminal
+from results.number_format import counted, numeral
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -142,8 +143,9 @@ def _seen(corpus: Corpus) -> str:
 def _summary(corpus: Corpus) -> list[str]:
     """The hunt in all of its nights: what it has seen, and what found it."""
     lines = [
-        f"hunt: {len(corpus.situations):,} situations in {corpus.runs:,} runs of {corpus.rounds:,} rounds, "
-        f"{len(corpus.alone):,} of them in one run only; {len(corpus.entries):,} runs in the corpus"
+        f"hunt: {counted(len(corpus.situations), 'situation')} in {counted(corpus.runs, 'run')} of "
+        f"{counted(corpus.rounds, 'round')}, {numeral(len(corpus.alone))} of them in one run only; "
+        f"{counted(len(corpus.entries), 'run')} in the corpus"
     ]
     shares = sorted(corpus.shares().items(), key=lambda item: -item[1])
     lines.append("next:   " + ", ".join(f"{origin} {share:.0%}" for origin, share in shares))

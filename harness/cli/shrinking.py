@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.usage import Commands, Usage, add_store, check_output, command_line, duration, terminal
 from harness.exit_codes import INTERRUPTED, NOT_CARRIED_OUT, VALID
+from results.number_format import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -151,7 +152,7 @@ def _show(console: Console, result: ShrinkResult) -> None:
     console.print(f"after:  {description(smallest.spec)}", highlight=False)
     for scheduled in smallest.spec.script:
         console.print(f"    {scheduled.describe()}", highlight=False, soft_wrap=True)
-    console.print(f"{result.runs} runs in {result.seconds:.0f} s", highlight=False)
+    console.print(f"{counted(result.runs, 'run')} in {result.seconds:.0f} s", highlight=False)
     if not result.shrunk.complete:
         console.print("the budget is used up: it may become smaller with --resume", style="yellow")
     if failing.repaired_holds:

@@ -100,7 +100,7 @@ faults:
     assert main(arguments) == INVALID
     printed = capsys.readouterr().out
     assert "hunt: " in printed
-    assert "situations in 2 runs of 1 rounds" in printed
+    assert "situations in 2 runs of 1 round," in printed
     kept = sorted((tmp_path / "store" / "suites").glob("hunt-mutant-*/runs/*"))
     assert kept
     assert (tmp_path / "results" / "corpora" / "mutant" / "hunt.json").exists()

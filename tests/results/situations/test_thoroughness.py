@@ -150,6 +150,8 @@ def test_the_sentence_says_how_much_is_left() -> None:
         "situations: 5 in 4 runs, 2 of them in one run only; the next run shows a new one with probability 0.5 (0.5 "
         "new ones expected), and such runs can show at least 6 (Chao2; 95% interval 5 to 22)"
     )
+    many = of(["".join(chr(100 * run + number) for number in range(100)) for run in range(1, 4)])
+    assert "with probability 1 (100 new ones expected)" in many.sentence()
     assert of(["ab"]).sentence() == "situations: 2 in 1 run, 2 of them in one run only"
     again = of(["ab", "ab"])
     assert again.sentence().endswith(f"; the next run shows a new one with probability {none_in(2):.2g} at most")
