@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -34,6 +35,7 @@ from tests.systems import campaign as kafka_campaign
 from tests.systems.side_by_side import page as side_by_side
 from tests.systems.side_by_side.runs import load as load_pairs
 from tests.systems.side_by_side.runs import newest as newest_rows
+from workloads import history
 from workloads.clients.consumer_rules import DESCRIPTIONS as CONSUMER_RULES
 
 ROOT = Path(__file__).parents[2]
@@ -219,6 +221,12 @@ def test_every_make_target_that_a_page_names_exists() -> None:
     for page in PAGES:
         named = set(re.findall(r"(?:`|^    )make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
         assert named <= targets, page
+
+
+def test_every_column_and_kind_of_the_history_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "history.md").read_text(encoding="utf-8")
+    named = {name for row in re.findall(r"^\| (`.*)", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert {*history.SCHEMA.names, *get_args(history.HistoryKind)} <= named
 
 
 def test_links_between_pages_lead_somewhere() -> None:
