@@ -175,11 +175,12 @@ def check_partition(
     undecided = np.setdiff1d(np.flatnonzero(offsets >= deleted_below), lost)
     doubts = []
     if len(undecided) and not finally_read:
-        lines = (
-            f"{len(undecided)} records promised to stay were not read back: the final reads were not completed",
-            f"{int(promises.on_disk[undecided].sum())} of them are on at least one replica's disk",
-        )
-        doubts.append(Finding("not-finally-read", lines, topic, partition))
+        unread = f"{len(undecided)} records promised to stay were not read back: the final reads were not completed"
+        if replica_ends.num_rows:
+            on_disk = f"{int(promises.on_disk[undecided].sum())} of them are on at least one replica's disk"
+        else:
+            on_disk = "no replica's log was collected, either"
+        doubts.append(Finding("not-finally-read", (unread, on_disk), topic, partition))
     return verdict_of(NAME, violations, tolerance, figures, doubts)
 
 

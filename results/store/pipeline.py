@@ -81,7 +81,9 @@ def check(spark: SparkSession, store: Path, suite: str = "") -> CheckedRuns:
     stored = tables.read(store, "runs", suite)
     runs = stored.table.filter(stored.table.column("evidence"))
     if not runs.num_rows:
-        reason = f" ({stored.damaged[0].path}: {stored.damaged[0].reason})" if stored.damaged else ""
+        reason = "; a suite keeps that of runs which are not valid, and `faultline store add RUN_DIR` that of any run"
+        if stored.damaged:
+            reason = f" ({stored.damaged[0].path}: {stored.damaged[0].reason})"
         raise StoreError(f"{store}: no run is stored{f' in {suite}' if suite else ''} whose evidence is kept{reason}")
     slots = max(1, spark.sparkContext.defaultParallelism)
     parts = _PARTS_PER_SLOT * slots

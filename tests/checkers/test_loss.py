@@ -62,6 +62,12 @@ def test_nothing_is_said_of_disks_that_were_not_collected() -> None:
     assert lines[-1] == "on disk at the end: in none of the logs collected, which are not all"
 
 
+def test_records_of_a_run_that_was_killed_are_not_said_to_be_on_no_disk() -> None:
+    (finding,) = verdict_on([append(7, 1, 2, 0)], [], {}).findings
+    assert finding.kind == "not-finally-read"
+    assert finding.lines[1:] == ("no replica's log was collected, either",)
+
+
 def test_a_record_on_some_disk_is_unknown_without_final_reads() -> None:
     replicas, ends = small_evidence.logs(b1=[(1, 7)], b2=[], b3=[])
     assert verdict_on([append(7, 1, 2, 0)], [], {}, replicas=replicas, replica_ends=ends).validity is Validity.UNKNOWN
