@@ -286,14 +286,18 @@ def _measured(evidence: str) -> dict[str, Any]:
 
 
 def _spec_facts(text: str) -> dict[str, Any]:
-    """The top-level values of the spec, without nested ones."""
+    """The top-level values of the spec, without nested ones; limits with their unit."""
     try:
         values = parse(text) if text else {}
     except yaml.YAMLError:
         return {}
     if not isinstance(values, dict):
         return {}
-    return {str(name): value for name, value in values.items() if not _nested(value) and value != []}
+    plain = {str(name): value for name, value in values.items() if not _nested(value) and value != []}
+    return {
+        name: f"{value:g} s" if name.endswith("_limit") and isinstance(value, int | float) else value
+        for name, value in plain.items()
+    }
 
 
 def _nested(value: object) -> bool:

@@ -63,6 +63,7 @@ def test_a_report_says_the_verdict_the_findings_and_how_to_bring_the_run_back(re
     assert "append of 412 to append-0 by process 1 was acknowledged at offset 206" in page.text
     assert f"faultline replay {reported.path}" in page.text
     assert "min.insync.replicas: 2" in page.text
+    assert re.search(r"time limit \d+ s ", page.text), "a limit stands with its unit"
     assert reported.digest() in page.text
 
 
