@@ -46,7 +46,10 @@ def replay(path: Path, on_progress: ProgressListener | None = None) -> ReplayRes
     before.check_replayable()
     spec = loads(before.read_spec_text(), str(before.spec_path))
     if spec.environment != "sim":
-        raise SpecError(f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}")
+        raise SpecError(
+            f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}; "
+            f"this makes another run with its faults: faultline run {before.spec_path}"
+        )
     with TemporaryDirectory(prefix="faultline-replay-") as store:
         after = RunDirectory.create(Path(store), spec.name, spec.seed)
         outcome = run(spec, after, on_progress=on_progress, report=False)

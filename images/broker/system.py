@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,7 +87,10 @@ class BrokerSystem:
         for name, value in settings.items():
             key = NODE_KEYS.get(name) or TOPIC_KEYS.get(broker_names.get(name, name))
             if key is None:
-                raise ConfigError(f"unknown configuration {name!r}")
+                close = difflib.get_close_matches(name, (*NODE_KEYS, *TOPIC_KEYS, *broker_names), n=1)
+                raise ConfigError(
+                    f"unknown configuration {name!r}" + "".join(f"; did you mean {each}?" for each in close)
+                )
             key.parse(name, value)
         check_protocol(settings)
 

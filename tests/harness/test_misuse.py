@@ -12,6 +12,7 @@ import pytest
 from harness.cli import runs
 from harness.cli.main import main
 from harness.yaml_document import BYTES_MAX
+from results.run.directory import RunDirectory
 
 _BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -240,3 +241,12 @@ def test_a_run_needs_no_home_no_terminal_and_no_locale(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.isascii()
     assert b"Traceback" not in ended.stderr
+
+
+def test_a_run_of_real_machines_is_not_replayed_and_the_command_that_repeats_its_faults_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = RunDirectory.create(tmp_path, "real", 3)
+    directory.spec_path.write_text("environment: docker\nseed: 3\nfaults: none\n")
+    assert main(["replay", str(directory.path)]) == 3
+    assert capsys.readouterr().err.endswith(f"makes another run with its faults: faultline run {directory.spec_path}\n")

@@ -163,7 +163,10 @@ def test_faults_are_families_a_script_or_nothing() -> None:
         ("fault: [kill]", "fault: unknown field; did you mean faults?"),
         ("gravity: 1", "gravity: unknown field; one of: faults, name, environment"),
         ("families: [kill]", "families: unknown field; did you mean faults?"),
-        ("settings: {min.insync.replica: 2}", "settings: unknown configuration 'min.insync.replica'"),
+        (
+            "settings: {min.insync.replica: 2}",
+            "settings: unknown configuration 'min.insync.replica'; did you mean min.insync.replicas?",
+        ),
         ("settings: {min.insync.replicas: 0}", "settings: min.insync.replicas: 0 is less than 1"),
         ("settings: [a]", "settings: ['a'] is not a mapping of names to values"),
         ("without: [maximal]", "without: 'maximal' is not a rule"),
