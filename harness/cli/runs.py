@@ -38,7 +38,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="NAME", help="the system under test: broker or kafka (default: broker)")
     parser.add_argument("--version", metavar="RELEASE", help="its release, where it has several, such as 4.1.1")
     parser.add_argument("--workload", metavar="NAME", help="append or groups (default: append)")
-    parser.add_argument("--faults", metavar="LIST|all|none", help="fault families, separated by commas (default: all)")
+    parser.add_argument(
+        "--faults",
+        metavar="LIST|all|none",
+        help="fault families, separated by commas: partition, kill, power-loss, pause, clock, packets, scripted, "
+        "admin, wipe, disk-full, slow-disk, message; not among all: power-loss-all, fsync-lies (default: all)",
+    )
     parser.add_argument(
         "--time-limit", metavar="60", help="duration of clients and faults: seconds, or 90s, 5m (default: 60)"
     )

@@ -27,6 +27,7 @@ from harness.spec import Spec, load
 from harness.suites.expectations import Tally, table
 from harness.suites.plan import Suite
 from harness.suites.progress_bar import ProgressBar
+from nemesis.registry import FAIR_FAMILIES, FAMILIES
 
 
 @pytest.mark.parametrize(
@@ -226,6 +227,18 @@ def test_a_mutant_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFi
     output = capsys.readouterr().out
     assert "✗ batch-appended-again" in output
     assert "linearizability: duplicate" in output
+
+
+def test_the_help_of_a_run_lists_the_families_and_which_of_them_are_not_among_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
+    named = text.partition("separated by commas: ")[2].partition(" (default: all)")[0]
+    fair, _, others = named.partition("; not among all: ")
+    assert {*fair.split(", ")} == {*FAIR_FAMILIES}
+    assert {*others.split(", ")} == {*FAMILIES} - {*FAIR_FAMILIES}
 
 
 def test_help_does_not_wait_for_the_checkers() -> None:
