@@ -169,7 +169,8 @@ def covered(plan: Suite, summary: Summary) -> str:
     families = summary.marked("family")
     missing = [name for name in FAIR_FAMILIES if name not in families]
     kinds, cases = len(summary.marked("event")), len(summary.marked("case"))
-    text = f"covered: {kinds} kinds of protocol events in {cases} cases, {len(families)} fault families took effect"
+    text = f"covered: {kinds} kinds of protocol events, with {cases} different reasons and errors; "
+    text += f"{len(families)} fault families took effect"
     text += f"; never: {', '.join(missing)}" if missing else ""
     lines = [text]
     rules = [rule.name for system in plan.systems for rule in SYSTEMS[system].rules]

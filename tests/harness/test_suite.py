@@ -120,6 +120,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert code == INVALID, errors.getvalue()
     assert "mutant" in output.getvalue()
     assert "values drawn, in 2 dimensions; never: " in output.getvalue()
+    assert re.search(r"\ncovered: \d+ kinds of protocol events, with \d+ different reasons", output.getvalue())
     assert re.search(r"\nrules: \d+ of 63 safety rules were read; never: ", output.getvalue())
     assert "\nsituations: " in output.getvalue()
     assert [line for line in errors.getvalue().splitlines() if line.startswith("invalid mutant-seed")]
