@@ -16,11 +16,12 @@ may have lost something, and that nobody measured what.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from nemesis.ports import ClockChange, ClusterUnderTest, Evidence, KeepUnsynced, Link, LinkQuality, MessageRule
 from nemesis.situation import Occurrence, Situation
@@ -30,24 +31,48 @@ from nemesis.uninterrupted import uninterrupted
 Heal = Callable[[], Awaitable[None]]
 """Undoes one action, before the fault heals as a whole."""
 
+Resource = TypeVar("Resource", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class LatestValues(Generic[Resource, Value]):
+    """The values that faults gave each resource. Of several the latest holds, until its own fault heals."""
+
+    def __init__(self) -> None:
+        self._values: defaultdict[Resource, dict[object, Value]] = defaultdict(dict)
+
+    def latest(self, resource: Resource) -> Value | None:
+        """The value that holds; None without any."""
+        return next(reversed(self._values[resource].values()), None)
+
+    def give(self, resource: Resource, value: Value) -> Callable[[], Value | None]:
+        """Give a resource a value. What this returns takes it back, and returns the value that holds then."""
+        giving = object()  # several faults may give the same value
+        self._values[resource][giving] = value
+
+        def take_back() -> Value | None:
+            del self._values[resource][giving]
+            return self.latest(resource)
+
+        return take_back
+
 
 @dataclass(slots=True)
 class ActiveEffects:
-    """Resources that faults hold now, over all faults of a run, with the number of faults that hold each."""
+    """Resources that faults hold now, over all faults of a run, with the number of faults that hold each, or the values
+    they gave it."""
 
     cuts: dict[Link, int] = field(default_factory=dict)
-    qualities: dict[Link, list[LinkQuality]] = field(default_factory=dict)
-    """The qualities that faults gave a link, the latest of which holds."""
+    qualities: LatestValues[Link, LinkQuality] = field(default_factory=LatestValues)
     interceptions: int = 0
     """How many there were so far; each has the next number."""
-    paused: dict[str, int] = field(default_factory=dict)
+    paused: LatestValues[str, bool] = field(default_factory=LatestValues)
     down: dict[str, int] = field(default_factory=dict)
-    lying: dict[str, int] = field(default_factory=dict)
+    lying: LatestValues[str, bool] = field(default_factory=LatestValues)
     full: dict[str, int] = field(default_factory=dict)
-    delays_ms: dict[str, list[float]] = field(default_factory=dict)
-    """The delays of a slow disk, the latest of which holds."""
-    clocks: dict[str, list[ClockChange]] = field(default_factory=dict)
-    """The changes of a clock. It jumped by each; the rate and the wall jump of the latest hold."""
+    delays_ms: LatestValues[str, float] = field(default_factory=LatestValues)
+    clocks: LatestValues[str, ClockChange] = field(default_factory=LatestValues)
+    """The changes of a clock without its jumps, all of which stay."""
     victims: dict[int, str] = field(default_factory=dict)
     """The broker that each of the targets `victim/0`, `victim/1` … stood for last."""
     endangered: dict[str, int] = field(default_factory=dict)
@@ -163,19 +188,16 @@ class FaultHandle:
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:
         """Make `links` slow or lossy; of several qualities a link was given the latest one holds."""
-        for link in links:
-            self._effects.qualities.setdefault(link, []).append(quality)
+        given = [(link, self._effects.qualities.give(link, quality)) for link in links]
 
         async def clear_degradation() -> None:
             free = []
-            for link in links:
-                held = self._effects.qualities[link]
-                held.remove(quality)
-                if held:
-                    await self.cluster.degrade([link], held[-1])
-                else:
-                    del self._effects.qualities[link]
+            for link, take_back in given:
+                left = take_back()
+                if left is None:
                     free.append(link)
+                else:
+                    await self._apply(self.cluster.degrade([link], left), _DEGRADED)
             self._overlapped(len(links) - len(free))
             if free:
                 await self._apply(self.cluster.clear_degradation(free), _DEGRADED)
@@ -197,8 +219,8 @@ class FaultHandle:
 
     async def pause(self, node: str) -> Heal:
         """Freeze a process until the fault heals, or until what this returns is called and awaited."""
-        pause, resume = partial(self.cluster.pause, node), partial(self.cluster.resume, node)
-        return await self._hold(self._effects.paused, node, pause, resume, "missed")
+        resume = partial(self.cluster.resume, node)
+        return await self._hold(self._effects.paused, node, True, lambda _: self.cluster.pause(node), resume, "missed")
 
     async def kill(self, node: str) -> Heal:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
@@ -262,8 +284,8 @@ class FaultHandle:
 
     async def lie_about_fsync(self, node: str) -> None:
         """Have a node's disk acknowledge syncs without keeping anything."""
-        lie, stop_lying = (partial(self.cluster.lie_about_fsync, node, lies) for lies in (True, False))
-        await self._hold(self._effects.lying, node, lie, stop_lying, "lies")
+        lie = partial(self.cluster.lie_about_fsync, node)
+        await self._hold(self._effects.lying, node, True, lie, lambda: lie(False), "lies")
 
     async def fill_disk(self, node: str, room_bytes: int) -> None:
         """Leave a node's disk `room_bytes` of room. A node that ended over it starts again once there is room."""
@@ -294,64 +316,42 @@ class FaultHandle:
 
     async def slow_disk(self, node: str, delay_ms: float) -> None:
         """Slow a node's disk; of several delays the latest holds."""
-        self._effects.delays_ms.setdefault(node, []).append(delay_ms)
-        self.targets.add([node])
-
-        async def restore_speed() -> None:
-            delays_ms = self._effects.delays_ms[node]
-            delays_ms.remove(delay_ms)
-            if delays_ms:
-                self._overlapped(1)
-                await self.cluster.slow_disk(node, delays_ms[-1])
-            else:
-                del self._effects.delays_ms[node]
-                await self._apply(self.cluster.restore_disk_speed(node), ("delayed_ms",), node)
-
-        self._add_undo(restore_speed)
-        await uninterrupted(self._apply(self.cluster.slow_disk(node, delay_ms), ("delayed_ms",), node))
+        slow, restore_speed = partial(self.cluster.slow_disk, node), partial(self.cluster.restore_disk_speed, node)
+        await self._hold(self._effects.delays_ms, node, delay_ms, slow, restore_speed, "delayed_ms")
 
     async def set_clock(self, node: str, change: ClockChange) -> None:
         """Change a node's clock. Of several changes the latest holds, but that each jump stays; after the last it runs
         true again."""
-        self._effects.clocks.setdefault(node, []).append(change)
-        self.targets.add([node])
-
-        async def restore_rate() -> None:
-            changes = self._effects.clocks[node]
-            before = changes[-1]
-            del changes[next(place for place, each in enumerate(changes) if each is change)]
-            if not changes:
-                del self._effects.clocks[node]
-                await self._apply(self.cluster.reset_clock(node), ("offset_ms",), node)
-                return
-            self._overlapped(1)
-            left = replace(changes[-1], jump_ms=0.0)
-            if left != replace(before, jump_ms=0.0):
-                await self._apply(self.cluster.set_clock(node, left), ("offset_ms",), node)
-
-        self._add_undo(restore_rate)
-        await uninterrupted(self._apply(self.cluster.set_clock(node, change), ("offset_ms",), node))
+        set_clock, reset_clock = partial(self.cluster.set_clock, node), partial(self.cluster.reset_clock, node)
+        lasting = replace(change, jump_ms=0.0)
+        await self._hold(self._effects.clocks, node, lasting, set_clock, reset_clock, "offset_ms", first=change)
 
     async def _hold(
         self,
-        held: dict[str, int],
+        values: LatestValues[str, Value],
         node: str,
-        change: Callable[[], Coroutine[Any, Any, Evidence | None]],
+        value: Value,
+        change: Callable[[Value], Coroutine[Any, Any, Evidence | None]],
         restore: Callable[[], Coroutine[Any, Any, Evidence | None]],
         proof: str,
+        first: Value | None = None,
     ) -> Heal:
-        """Change a node, and restore it when the last fault that holds it so heals; gives back what heals it early."""
-        _acquire(held, node)
+        """Change a node to `value`, for the first time to `first` if given; gives back what heals it early. When it
+        heals, the node has the latest value that another fault gave it, or is restored."""
+        take_back = values.give(node, value)
         self.targets.add([node])
 
         async def release() -> None:
-            if _release(held, node):
+            held, left = values.latest(node), take_back()
+            if left is None:
                 await self._apply(restore(), (proof,), node)
-            else:
-                self._overlapped(1)
+                return
+            self._overlapped(1)
+            if left != held:
+                await self._apply(change(left), (proof,), node)
 
         early = self._add_undo(release)
-        await uninterrupted(self._apply(change(), (proof,), node))
+        await uninterrupted(self._apply(change(value if first is None else first), (proof,), node))
         return early
 
     # ---- healing -----------------------------------------------------------------------------------------------------

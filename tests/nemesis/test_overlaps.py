@@ -14,7 +14,7 @@ from nemesis.faults.process import Pause
 from nemesis.faults.scripted.leader import DeafLeader
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import ClockChange, Evidence, KeepUnsynced, Link
+from nemesis.ports import ClockChange, Evidence, KeepUnsynced, Link, LinkQuality
 from nemesis.schedule import Schedule, ScheduledFault
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -63,6 +63,21 @@ def test_a_clock_goes_back_to_what_the_latest_of_the_faults_that_are_left_made_o
         return seen
 
     assert run(scenario()) == [ClockChange(rate=2), ClockChange(rate=3), ClockChange(rate=3)]
+
+
+def test_of_two_faults_that_give_the_same_value_the_one_that_heals_takes_its_own_back() -> None:
+    async def scenario() -> FakeCluster:
+        cluster, effects, link = FakeCluster(), ActiveEffects(), Link("b1", "b2")
+        handles = [FaultHandle(cluster, effects, Random(1)) for _ in range(3)]
+        for handle, delay_ms in zip(handles, (100, 200, 100), strict=True):
+            await handle.slow_disk("b1", delay_ms)
+            await handle.degrade([link], LinkQuality(delay_ms))
+        await handles[2].heal()
+        return cluster
+
+    cluster = run(scenario())
+    assert cluster.slow == {"b1": 200}
+    assert cluster.qualities == {Link("b1", "b2"): LinkQuality(200)}
 
 
 class FailsToHealOnce(FakeCluster):

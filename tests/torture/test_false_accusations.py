@@ -320,8 +320,8 @@ def test_an_unclean_election_in_the_change_that_begins_a_reassignment_does_not_c
 RATE_KEPT: Final = Mistake(
     "rate_kept",
     "A clock that another fault has changed, too, keeps the rate of the one that heals.",
-    "nemesis.handle:FaultHandle.set_clock",
-    replace="if left != replace(before, jump_ms=0.0):",
+    "nemesis.handle:FaultHandle._hold",
+    replace="if left != held:",
     by="if False:",
 )
 
