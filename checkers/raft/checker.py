@@ -444,7 +444,8 @@ def check(evidence: RunEvidence) -> Verdict:
         return unknown_verdict(NAME, "the system writes no protocol trace")
     if not evidence.settings.comparable_clocks and not decisions_alone:
         return unknown_verdict(NAME, "the trace's nodes have clocks of their own, so their events have no order")
-    raft = _RaftState(max(evidence.settings.controllers, controllers_started(evidence.trace)))
+    started = controllers_started(evidence.trace)
+    raft = _RaftState(max(evidence.settings.controllers, started))
     wanted = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(list(_HANDLERS)))
     for event in trace_rows(evidence.trace.filter(wanted)):
         raft.apply(event)
@@ -456,7 +457,7 @@ def check(evidence: RunEvidence) -> Verdict:
         )
         raft.findings += snapshot_findings(evidence.trace, evidence.faults)
         raft.findings += disk_findings(evidence.trace)
-        raft.findings += leadership_findings(evidence.trace, wrong, stalled)
+        raft.findings += leadership_findings(evidence.trace, started, wrong, stalled)
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
         raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings)

@@ -27,8 +27,6 @@ _ROLES: Final = (
 _FIRST_TIMEOUTS: Final = 2.0
 """A leader waits for one and a half fetch timeouts, and looks every half of one."""
 _TIMEOUTS_OF_A_LATE_FETCH: Final = 1.5
-
-
 _OF_CONTROLLERS: Final = (*_ROLES, "metadata_appended", "metadata_committed")
 
 
@@ -38,17 +36,18 @@ def controllers_started(trace: pa.Table) -> int:
     return len(pc.unique(trace.filter(of_controllers).column("node")))
 
 
-def leadership_findings(trace: pa.Table, wrong_timers: FaultTimes, stalls: FaultTimes) -> Iterator[Finding]:
-    """Every leadership in the trace (schema TRACE) that went on too long after the next one began, by timers that ran
-    right, in a process that ran."""
-    others = controllers_started(trace) - 1
+def leadership_findings(
+    trace: pa.Table, started: int, wrong_timers: FaultTimes, stalls: FaultTimes
+) -> Iterator[Finding]:
+    """Every leadership in the trace (schema TRACE) of `started` controllers that went on too long after the next one
+    began, by timers that ran right, in a process that ran."""
     leading: dict[str, TraceRow] = {}
     deposed: dict[str, TraceRow] = {}
     for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_ROLES)))):
         election, end = leading.pop(event.node, None), deposed.pop(event.node, None)
         runs_true = end is not None and not wrong_timers.between(event.node, end.time_ns, event.time_ns)
         if election is not None and end is not None and runs_true:
-            timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * others
+            timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * (started - 1)
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)
             stalled = stalls.between(event.node, end.time_ns, event.time_ns)
             runs = "check_overdue_ms" not in event.details() and not stalled

@@ -29,7 +29,7 @@ DEPOSED = [*ELECTED, role(10, "c2", "leader", 2)]
 
 def kinds(*events: Event, **struck: Any) -> list[str]:
     wrong_timers, stalls = (FaultTimes(struck.get(kind, {})) for kind in ("wrong_timers", "stalls"))
-    found = leadership_findings(small_evidence.trace(*events), wrong_timers, stalls)
+    found = leadership_findings(small_evidence.trace(*events), 3, wrong_timers, stalls)
     return [finding.kind for finding in found]
 
 
