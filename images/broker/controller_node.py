@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
@@ -167,17 +168,10 @@ class ControllerNode:
             for task in self._tasks:
                 task.cancel()
         if self._active is None and state.active and not fatal_error.occurred:
-            try:
-                self._active = _ActiveController(self._config, self._node_ports, raft, fatal_error)
-            except Exception as error:
-                fatal_error.set(error)
-                return
-            self._node_ports.log(f"active in controller epoch {state.epoch}, metadata up to offset {raft.log.end}")
-            loop, active = asyncio.get_running_loop(), self._active
-            self._tasks = (
-                loop.create_task(active.fence_expired_sessions()),
-                loop.create_task(active.run_unclean_recovery()),
-            )
+            with fatal_error.catch():
+                active = self._active = _ActiveController(self._config, self._node_ports, raft, fatal_error)
+                self._node_ports.log(f"active in controller epoch {state.epoch}, metadata up to offset {raft.log.end}")
+                self._tasks = active.start()
 
 
 class _ActiveController:
@@ -203,6 +197,13 @@ class _ActiveController:
         )
         self._recovery = RecoveryRounds(
             f"controller-{config.node_id}-recovery", lambda: self._controller, self._decide, timeouts
+        )
+
+    def start(self) -> tuple[asyncio.Task[None], ...]:
+        """Start fencing brokers and recovering partitions, until deposed."""
+        create_task = asyncio.get_running_loop().create_task
+        return tuple(
+            create_task(self._until_deposed(work)) for work in (self._fence_expired_sessions, self._recovery.run)
         )
 
     def _replay_committed(self) -> ClusterImage:
@@ -269,32 +270,22 @@ class _ActiveController:
             if event.kind.startswith("broker_") and event.kind not in _REPEATED:
                 self._node_ports.log(_line(event))
 
-    async def fence_expired_sessions(self) -> None:
-        """Fence brokers whose sessions end, one per change, until deposed."""
-        timeout_ms = self._controller.settings.session_timeout_ms
-        try:
-            while True:
-                now_ms = _now_ms()
-                first_ms = self._controller.next_expiry_ms()
-                # A session that does not run yet cannot end before a full timeout from now.
-                ends_ms = now_ms + timeout_ms if first_ms is None else min(first_ms, now_ms + timeout_ms)
-                if ends_ms > now_ms:
-                    await asyncio.sleep((ends_ms - now_ms) / 1000)
-                else:
-                    await self._decide(lambda controller, at_ms: controller.tick(at_ms))
-        except (NotActive, Deposed):
-            return
-        except Exception as error:
-            self._fatal_error.set(error)
+    async def _until_deposed(self, work: Callable[[], Awaitable[None]]) -> None:
+        with self._fatal_error.catch(), suppress(NotActive, Deposed):
+            await work()
 
-    async def run_unclean_recovery(self) -> None:
-        """Run unclean recoveries until deposed."""
-        try:
-            await self._recovery.run()
-        except (NotActive, Deposed):
-            return
-        except Exception as error:
-            self._fatal_error.set(error)
+    async def _fence_expired_sessions(self) -> None:
+        """Fence brokers whose sessions end, one per change."""
+        timeout_ms = self._controller.settings.session_timeout_ms
+        while True:
+            now_ms = _now_ms()
+            first_ms = self._controller.next_expiry_ms()
+            # A session that does not run yet cannot end before a full timeout from now.
+            ends_ms = now_ms + timeout_ms if first_ms is None else min(first_ms, now_ms + timeout_ms)
+            if ends_ms > now_ms:
+                await asyncio.sleep((ends_ms - now_ms) / 1000)
+            else:
+                await self._decide(lambda controller, at_ms: controller.tick(at_ms))
 
     # ---- handlers ----------------------------------------------------------------------------------------------------
 

@@ -314,12 +314,10 @@ class RaftNode:
 
     def _on_timer(self) -> None:
         self._election_timer = None
-        try:
+        with self._fatal_error.catch():
             if self._now().ms >= self.state.deadline_ms:
                 self._transition(*self.state.tick(self.log.last_entry, self._now()))
             self._set_timer()
-        except Exception as error:
-            self._fatal_error.set(error)
 
     def _now(self) -> Moment:
         return Moment(round(self._loop.time() * 1000), self._node_ports.random.random())
@@ -328,10 +326,8 @@ class RaftNode:
 
     def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> asyncio.Task[None]:
         async def guarded() -> None:
-            try:
+            with self._fatal_error.catch():
                 await work(*arguments)
-            except Exception as error:
-                self._fatal_error.set(error)
 
         task = self._loop.create_task(guarded())
         self._tasks[task] = None

@@ -7,7 +7,8 @@ effect, so clients learn only that their connections end; later errors, which fo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from images.broker.runtime.server import CloseConnection, Handler, Request
@@ -35,6 +36,14 @@ class FatalError:
     async def wait(self) -> None:
         """Raise the fatal error once there is one. May be awaited by one task, and cancelled."""
         await asyncio.shield(self._error)
+
+    @contextmanager
+    def catch(self) -> Iterator[None]:
+        """An exception of the block is fatal for the node, and goes no further: for work that nobody awaits."""
+        try:
+            yield
+        except Exception as error:
+            self.set(error)
 
     async def watch(self, work: Callable[[*Arguments], Coroutine[Any, Any, None]], *arguments: *Arguments) -> None:
         """Do the work of a task: its exceptions are fatal for the node at once, not only when the task is reaped."""
