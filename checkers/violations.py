@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -320,6 +321,42 @@ class Violations:
         second = None if self.second is None else self.second.chosen(which)
         offsets, times_ns, explain = self.offsets[which], self.times_ns[which], self.explain
         return Violations(self.kind, offsets, times_ns, lambda n: explain(int(which[n])), since_ns, second)
+
+
+class SingleViolation(Protocol):
+    """One broken promise, of a checker that finds them one by one."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def time_ns(self) -> int: ...
+
+    @property
+    def since_ns(self) -> int: ...
+
+
+V = TypeVar("V", bound=SingleViolation)
+
+
+def by_kind(found: Iterable[V], explain: Callable[[V], Finding]) -> list[Violations]:
+    """Violations that were found one by one: all of a kind together, the kind that was found first first."""
+    kinds: dict[str, list[V]] = {}
+    for violation in found:
+        kinds.setdefault(violation.kind, []).append(violation)
+
+    def of_kind(kind: str, same: Sequence[V]) -> Violations:
+        def numbers(values: Iterable[int]) -> Int64:
+            return np.fromiter(values, dtype=np.int64)
+
+        offsets, times_ns = numbers(each.offset for each in same), numbers(each.time_ns for each in same)
+        since_ns = numbers(each.since_ns for each in same)
+        return Violations(kind, offsets, times_ns, lambda number: explain(same[number]), since_ns)
+
+    return [of_kind(kind, same) for kind, same in kinds.items()]
 
 
 def verdict_of(

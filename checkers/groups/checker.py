@@ -48,6 +48,7 @@ before it had fetched its start offset; members that commit nothing and die.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -61,7 +62,7 @@ from checkers.groups.instances import Instances, fenced_commits
 from checkers.groups.operations import FORGET, GroupOperation, GroupViolation, operations_of
 from checkers.tables import of_partition
 from checkers.verdict import Finding, Validity, Verdict
-from checkers.violations import Tolerance, Violations, merge_verdicts, unknown_verdict, verdict_of
+from checkers.violations import Tolerance, by_kind, merge_verdicts, unknown_verdict, verdict_of
 from workloads.columns import NEVER, named_partitions
 from workloads.history import NO_GENERATION, OUT_OF_RANGE
 
@@ -120,19 +121,20 @@ def _check_partition(
         *fenced_commits(Instances(starts), starts, commits),
         *unfounded_starts(starts, commits),
     ]
+    explain = partial(_explain, topic=topic, partition=partition)
     of_both = Tolerance.of_any((of_offsets, of_records))
     went_back = [*commits_that_went_back(starts, commits, _sent_elsewhere(operations, of_records), polls)]
     verdicts = [
-        verdict_of(NAME, _violations(group, topic, partition), of_offsets, figures),
-        verdict_of(NAME, _violations(went_back, topic, partition), of_both),
+        verdict_of(NAME, by_kind(group, explain), of_offsets, figures),
+        verdict_of(NAME, by_kind(went_back, explain), of_both),
     ]
     if evidence.settings.acks == -1:
-        missing, undelivered = _undelivered(rows, members, of_records.deleted_below)
-        if missing and not evidence.recovery.get("final_reads"):
+        undelivered = _undelivered(rows, members, of_records.deleted_below)
+        if undelivered and not evidence.recovery.get("final_reads"):
             verdicts.append(unknown_verdict(NAME, f"{topic}-{partition}: the group was not drained to the end"))
         else:
-            violations = _violations(undelivered, topic, partition)
-            verdicts.append(verdict_of(NAME, violations, of_records, {"undelivered": float(missing)}))
+            figures = {"undelivered": float(len(undelivered))}
+            verdicts.append(verdict_of(NAME, by_kind(undelivered, explain), of_records, figures))
     return verdicts
 
 
@@ -159,7 +161,8 @@ def _check_others(rows: pa.Table, topic: str, partition: int, confirmed: bool, o
         for figure, kind in (("starts", "assign"), ("commits_acknowledged", "commit"), ("deletions", FORGET))
     }
     found = [item for item in unfounded if confirmed or item.kind in _NEVER_COMMITTED]
-    return verdict_of(NAME, _violations(found, topic, partition), of_offsets, figures)
+    explain = partial(_explain, topic=topic, partition=partition)
+    return verdict_of(NAME, by_kind(found, explain), of_offsets, figures)
 
 
 def _starts_and_commits(rows: Iterable[GroupOperation]) -> tuple[list[GroupOperation], list[GroupOperation]]:
@@ -230,10 +233,10 @@ def _stale(commits: Sequence[GroupOperation], generation_starts: Sequence[tuple[
             yield GroupViolation("stale-commit", commit.offset, commit.completed_ns, (commit,), reason)
 
 
-def _undelivered(rows: pa.Table, members: set[int], deleted_below: int) -> tuple[int, list[GroupViolation]]:
-    """The number of acknowledged records that no member has read, and each of them. When the final ones are appended,
-    the group has read to the end. One that was acknowledged without an offset stands at the least that it can have
-    where that may be a deleted one, else anywhere up to the end: what was lost at any offset may be it."""
+def _undelivered(rows: pa.Table, members: set[int], deleted_below: int) -> list[GroupViolation]:
+    """The acknowledged records that no member has read. When the final ones are appended, the group has read to the
+    end. One that was acknowledged without an offset stands at the least that it can have where that may be a deleted
+    one, else anywhere up to the end: what was lost at any offset may be it."""
     acknowledged = (pc.field("kind") == "append") & (pc.field("outcome") == "ok")
     appends = rows.filter(acknowledged & (pc.field("phase") == "main"))
     polls = rows.filter(pc.is_in(rows.column("process"), value_set=pa.array(sorted(members), pa.int32())))
@@ -247,7 +250,7 @@ def _undelivered(rows: pa.Table, members: set[int], deleted_below: int) -> tuple
         least = row.offset if row.offset >= 0 else _least_offset(row, operations_of(rows))
         offset = NEVER if row.offset < 0 and least >= deleted_below else least
         undelivered.append(GroupViolation("not-delivered", offset, NEVER, (row,), reason, since_ns=row.invoked_ns))
-    return len(missing), undelivered
+    return undelivered
 
 
 def _least_offset(append: GroupOperation, operations: Sequence[GroupOperation]) -> int:
@@ -257,30 +260,13 @@ def _least_offset(append: GroupOperation, operations: Sequence[GroupOperation]) 
     return max([0, *ends])
 
 
-def _violations(items: Sequence[GroupViolation], topic: str, partition: int) -> list[Violations]:
-    kinds: dict[str, list[GroupViolation]] = {}
-    for item in items:
-        kinds.setdefault(item.kind, []).append(item)
-
-    def of_kind(same: list[GroupViolation]) -> Violations:
-        def explain(number: int) -> Finding:
-            item = same[number]
-            return Finding(
-                kind=item.kind,
-                lines=(*(str(row) for row in item.operations if row.index >= 0), item.reason),
-                topic=topic,
-                partition=partition,
-                operations=tuple(row.index for row in item.operations if row.index >= 0),
-                offsets=(item.offset,) if item.offset != NEVER else (),
-                time_ns=item.time_ns if item.time_ns != NEVER else -1,
-            )
-
-        return Violations(
-            same[0].kind,
-            np.array([item.offset for item in same], dtype=np.int64),
-            np.array([item.time_ns for item in same], dtype=np.int64),
-            explain,
-            np.array([item.since_ns for item in same], dtype=np.int64),
-        )
-
-    return [of_kind(items) for items in kinds.values()]
+def _explain(violation: GroupViolation, topic: str, partition: int) -> Finding:
+    return Finding(
+        kind=violation.kind,
+        lines=(*(str(row) for row in violation.operations if row.index >= 0), violation.reason),
+        topic=topic,
+        partition=partition,
+        operations=tuple(row.index for row in violation.operations if row.index >= 0),
+        offsets=(violation.offset,) if violation.offset != NEVER else (),
+        time_ns=violation.time_ns if violation.time_ns != NEVER else -1,
+    )

@@ -296,10 +296,9 @@ comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -321,7 +320,7 @@ from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
 from checkers.tables import held_since, of_partition, trace_rows, wrong_timers
 from checkers.verdict import Finding, Verdict
-from checkers.violations import Violations, merge_verdicts, unknown_verdict, verdict_of
+from checkers.violations import by_kind, merge_verdicts, unknown_verdict, verdict_of
 
 NAME = "protocol"
 RESTS_ON = EXCUSES | {EvidencePart.TRACE}
@@ -373,7 +372,9 @@ def check(evidence: RunEvidence) -> Verdict:
             "convergences": float(len(converged.get(name, ()))),
             "exchanges": float(sum(converged.get(name, ()))),
         }
-        verdicts.append(verdict_of(NAME, _by_kind(name, partition.violations), tolerance[name], figures))
+        verdicts.append(
+            verdict_of(NAME, by_kind(partition.violations, partial(_explain, name=name)), tolerance[name], figures)
+        )
     return merge_verdicts(NAME, verdicts, "the trace has no event of a partition")
 
 
@@ -398,16 +399,9 @@ def _check_decisions(evidence: RunEvidence) -> Verdict:
             check_told_ends(partition, trace_rows(of_partition(changes, *name)), ends, unreliable)
         promised = [violation for violation in partition.violations if violation.kind not in _BEYOND_KAFKA]
         figures = {"decisions": float(partition.events), "elections": float(partition.elections)}
-        verdicts.append(verdict_of(NAME, _by_kind(name, promised), tolerance[name], figures))
+        verdicts.append(verdict_of(NAME, by_kind(promised, partial(_explain, name=name)), tolerance[name], figures))
     verdict = merge_verdicts(NAME, verdicts, "the metadata logs have no decision about a partition")
     return replace(verdict, findings=(*verdict.findings, _DECISIONS_ALONE))
-
-
-def _by_kind(name: tuple[str, int], found: Iterable[ProtocolViolation]) -> list[Violations]:
-    kinds: dict[str, list[ProtocolViolation]] = {}
-    for violation in found:
-        kinds.setdefault(violation.kind, []).append(violation)
-    return [_violations(name, violations) for violations in kinds.values()]
 
 
 def _cluster(evidence: RunEvidence) -> ClusterState:
@@ -434,15 +428,5 @@ def _convergences(trace: pa.Table) -> dict[tuple[str, int], list[int]]:
     return exchanges
 
 
-def _violations(name: tuple[str, int], violations: list[ProtocolViolation]) -> Violations:
-    def explain(number: int) -> Finding:
-        violation = violations[number]
-        return Finding(violation.kind, violation.lines, *name, offsets=violation.offsets, time_ns=violation.time_ns)
-
-    return Violations(
-        violations[0].kind,
-        np.array([violation.offset for violation in violations], dtype=np.int64),
-        np.array([violation.time_ns for violation in violations], dtype=np.int64),
-        explain,
-        np.array([violation.since_ns for violation in violations], dtype=np.int64),
-    )
+def _explain(violation: ProtocolViolation, name: tuple[str, int]) -> Finding:
+    return Finding(violation.kind, violation.lines, *name, offsets=violation.offsets, time_ns=violation.time_ns)

@@ -118,11 +118,10 @@ from checkers.raft.voter_positions import misplaced_voters
 from checkers.raft.votes import vote_findings, voter_name
 from checkers.tables import TraceRow, stalls, trace_rows, wrong_timers
 from checkers.verdict import Finding, Validity, Verdict
-from checkers.violations import unknown_verdict
+from checkers.violations import SHOWN_OF_A_KIND, unknown_verdict
 
 NAME = "raft"
 RESTS_ON = frozenset({EvidencePart.TRACE, EvidencePart.FAULTS, EvidencePart.RECOVERY, EvidencePart.SETTINGS})
-_SHOWN_OF_A_KIND = 3
 _DECISIONS_ALONE = Finding(
     "decisions-alone",
     (
@@ -467,7 +466,7 @@ def check(evidence: RunEvidence) -> Verdict:
     shown = []
     for finding in raft.findings:
         counts[finding.kind] = counts.get(finding.kind, 0) + 1
-        if counts[finding.kind] <= _SHOWN_OF_A_KIND:
+        if counts[finding.kind] <= SHOWN_OF_A_KIND:
             shown.append(finding)
     figures = {
         "controllers": float(len(raft.logs)),
