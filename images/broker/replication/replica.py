@@ -85,7 +85,7 @@ class Replica:
         self.retention = Retention()
         """The retention of the topic."""
         self.configured: object = None
-        """The topic configuration from which the settings were made; compared to detect a change."""
+        """The topic configuration from which the settings were made; compared to detect a change. None when opened."""
         self._trace = ReplicaTrace(topic, topic_id, index, trace)
         self._clock = clock
         self._record_ms = record_ms

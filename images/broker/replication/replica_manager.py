@@ -3,8 +3,8 @@
 Layout of the data directory, as in Kafka:
 
     <topic>-<partition>/                     one log, see `log.py`
-    <topic>-<partition>-delete/         what is left of a replica that was deleted
     <topic>-<partition>/partition.metadata   the topic's id: a new topic with the name of a deleted one starts empty
+    <topic>-<partition>-delete/              what is left of a replica that was deleted
     replication-offset-checkpoint            the high watermark of every replica, written periodically, and before a
                                              new log takes the place of one that it names
 """
@@ -104,7 +104,7 @@ class ReplicaManager:
             replica = self._replicas.get(key)
             if replica is None:
                 replica = self._replicas[key] = self._open(topic, partition)
-            elif replica.configured is not topic.config:
+            if replica.configured is not topic.config:
                 self._configure(replica, topic)
             replica.apply_registration(
                 PartitionRegistration(
@@ -236,7 +236,7 @@ class ReplicaManager:
             self._config.rules,
             TruncationProtocol(self._config.text("faultline.protocol")),
         )
-        replica = Replica(
+        return Replica(
             topic.name,
             topic.id,
             partition.index,
@@ -250,10 +250,6 @@ class ReplicaManager:
             record_ms=self._node_ports.now_ms,
             propose=self._propose,
         )
-        replica.timestamp_after_ms_max = settings.timestamp_after_ms_max
-        replica.retention = retention_of(topic.name, settings)
-        replica.configured = topic.config
-        return replica
 
     def _forget_high_watermark(self, key: tuple[str, int]) -> None:
         """Take a replica whose log is gone out of the checkpoint, before a new log has its name: after a crash the old

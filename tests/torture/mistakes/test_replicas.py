@@ -123,8 +123,8 @@ def _leaders_alone_configured(patch: Patch) -> None:
     replace_in(
         patch,
         "images.broker.replication.replica_manager:ReplicaManager.apply",
-        "elif replica.configured is not topic.config:",
-        "elif replica.configured is not topic.config and replica.state.role is ReplicaRole.LEADER:",
+        "if replica.configured is not topic.config:",
+        "if replica.configured is None or replica.state.role is ReplicaRole.LEADER:",
     )
 
 
