@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -182,7 +183,7 @@ class FaultHandle:
             if free:
                 await self._apply(self.cluster.heal_links(free), _CUT)
 
-        early = self._add_undo(heal_links)
+        early = self.add_undo(heal_links)
         await uninterrupted(self._apply(self.cluster.cut(links, reset=reset), _CUT))
         return early
 
@@ -202,7 +203,7 @@ class FaultHandle:
             if free:
                 await self._apply(self.cluster.clear_degradation(free), _DEGRADED)
 
-        self._add_undo(clear_degradation)
+        self.add_undo(clear_degradation)
         await uninterrupted(self._apply(self.cluster.degrade(links, quality), _DEGRADED))
 
     async def intercept(self, links: Sequence[Link], rule: MessageRule) -> tuple[Heal, Callable[[], Awaitable[int]]]:
@@ -213,7 +214,7 @@ class FaultHandle:
         async def let_pass() -> None:
             await self._apply(self.cluster.stop_intercepting(number), _INTERCEPTED)
 
-        early = self._add_undo(let_pass)
+        early = self.add_undo(let_pass)
         await uninterrupted(self._apply(self.cluster.intercept(number, links, rule), _INTERCEPTED))
         return early, partial(self.cluster.intercepted, number)
 
@@ -278,7 +279,7 @@ class FaultHandle:
             else:
                 self._overlapped(1)
 
-        early = self._add_undo(start)
+        early = self.add_undo(start)
         await uninterrupted(self._apply(stop(), proof, node, is_down=True))
         return early
 
@@ -311,7 +312,7 @@ class FaultHandle:
                     self._add_evidence({"killed": 1.0}, node)
             await start()
 
-        self._add_undo(free)
+        self.add_undo(free)
         await uninterrupted(self._apply(self.cluster.fill_disk(node, room_bytes), ("refused_writes",), node))
 
     async def slow_disk(self, node: str, delay_ms: float) -> None:
@@ -350,11 +351,28 @@ class FaultHandle:
             if left != held:
                 await self._apply(change(left), (proof,), node)
 
-        early = self._add_undo(release)
+        early = self.add_undo(release)
         await uninterrupted(self._apply(change(value if first is None else first), (proof,), node))
         return early
 
     # ---- healing -----------------------------------------------------------------------------------------------------
+
+    def add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> Heal:
+        """Call `undo` when the fault heals; gives back what calls it early. Use it before the change, so that a fault
+        which is cancelled in the middle of it undoes it, too; calls are idempotent."""
+        self._undo.append(undo)
+
+        async def early() -> None:
+            if undo in self._undo:
+                self._undo.remove(undo)
+                await uninterrupted(self._carry_out(undo))
+
+        return early
+
+    def confirm_at_end(self, purpose: str, confirm: Callable[[], Awaitable[None]]) -> None:
+        """Call `confirm` once everything is healed, since a late request may undo the healing. Of several faults with
+        one purpose the first counts: it knew the original state."""
+        self._effects.confirmations.setdefault(purpose, confirm)
 
     async def heal(self) -> None:
         """Undo everything this fault still holds, latest first. A step that fails leaves a line; the others go on, and
@@ -363,18 +381,22 @@ class FaultHandle:
 
     async def _undo_all(self) -> None:
         while self._undo:
-            try:
-                await self._undo.pop()()
-            except Exception as error:
-                self._fail_healing(error)
+            with suppress(Exception):
+                await self._carry_out(self._undo.pop())
 
-    def _fail_healing(self, error: Exception) -> None:
-        self.fail_healing(f"{type(error).__name__}: {error}")
+    async def _carry_out(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await undo()
+        except Exception as error:
+            self.fail_healing(f"{type(error).__name__}: {error}")
+            raise
 
     def fail_healing(self, reason: str) -> None:
         """Record that something could not be undone, in a few words."""
         self.unhealed.append(reason)
         self.notes.append(f"healing failed: {reason}")
+
+    # ---- placements of partitions ------------------------------------------------------------------------------------
 
     def claim_placement(self, partition: int) -> bool:
         """Reserve the placement of a partition until this fault heals; False when another fault has it. Two faults that
@@ -397,7 +419,9 @@ class FaultHandle:
         async def release() -> None:
             _release(effects, key)
 
-        self._add_undo(release)
+        self.add_undo(release)
+
+    # ---- evidence ----------------------------------------------------------------------------------------------------
 
     def count_evidence(self, name: str) -> None:
         """Add one to the evidence called `name`."""
@@ -406,33 +430,6 @@ class FaultHandle:
     def note_evidence(self, name: str, value: float) -> None:
         """Record evidence whose largest value counts."""
         self._add_evidence({name: value})
-
-    def add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Call `undo` when the fault heals. Use it before the change, since the fault may be cancelled meanwhile."""
-        self._add_undo(undo)
-
-    def confirm_at_end(self, purpose: str, confirm: Callable[[], Awaitable[None]]) -> None:
-        """Call `confirm` once everything is healed, since a late request may undo the healing. Of several faults with
-        one purpose the first counts: it knew the original state."""
-        self._effects.confirmations.setdefault(purpose, confirm)
-
-    def _add_undo(self, undo: Callable[[], Coroutine[Any, Any, None]]) -> Heal:
-        """Used before the change, so that a fault cancelled in the middle of it undoes it too; calls are idempotent."""
-        self._undo.append(undo)
-
-        async def undone() -> None:
-            try:
-                await undo()
-            except Exception as error:
-                self._fail_healing(error)
-                raise
-
-        async def early() -> None:
-            if undo in self._undo:
-                self._undo.remove(undo)
-                await uninterrupted(undone())
-
-        return early
 
     def _overlapped(self, count: int) -> None:
         if count:

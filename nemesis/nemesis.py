@@ -139,13 +139,13 @@ class Nemesis:
             self._cluster,
             self._effects,
             random,
-            self._topic,
-            self._min_isr,
-            self._situation,
-            save,
-            self._step_s,
-            moment.nodes,
-            self._replication_factor,
+            topic=self._topic,
+            min_isr=self._min_isr,
+            situation=self._situation,
+            on_evidence=save,
+            step_s=self._step_s,
+            trigger=moment.nodes,
+            replication_factor=self._replication_factor,
         )
         self._handles.append(handle)
         if moment.missed:

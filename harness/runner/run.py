@@ -357,11 +357,11 @@ class RunSession:
             schedule,
             deployment.stream("nemesis"),
             self._record_fault,
-            TOPIC,
-            spec.min_insync_replicas,
-            self._situation,
-            self._step_s,
-            spec.replication_factor,
+            topic=TOPIC,
+            min_isr=spec.min_insync_replicas,
+            situation=self._situation,
+            step_s=self._step_s,
+            replication_factor=spec.replication_factor,
         )
 
     def _library(self, settings: WorkloadSettings, deployment: Deployment) -> DrivenLibrary | None:
