@@ -98,6 +98,9 @@ PROSE: Final = ("title", "source", "story")
 INCIDENT_FIELDS: Final = ("variants", "expect", "docker")
 """Fields that make a file an incident (`harness.incidents.incident`): a spec with one of them is refused."""
 
+_WRITTEN_IF_GIVEN: Final = ("version", "features", "mistakes", "vary", "drawn", "hosts")
+"""Fields that a stored spec has only where they say something."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
@@ -395,32 +398,24 @@ class Spec:
 
     def to_yaml(self) -> str:
         """The spec, read back by `parse` as the same value: complete but for what is still to be drawn."""
+        clients = self._without_undrawn(self.clients.to_mapping(), "clients.")
+        if self.operations:
+            clients["operations"] = [scripted.to_mapping() for scripted in self.operations]
+        composed = {
+            "families": list(self.families) or self.script.to_script() or "none",
+            "clients": clients,
+            "settings": self._without_undrawn(self.settings),
+            "node_settings": {node: dict(settings) for node, settings in self.node_settings.items()},
+            "hosts": {node: host.to_mapping() for node, host in self.hosts.items()},
+        }
         values: dict[str, Any] = {}
         for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name == "families":
-                values["faults"] = list(value) or self.script.to_script() or "none"
-            elif item.name in ("version", "features"):
-                if value:
-                    values[item.name] = value if item.name == "version" else dict(value)
-            elif item.name in ("vary", "drawn", "mistakes"):
-                if value:
-                    values[item.name] = dict(value) if item.name == "drawn" else list(value)
-            elif item.name == "hosts":
-                if self.hosts:
-                    values["hosts"] = {node: host.to_mapping() for node, host in self.hosts.items()}
-            elif item.name == "clients":
-                values["clients"] = self._without_undrawn(value.to_mapping(), "clients.")
-                if self.operations:
-                    values["clients"]["operations"] = [scripted.to_mapping() for scripted in self.operations]
-            elif item.name not in ("script", "operations"):
-                if isinstance(value, tuple):
-                    value = list(value)
-                elif item.name == "node_settings":
-                    value = {node: dict(settings) for node, settings in value.items()}
-                elif isinstance(value, Mapping):
-                    value = self._without_undrawn(value)
-                values[item.name.removesuffix("_s")] = value
+            value = composed.get(item.name, getattr(self, item.name))
+            if item.name in ("script", "operations") or (item.name in _WRITTEN_IF_GIVEN and not value):
+                continue
+            name = "faults" if item.name == "families" else item.name.removesuffix("_s")
+            plain = list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+            values[name] = plain
         return stored_yaml.dump(self._without_undrawn(values))
 
     def _without_undrawn(self, values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
