@@ -107,13 +107,13 @@ class LoopbackCluster:
         """Wait until every broker sees all brokers, and `expected`'s partitions led and fully in sync."""
 
         async def wait() -> list[str]:
-            watch = ReadinessProbe(
+            probe = ReadinessProbe(
                 {node.name: (node.host, node.port) for node in self.layout.brokers}, expected or Expected()
             )
             try:
-                return await watch.until_whole(_READY_LIMIT_S, lambda: bool(self._failed))
+                return await probe.until_ready_or_stuck(_READY_LIMIT_S, lambda: bool(self._failed))
             finally:
-                watch.close()
+                probe.close()
 
         missing = asyncio.run(wait())
         for name, status in self._failed.items():

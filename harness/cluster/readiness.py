@@ -1,6 +1,6 @@
 """Readiness of a cluster, from every broker's own answers over Kafka's protocol.
 
-A cluster is whole when every broker answers, and every broker's Metadata shows all brokers (fenced ones are not shown),
+A cluster is ready when every broker answers, and every broker's Metadata shows all brokers (fenced ones are not shown),
 a leader for each partition, as many replicas as it was given (a reassignment under way shows more, or others), and all
 of them in the ISR. Asking each broker, and not only one, also finds a broker with stale metadata. Each missing
 condition is a line of text, for the report and for the person who waits.
@@ -23,7 +23,7 @@ _TIMEOUT_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The topic that a whole cluster shows; without a topic only its brokers are expected."""
+    """The topic that a ready cluster shows; without a topic only its brokers are expected."""
 
     topic: str = ""
     partitions: int = 0
@@ -47,14 +47,14 @@ class ReadinessProbe:
         self._expected = expected
         self._connections: dict[str, Connection] = {}
         self.ready_since_s: float | None = None
-        """Since when, by the loop's clock, the cluster has been seen whole at every look; None when it was not."""
+        """Since when, by the loop's clock, the cluster has been seen ready at every look; None when it was not."""
 
     async def missing(self) -> list[str]:
-        """The conditions that are missing now, a line each; empty when the cluster is whole."""
+        """The conditions that are missing now, a line each; empty when the cluster is ready."""
         return (await self._look()).missing
 
-    async def until_whole(self, limit_s: float, in_vain: Callable[[], bool]) -> list[str]:
-        """Ask until the cluster is whole, has come no nearer to it for `limit_s`, or asking is `in_vain`.
+    async def until_ready_or_stuck(self, limit_s: float, in_vain: Callable[[], bool]) -> list[str]:
+        """Ask until the cluster is ready, has come no nearer to it for `limit_s`, or asking is `in_vain`.
 
         Gives back what is still missing then. The cluster comes nearer when more brokers answer than ever before,
         or as many with fewer conditions missing: a slow machine gets the time that it takes, and no cluster that comes
@@ -75,11 +75,11 @@ class ReadinessProbe:
             await asyncio.sleep(_PAUSE_S)
 
     async def until_ready(self, deadline_s: float, steady_s: float = 0.0) -> list[str]:
-        """Ask until the cluster is whole, or the loop's clock reads `deadline_s`.
+        """Ask until the cluster is ready, or the loop's clock reads `deadline_s`.
 
-        Gives back what is still missing then. With `steady_s` it must have been whole for so long without a break,
+        Gives back what is still missing then. With `steady_s` it must have been ready for so long without a break,
         since an ISR may be full for a moment only: a leader believes in a follower that does not fetch any more until
-        its lag time has passed. It waits that long past the deadline, too, if the cluster was whole before it.
+        its lag time has passed. It waits that long past the deadline, too, if the cluster was ready before it.
         """
         loop = asyncio.get_running_loop()
         self.ready_since_s = None

@@ -29,10 +29,10 @@ class NotCarriedOut(Exception):
 
 
 async def get_ready(
-    spec: Spec, deployment: Deployment, set_up: Callable[[], Awaitable[None]], watch: ReadinessProbe
+    spec: Spec, deployment: Deployment, set_up: Callable[[], Awaitable[None]], readiness: ReadinessProbe
 ) -> tuple[str, ...]:
     """Wait until the cluster is ready; gives back what it misses for ever, a line each, where that is the system's own
-    doing. `watch` asks for the topic that `set_up` makes. Raises NotCarriedOut, and SetUpError."""
+    doing. `readiness` asks for the topic that `set_up` makes. Raises NotCarriedOut, and SetUpError."""
     limit_s = spec.ready_limit_s
     brokers = ReadinessProbe({node.name: (node.host, node.port) for node in deployment.layout.brokers})
 
@@ -40,7 +40,7 @@ async def get_ready(
         return bool(deployment.crashes)
 
     try:
-        missing = await brokers.until_whole(limit_s, crashed)
+        missing = await brokers.until_ready_or_stuck(limit_s, crashed)
     finally:
         brokers.close()
     if not missing:
@@ -49,7 +49,7 @@ async def get_ready(
             await set_up()
         except LeadersMissing as error:
             leaderless = error
-        missing = await watch.until_whole(limit_s, crashed)
+        missing = await readiness.until_ready_or_stuck(limit_s, crashed)
         if leaderless is not None and not missing:
             raise leaderless
     if missing and not _is_to_blame(spec):

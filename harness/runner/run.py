@@ -239,7 +239,7 @@ class RunSession:
         settings = workload_settings(spec, deployment)
         library = self._library(settings, deployment)
         workload = WORKLOADS[spec.workload](settings, recorder, deployment.stream, library)
-        watch = ReadinessProbe(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
+        readiness = ReadinessProbe(_addresses(deployment), Expected(TOPIC, spec.partitions, spec.replication_factor))
         collected = False
         try:
             self.enter("deploying")
@@ -247,7 +247,7 @@ class RunSession:
             await deployment.deploy()
             nemesis = self._nemesis = self._make_nemesis(deployment)
             self.enter("getting ready")
-            missing = await get_ready(spec, deployment, workload.set_up, watch)
+            missing = await get_ready(spec, deployment, workload.set_up, readiness)
             if missing:
                 self._recovery = {
                     "ready": False,
@@ -256,7 +256,7 @@ class RunSession:
                     "waiting_for": list(missing),
                 }
             else:
-                await self._run_and_recover(workload, nemesis, watch, metadata_source)
+                await self._run_and_recover(workload, nemesis, readiness, metadata_source)
             self._recovery["recorded"] = {
                 "history": recorder.recorded,
                 "trace": self._directory.events_traced,
@@ -279,14 +279,14 @@ class RunSession:
                 self._directory.write_recovery(self._recovery)
         finally:
             ticking.cancel()
-            watch.close()
+            readiness.close()
             await workload.close()
             if not collected:
                 await self._collect_after_failure(deployment)
             await deployment.close()
 
     async def _run_and_recover(
-        self, workload: Workload, nemesis: Nemesis, watch: ReadinessProbe, metadata_source: MetadataSource | None
+        self, workload: Workload, nemesis: Nemesis, readiness: ReadinessProbe, metadata_source: MetadataSource | None
     ) -> None:
         """Drive clients and faults together, wait for the recovery, and read everything back."""
         spec, loop = self._spec, asyncio.get_running_loop()
@@ -298,11 +298,11 @@ class RunSession:
             await nemesis.run(until_s)
             healed_s = loop.time()
             self.enter("recovering")
-            missing = await watch.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
-            whole_s = watch.ready_since_s if watch.ready_since_s is not None else loop.time()
+            missing = await readiness.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
+            ready_s = readiness.ready_since_s if readiness.ready_since_s is not None else loop.time()
             self._recovery = {
                 "recovered": not missing,
-                "seconds": round(whole_s - healed_s, 3),
+                "seconds": round(ready_s - healed_s, 3),
                 "limit_seconds": spec.recovery_limit_s,
                 "healing_seconds": round(healed_s - until_s, 3),
                 "unhealed": list(nemesis.unhealed),
@@ -424,7 +424,7 @@ def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:
 
 
 def _takes_appends(spec: Spec) -> bool:
-    """Whether every partition of a whole cluster takes appends with acks=all, by its settings, and no script changes
+    """Whether every partition of a ready cluster takes appends with acks=all, by its settings, and no script changes
     these, or says what clients append."""
     all_settings = (spec.settings, *spec.node_settings.values())
     minima = [int(settings.get("min.insync.replicas", 1)) for settings in all_settings]

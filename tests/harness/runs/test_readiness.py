@@ -75,7 +75,7 @@ def _asked(probe: ReadinessProbe, in_vain: Callable[[float], bool] = lambda now_
     async def ask() -> tuple[list[str], float]:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        return await probe.until_whole(LIMIT_S, lambda: in_vain(loop.time())), loop.time() - began_s
+        return await probe.until_ready_or_stuck(LIMIT_S, lambda: in_vain(loop.time())), loop.time() - began_s
 
     with World(1) as world:
         return world.run(ask())
