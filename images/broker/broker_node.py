@@ -145,64 +145,23 @@ class BrokerNode:
                 channel.close()
 
     async def _run(self, stopping: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
+        """Register, work until `stopping` is set, hand over, and leave the claim of a clean shutdown behind."""
         self._mark = take_clean_shutdown(self._node_ports.files)
         self._node_ports.trace(TraceEvent("node_started", broker_epoch=self._mark.broker_epoch))
         running: dict[asyncio.Task[None], None] = {}
         async with asyncio.TaskGroup() as tasks:
-
-            def spawn(
-                work: Callable[[*Arguments], Coroutine[Any, Any, None]], *arguments: *Arguments
-            ) -> asyncio.Task[None]:
-                watched = self._fatal_error.watch(work, *arguments)
-                try:
-                    task = tasks.create_task(watched)
-                except RuntimeError:
-                    # The node ends: closed unstarted, the work leaves no warning behind.
-                    watched.close()
-                    raise
-                running[task] = None
-                task.add_done_callback(running.pop)
-                return task
-
-            alter_partition_manager = AlterPartitionManager(
-                self._config.node_id,
-                self._isr_channel,
-                lambda: self._epoch,
-                self._backoff_s,
-                spawn,
-                self._node_ports.trace,
-            )
-            replica_manager = self._replica_manager = ReplicaManager(
-                self._config,
-                self._node_ports,
-                loop.time,
-                lambda: self._epoch,
-                alter_partition_manager.propose,
-                spawn,
-            )
-            groups = GroupCoordinator(
-                self._config, self._node_ports, replica_manager, lambda: self._applied, loop.time, spawn
-            )
+            spawn = self._spawn_in(tasks, running)
+            replica_manager = self._replica_manager = self._make_replica_manager(spawn)
+            groups = self._make_group_coordinator(replica_manager, spawn)
             server = self._server = self._make_server(replica_manager, groups, spawn)
             spawn(self._fatal_error.wait)
             advertised = self._config.advertised
             self._mark = self._mark.asked(f"{advertised.host}:{advertised.port}", self._node_ports.random)
             registration, stop_requested = spawn(self._register), spawn(_until, stopping)
             await asyncio.wait((registration, stop_requested), return_when=asyncio.FIRST_COMPLETED)
-            registered, seconds = registration.done(), self._config.seconds
+            registered = registration.done()
             if registered:
-                spawn(self._follow_metadata, replica_manager, groups)
-                spawn(self._serve, server)
-                session = spawn(self._keep_session)
-                # Half of the allowed lag, like Kafka's isr-expiration task.
-                spawn(self._repeat, seconds("replica.lag.time.max.ms") / 2, replica_manager.tick)
-                spawn(groups.run, lambda: self._fatal_error.occurred)
-                checkpoint_s = seconds("replica.high.watermark.checkpoint.interval.ms")
-                spawn(self._repeat, checkpoint_s, replica_manager.checkpoint_high_watermarks)
-                spawn(self._repeat, seconds("log.retention.check.interval.ms"), replica_manager.retain)
-                expiry_s = seconds("producer.id.expiration.check.interval.ms")
-                spawn(self._repeat, expiry_s, replica_manager.expire_producers)
+                session = self._start_work(replica_manager, groups, server, spawn)
                 await stop_requested
                 session.cancel()
                 await self._controlled_shutdown()
@@ -213,6 +172,24 @@ class BrokerNode:
                 self._leave(replica_manager)
             else:
                 self._leave_unregistered()
+
+    def _start_work(
+        self, replica_manager: ReplicaManager, groups: GroupCoordinator, server: Server, spawn: Spawn
+    ) -> asyncio.Task[None]:
+        """Start all that a registered broker does; the task that keeps its session with the controller."""
+        seconds = self._config.seconds
+        spawn(self._follow_metadata, replica_manager, groups)
+        spawn(self._serve, server)
+        session = spawn(self._keep_session)
+        # Half of the allowed lag, like Kafka's isr-expiration task.
+        spawn(self._repeat, seconds("replica.lag.time.max.ms") / 2, replica_manager.tick)
+        spawn(groups.run, lambda: self._fatal_error.occurred)
+        checkpoint_s = seconds("replica.high.watermark.checkpoint.interval.ms")
+        spawn(self._repeat, checkpoint_s, replica_manager.checkpoint_high_watermarks)
+        spawn(self._repeat, seconds("log.retention.check.interval.ms"), replica_manager.retain)
+        expiry_s = seconds("producer.id.expiration.check.interval.ms")
+        spawn(self._repeat, expiry_s, replica_manager.expire_producers)
+        return session
 
     def _leave(self, replica_manager: ReplicaManager) -> None:
         failure = replica_manager.close()
@@ -233,6 +210,47 @@ class BrokerNode:
         # Traced first: a process that is killed in between may have left the mark.
         self._node_ports.trace(TraceEvent("clean_shutdown", broker_epoch=mark.broker_epoch))
         leave_clean_shutdown(self._node_ports.files, mark)
+
+    def _spawn_in(self, tasks: asyncio.TaskGroup, running: dict[asyncio.Task[None], None]) -> Spawn:
+        """The function by which the parts of this broker start tasks. Those that have not ended are in `running`."""
+
+        def spawn(
+            work: Callable[[*Arguments], Coroutine[Any, Any, None]], *arguments: *Arguments
+        ) -> asyncio.Task[None]:
+            watched = self._fatal_error.watch(work, *arguments)
+            try:
+                task = tasks.create_task(watched)
+            except RuntimeError:
+                # The node ends: closed unstarted, the work leaves no warning behind.
+                watched.close()
+                raise
+            running[task] = None
+            task.add_done_callback(running.pop)
+            return task
+
+        return spawn
+
+    def _make_replica_manager(self, spawn: Spawn) -> ReplicaManager:
+        alter_partition_manager = AlterPartitionManager(
+            self._config.node_id,
+            self._isr_channel,
+            lambda: self._epoch,
+            self._backoff_s,
+            spawn,
+            self._node_ports.trace,
+        )
+        return ReplicaManager(
+            self._config,
+            self._node_ports,
+            asyncio.get_running_loop().time,
+            lambda: self._epoch,
+            alter_partition_manager.propose,
+            spawn,
+        )
+
+    def _make_group_coordinator(self, replica_manager: ReplicaManager, spawn: Spawn) -> GroupCoordinator:
+        clock = asyncio.get_running_loop().time
+        return GroupCoordinator(self._config, self._node_ports, replica_manager, lambda: self._applied, clock, spawn)
 
     def _make_server(self, replica_manager: ReplicaManager, groups: GroupCoordinator, spawn: Spawn) -> Server:
         config, forwards = self._config, self._forwarding_channel
