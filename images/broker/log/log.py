@@ -36,7 +36,8 @@ snapshot and the checkpoint that replace it are on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from errno import EIO
 
 from images.broker.log.clean_shutdown import (
@@ -91,7 +92,8 @@ class Log:
         self._start_checkpoint: LogStart | None = None
         """The log-start checkpoint, None without one."""
         self._history = ProducerHistory(self._snapshots)
-        self._fatal_error: OSError | None = None
+        self._failure: OSError | None = None
+        """The error of the change that left the state on disk unknown; all others are refused then."""
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
@@ -323,11 +325,8 @@ class Log:
         self.recovery_point = self.end
 
     def _fsync(self, segment: Segment) -> None:
-        try:
+        with self._changing():
             segment.fsync()
-        except OSError as error:
-            self._fatal_error = error
-            raise
 
     # ---- the start ---------------------------------------------------------------------------------------------------
 
@@ -352,10 +351,9 @@ class Log:
             return
         if offset > self.end:
             raise OffsetOutOfRange(f"log {self.directory} cannot start at {offset}: it ends at {self.end}")
-        self._check_usable()
         first = self._segments.index_of(offset)
         base = self._segments[first].base_offset
-        try:
+        with self._changing():
             before = self._history.before
             if first:
                 is_end = base == self.end
@@ -366,9 +364,6 @@ class Log:
             if first:
                 self._snapshots.delete_below(base)
                 self._segments.sync_directory()
-        except OSError as error:
-            self._fatal_error = error
-            raise
         self._segments.forget_before(first)
         self._history.advance(base, before)
         self.start = offset
@@ -406,8 +401,7 @@ class Log:
         if to >= self.end:
             self.epochs = self.epochs.truncate_end(to)
             return self.end
-        self._check_usable()
-        try:
+        with self._changing():
             self._remove_segments(self._segments.index_of(to) + 1)
             if to < self.end:
                 self._segments.active.truncate(to)
@@ -419,24 +413,17 @@ class Log:
             self._snapshots.delete_above(self.end)
             self.epochs = self.epochs.truncate_end(self.end)
             self._rebuild_producers()
-        except OSError as error:
-            self._fatal_error = error
-            raise
         return self.end
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Delete all records; the log is empty and starts at `offset`."""
-        self._check_usable()
-        try:
+        with self._changing():
             self._remove_segments(0)
             self._snapshots.delete_above(-1)
             if self._start_checkpoint is not None or offset > 0:
                 self._files.sync_directory(self.directory)
                 self._write_start(offset, offset)
             self._start_empty_at(offset)
-        except OSError as error:
-            self._fatal_error = error
-            raise
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget the producers whose newest batch is too old at `now_ms`, a time of the records' timestamps."""
@@ -470,13 +457,23 @@ class Log:
         try:
             segment.discard_partial_write()
         except OSError:
-            self._fatal_error = error
+            self._failure = error
             self._log_line(f"log {self.directory}: a failed append cannot be undone, all changes are refused: {error}")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A change of the files, after which the log refuses all others if it fails."""
+        self._check_usable()
+        try:
+            yield
+        except OSError as error:
+            self._failure = error
+            raise
 
     def _check_usable(self) -> None:
         """Raises OSError when an earlier failure has left the log's state on disk unknown."""
-        if self._fatal_error is not None:
-            error = self._fatal_error
+        if self._failure is not None:
+            error = self._failure
             raise OSError(error.errno or EIO, f"the log failed before ({error})", self.directory)
 
     def _rebuild_producers(self) -> bool:
