@@ -69,7 +69,7 @@ class ControllerNode:
     def __init__(self, config: NodeConfig, node_ports: NodePorts) -> None:
         self._config = config
         self._node_ports = node_ports
-        self._fatal_error: FatalError | None = None
+        self._fatal_error = FatalError()
         self._log: KafkaMetadataLog | None = None
         self._raft: RaftNode | None = None
         self._active: _ActiveController | None = None
@@ -79,7 +79,6 @@ class ControllerNode:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until `stopping` is set. Raises the fatal error of the node."""
         await self.start()
-        assert self._fatal_error is not None
         assert self._raft is not None
         stop_requested = asyncio.ensure_future(stopping.wait())
         failure = asyncio.ensure_future(self._fatal_error.wait())
@@ -98,14 +97,13 @@ class ControllerNode:
         """Read the metadata log, listen and join the quorum. Raises OSError or CorruptBatch."""
         config, node_ports = self._config, self._node_ports
         node_ports.trace(TraceEvent("node_started"))
-        fatal_error = self._fatal_error = FatalError()
         log = self._log = KafkaMetadataLog(
             node_ports,
             config.number("metadata.log.segment.bytes"),
             config.rules,
             config.number("metadata.log.max.record.bytes.between.snapshots"),
         )
-        raft = self._raft = RaftNode(config, node_ports, log, fatal_error, self._on_leadership_change)
+        raft = self._raft = RaftNode(config, node_ports, log, self._fatal_error, self._on_leadership_change)
         metadata_fetches = MetadataFetchHandler(raft)
         handlers: dict[Api, Handler] = {
             Api.VOTE: raft.vote,
@@ -116,7 +114,7 @@ class ControllerNode:
             Api.FETCH_SNAPSHOT: metadata_fetches.fetch_snapshot,
             **{api: self._active_only(api, method) for api, method in _ACTIVE_HANDLERS.items()},
         }
-        guarded = {api: fatal_error.guard(handler) for api, handler in handlers.items()}
+        guarded = {api: self._fatal_error.guard(handler) for api, handler in handlers.items()}
         self._server = Server(guarded, log=node_ports.log, max_frame_bytes=config.number("socket.request.max.bytes"))
         await self._server.start(config.listener.host, config.listener.port)
         node_ports.log(f"serving, metadata up to offset {log.end}")
@@ -158,18 +156,17 @@ class ControllerNode:
 
     def _on_leadership_change(self) -> None:
         """Become active or stop being active, as the quorum's state says."""
-        raft, fatal_error = self._raft, self._fatal_error
+        raft = self._raft
         assert raft is not None
-        assert fatal_error is not None
         state = raft.state
         if self._active is not None and self._active.epoch != (state.epoch if state.active else None):
             self._active.deposed = True
             self._active = None
             for task in self._tasks:
                 task.cancel()
-        if self._active is None and state.active and not fatal_error.occurred:
-            with fatal_error.catch():
-                active = self._active = _ActiveController(self._config, self._node_ports, raft, fatal_error)
+        if self._active is None and state.active and not self._fatal_error.occurred:
+            with self._fatal_error.catch():
+                active = self._active = _ActiveController(self._config, self._node_ports, raft, self._fatal_error)
                 self._node_ports.log(f"active in controller epoch {state.epoch}, metadata up to offset {raft.log.end}")
                 self._tasks = active.start()
 
