@@ -163,12 +163,12 @@ def _steps(
         steps += of_metadata
         if topic == OFFSETS_TOPIC:  # what its coordinator does with any partition, which its own promises are about
             steps += group_steps(evidence.trace, "", -1)
-        if OF_GROUPS & set(checks):
+        if not OF_GROUPS.isdisjoint(checks):
             steps += group_steps(evidence.trace, topic, partition)
             steps += member_steps(evidence.trace, evidence.history, topic, partition)
     else:
         steps += of_metadata
-        if not {"raft"} & set(checks):
+        if "raft" not in checks:
             # A process that is gone leaves undone what it should do, and is a cause itself.
             end_ns = -1 if _ended(evidence) else _end_ns(evidence)
             steps += group_steps(evidence.trace, topic, partition)
@@ -192,8 +192,8 @@ def unexcused(steps: Sequence[Step], evidence: RunEvidence, failures: Sequence[N
             continue
         text = (
             f"{step.text}, although no fault had taken anything from its disk: what a process has written to its log "
+            "survives its end"
         )
-        text += "survives its end"
         yield replace(step, kind=StepKind.LOG_LOST_WITHOUT_FAULT, text=text, is_loss=False)
 
 
