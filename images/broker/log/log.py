@@ -316,17 +316,13 @@ class Log:
     def flush(self) -> None:
         """Return once all appended batches, and all truncations, survive a power loss.
 
-        Raises OSError. After a failed fsync the log refuses all changes, since a later success would prove nothing.
+        Raises OSError. After a failed sync the log refuses all changes, since a later success would prove nothing.
         """
-        self._check_usable()
-        for segment in self._segments:
-            self._fsync(segment)
-        self._segments.sync_names()
-        self.recovery_point = self.end
-
-    def _fsync(self, segment: Segment) -> None:
         with self._changing():
-            segment.fsync()
+            for segment in self._segments:
+                segment.fsync()
+            self._segments.sync_names()
+        self.recovery_point = self.end
 
     # ---- the start ---------------------------------------------------------------------------------------------------
 
@@ -434,7 +430,8 @@ class Log:
     def _roll(self) -> None:
         last = self._segments.active
         if last.cut_unsynced:
-            self._fsync(last)
+            with self._changing():
+                last.fsync()
         self._snapshots.write(self.end, self.producers)
         self._segments.create(self.end, self.config.index_interval_bytes)
 

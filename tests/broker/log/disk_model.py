@@ -85,6 +85,8 @@ class DiskModel:
     """(directory, names set or removed by one operation), in order."""
     capacity_bytes: int = 1 << 60
     fsync_error: OSError | None = None
+    directory_error: OSError | None = None
+    """Of every sync of a directory."""
     fsyncs: int = 0
     changes_left: int | None = None
 
@@ -117,6 +119,8 @@ class DiskModel:
 
     def sync_directory(self, directory: str) -> None:
         self.change()
+        if self.directory_error is not None:
+            raise self.directory_error
         waiting = []
         for where, changes in self.unsynced_names:
             if where == directory:

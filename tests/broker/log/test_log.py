@@ -301,15 +301,17 @@ def test_what_a_killed_process_left_unsynced_is_synced_by_its_next_one(interval:
     assert (log.end, log.recovery_point) == (6, synced)
 
 
+@pytest.mark.parametrize("failing", ["fsync_error", "directory_error"])
 @pytest.mark.parametrize("number", [EIO, ENOSPC])
-def test_after_a_failed_fsync_nothing_more_is_taken(number: int) -> None:
+def test_after_a_failed_sync_nothing_more_is_taken(failing: str, number: int) -> None:
     disk = DiskModel()
     log = open_log(disk)
     log.append(batch(0))
-    disk.fsync_error = OSError(number, "out of order")
+    log.roll()
+    setattr(disk, failing, OSError(number, "out of order"))
     with pytest.raises(OSError, match="out of order"):
         log.flush()
-    disk.fsync_error = None
+    setattr(disk, failing, None)
     assert log.recovery_point == 0
     for change in (log.flush, lambda: log.append(batch(1)), lambda: log.truncate(0)):
         with pytest.raises(OSError, match="the log failed before") as refusal:

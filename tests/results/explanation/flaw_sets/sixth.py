@@ -98,9 +98,9 @@ SIXTH: Final = (
         (
             Edit(
                 _LOG_LOG,
-                "            self._fsync(segment)\n",
-                "            if segment.base_offset >= self.recovery_point:  # the others are on disk\n"
-                "                self._fsync(segment)\n",
+                "                segment.fsync()\n            self._segments",
+                "                if segment.base_offset >= self.recovery_point:  # the others are on disk\n"
+                "                    segment.fsync()\n            self._segments",
             ),
         ),
         VARIED_APPENDS,
