@@ -245,10 +245,10 @@ def _join_error(group: Group, request: JoinRequest, limits: GroupLimits) -> Erro
         return ErrorCode.invalid_session_timeout
     if not request.protocol_type or not request.protocols:
         return ErrorCode.inconsistent_group_protocol
-    others = tuple(member for member in group.members if member.id != request.member_id)
-    if others:
-        names = [name for name, _ in request.protocols]
-        if request.protocol_type != group.protocol_type or not any(name in _common_protocols(others) for name in names):
+    if group.members:
+        # As in Kafka all count, the one that joins again included: it gives up no protocol for another in one step.
+        common = _common_protocols(group.members)
+        if request.protocol_type != group.protocol_type or not any(name in common for name, _ in request.protocols):
             return ErrorCode.inconsistent_group_protocol
     return ErrorCode.none
 
