@@ -9,6 +9,11 @@ from dataclasses import replace
 import pytest
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v9.request import OffsetCommitRequest
+from kio.schema.offset_commit.v9.response import OffsetCommitResponse
+from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
+from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 
 from images.broker.apis.groups import GroupCoordinator
 from images.broker.runtime.server import Request
@@ -18,6 +23,7 @@ from workloads.clients.native import Client, CommittedPosition
 
 SESSION = GroupSettings(session_timeout_s=3.0, rebalance_timeout_s=3.0, heartbeat_interval_s=0.5)
 P0 = (TOPIC, 0)
+NO_TOPIC = "topic-of-nobody"
 FENCED = ChangeResult("fail", "FENCED_INSTANCE_ID")
 STALE = "ILLEGAL_GENERATION"
 
@@ -100,6 +106,55 @@ def test_whether_a_group_is_deleted_that_the_answer_leaves_out_is_unknown(monkey
 
     delete_groups = GroupCoordinator.delete_groups
     monkeypatch.setattr(GroupCoordinator, "delete_groups", without_the_last)
+    with_members(scenario)
+
+
+@pytest.mark.parametrize("told", [TOPIC, NO_TOPIC])
+def test_a_commit_of_several_partitions_of_which_the_answer_leaves_one_out_may_be_written(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if what it has is a refusal: the partition that it leaves out may have been taken."""
+
+    async def of_one_topic(self: GroupCoordinator, request: Request[OffsetCommitRequest]) -> OffsetCommitResponse:
+        answer = await offset_commit(self, request)
+        return replace(answer, topics=tuple(topic for topic in answer.topics if topic.name == told))
+
+    async def scenario(member: NewMember) -> None:
+        alone = member("alone", None)
+        assert await alone.committed((P0,)) == {P0: None}
+        positions = {P0: CommittedPosition(3, 0), (NO_TOPIC, 0): CommittedPosition(3, 0)}
+        assert (await alone.commit(positions)).outcome == "info"
+        assert await alone.committed((P0,)) == {P0: CommittedPosition(3, 0)}
+
+    offset_commit = GroupCoordinator.offset_commit
+    monkeypatch.setattr(GroupCoordinator, "offset_commit", of_one_topic)
+    with_members(scenario)
+
+
+def test_committed_offsets_are_asked_for_again_while_a_partition_has_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka answers while a transaction has not decided an offset: the group has no error then, and no offset is
+    told."""
+    unstable = [ErrorCode.unstable_offset_commit] * 2
+
+    async def unstable_at_first(self: GroupCoordinator, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
+        answer = await offset_fetch(self, request)
+        if not unstable:
+            return answer
+        (group,) = answer.groups
+        (topic,) = group.topics
+        (part,) = topic.partitions
+        part = replace(part, committed_offset=-1, error_code=unstable.pop())
+        return replace(answer, groups=(replace(group, topics=(replace(topic, partitions=(part,)),)),))
+
+    async def scenario(member: NewMember) -> None:
+        one = member("one", None)
+        await one.join()
+        assert await commit(one, 3) == ChangeResult("ok")
+        assert await one.committed((P0,)) == {P0: CommittedPosition(3, 0)}
+        assert not unstable
+
+    offset_fetch = GroupCoordinator.offset_fetch
+    monkeypatch.setattr(GroupCoordinator, "offset_fetch", unstable_at_first)
     with_members(scenario)
 
 

@@ -157,10 +157,10 @@ class GroupMember:
     async def committed(
         self, partitions: tuple[TopicPartition, ...], *, all_of_group: bool = False, beside: Collection[str] = ()
     ) -> dict[TopicPartition, CommittedPosition | None]:
-        """The committed offsets of the group, None where there is none; retried until they are answered. An answer that
-        leaves the group or a partition out says that nothing is committed there. Best given up on `rebalancing`. With
-        `all_of_group` the request names no partitions, which asks for all. The first one asks for the groups `beside`,
-        too, in the other way, for all or for the first partition; nothing is learnt from that."""
+        """The committed offsets of the group, None where there is none; retried until they are answered, all without an
+        error. An answer that leaves the group or a partition out says that nothing is committed there. Best given up on
+        `rebalancing`. With `all_of_group` the request names no partitions, which asks for all. The first one asks for
+        the groups `beside`, too, in the other way, for all or for the first partition; nothing is learnt from that."""
         own = OffsetFetchRequestGroup(group_id=self.group, topics=None if all_of_group else _by_topic(partitions))
         others = _by_topic(partitions[:1]) if all_of_group else None
         groups = [own, *(OffsetFetchRequestGroup(group_id=name, topics=others) for name in beside)]
@@ -169,14 +169,16 @@ class GroupMember:
             response = await self._ask(_COORDINATOR, OffsetFetchRequest(groups=tuple(groups), require_stable=True))
             groups = [own]
             answers = [] if response is None else [one for one in response.groups if one.group_id == self.group]
-            if response is not None and all(self._accepted(one.error_code) for one in answers):
-                found = {
-                    (topic.name, part.partition_index): part
-                    for one in answers
-                    for topic in one.topics
-                    for part in topic.partitions
-                }
-                return {key: _committed(found.get(key)) for key in partitions}
+            found = {
+                (topic.name, part.partition_index): part
+                for one in answers
+                for topic in one.topics
+                for part in topic.partitions
+            }
+            told = {key: found.get(key) for key in partitions}
+            errors = [one.error_code for one in (*answers, *told.values()) if one is not None]
+            if response is not None and all(self._accepted(error) for error in errors):
+                return {key: _committed(answer) for key, answer in told.items()}
             await asyncio.sleep(self._backoff.next_s())
 
     async def commit(
@@ -188,7 +190,8 @@ class GroupMember:
         """Commit positions, asked once. Without having joined, as a consumer that assigns its partitions itself; a
         member that the group has forgotten would pass for one, and asks nobody, as in Kafka; nor does a fenced one.
         A commit of `late_generation` comes late: the member does not join again because it is refused. The request
-        names a partition of each topic `beside`, too; nothing is learnt of these."""
+        names a partition of each topic `beside`, too; nothing is learnt of these. With a partition that the answer
+        leaves out the outcome is unknown."""
         if self.fenced:
             return ChangeResult("fail", error_name(ErrorCode.fenced_instance_id))
         if self._generation < 0 and self.rebalancing.is_set():
@@ -217,8 +220,10 @@ class GroupMember:
             response = await self._call(_COORDINATOR, request, self.client.timeouts.request_timeout_s)
         except ConnectionLost as lost:
             return self._unanswered(lost)
-        errors = [part.error_code for topic in response.topics if topic.name in by_topic for part in topic.partitions]
-        return self._changed(errors, _NOT_COMMITTED, _OF_ITS_GENERATION if late_generation is not None else ())
+        parts = {(topic.name, part.partition_index): part for topic in response.topics for part in topic.partitions}
+        errors = [parts[key].error_code for key in offsets if key in parts]
+        result = self._changed(errors, _NOT_COMMITTED, _OF_ITS_GENERATION if late_generation is not None else ())
+        return result if len(errors) == len(offsets) else ChangeResult("info", result.error or "unanswered")
 
     async def delete_group(self, beside: Sequence[str] = ()) -> ChangeResult:
         """Delete the group, with its offsets, asked once. It must have no members. The request names the groups
