@@ -25,6 +25,7 @@ _NONE, _WAITS = "none", "waits"
 _REBALANCE, _UNKNOWN_MEMBER = "rebalance_in_progress", "unknown_member_id"
 _FENCED, _ILLEGAL = "fenced_instance_id", "illegal_generation"
 _NON_EMPTY, _NOT_FOUND = "non_empty_group", "group_id_not_found"
+_MISTAKEN: Final = "unknown_server_error"
 _OF_CONTENT: Final = frozenset({"inconsistent_group_protocol", "invalid_session_timeout"})
 """Errors of what a member wants, which the trace does not have."""
 _DEAD: Final = "Dead"
@@ -206,8 +207,10 @@ def _answers_to_join(group: HeldGroup, event: TraceRow, detail: Mapping[str, Any
     holder = group.holder(instance)
     if not member:
         return frozenset({_WAITS, *_OF_CONTENT} | ({"member_id_required"} if instance is None else set()))
-    if member in group.pending:
+    if member in group.pending and instance is None:
         return frozenset({_WAITS, _UNKNOWN_MEMBER, *_OF_CONTENT})
+    if member in group.pending:  # an id that no static member was given, or that has expired
+        return frozenset({_MISTAKEN, _UNKNOWN_MEMBER if holder is None else _FENCED, *_OF_CONTENT})
     if holder is not None and holder != member:
         return frozenset({_FENCED, *_OF_CONTENT})
     if member not in group.members:

@@ -43,6 +43,8 @@ def join(group: Group, request: JoinRequest, now_ms: int, limits: GroupLimits) -
             return _refuse_join(with_pending, request.new_id, ErrorCode.member_id_required)
         return _add(group, request.new_id, request, now_ms, limits)
     if any(member_id == request.member_id for member_id, _ in group.pending):
+        if request.instance_id is not None:  # no static member was given it, and its instance may have a member already
+            return _refuse_join(group, request.member_id, ErrorCode.unknown_server_error)
         still_pending = tuple(item for item in group.pending if item[0] != request.member_id)
         return _add(group._replace(pending=still_pending), request.member_id, request, now_ms, limits)
     if static is not None and static.id != request.member_id:

@@ -102,6 +102,7 @@ STABLE = (
 )
 
 
+GIVEN = (*STABLE, joins(2, "o", known=False, error="member_id_required"))
 PREPARING = (*STABLE, joins(2, M), becomes(2, "PreparingRebalance", m="join", n=""))
 
 
@@ -121,6 +122,10 @@ PREPARING = (*STABLE, joins(2, M), becomes(2, "PreparingRebalance", m="join", n=
         (STABLE, joins(2, M, error="unknown_member_id"), False),
         (STABLE, joins(2, "o", error="waits"), False),
         (STABLE, joins(2, "o", known=False, error="member_id_required"), True),
+        (GIVEN, joins(3, "o"), True),
+        (GIVEN, joins(3, "o", instance="i"), False),
+        (GIVEN, joins(3, "o", instance="i", error="unknown_server_error"), True),
+        (GIVEN, joins(3, "o", instance="i", error="unknown_member_id"), True),
         (PREPARING, asks(2.1, "heartbeat", "rebalance_in_progress", N), True),
         (PREPARING, asks(2.1, "heartbeat", "none", N), False),
         (PREPARING, asks(2.1, "sync", "none", N), False),

@@ -1,4 +1,5 @@
-"""A member joins only with a protocol that all members of its group know, itself included, as in Kafka."""
+"""Joins that are refused, as in Kafka: without a protocol that all members of the group know, the one that joins again
+included; and of a static member with an id that it cannot have been given."""
 
 from __future__ import annotations
 
@@ -41,3 +42,13 @@ def test_a_protocol_that_all_but_the_member_itself_knew_is_none_in_common() -> N
     assert second is not None
     group = group.with_member(second._replace(protocols=(*RANGE, *STICKY)))
     assert rejoin(group, protocols=STICKY) == REFUSED
+
+
+@pytest.mark.parametrize("instance", ["i1", "i2"])
+def test_a_static_member_joins_with_no_id_that_a_dynamic_one_was_given(instance: str) -> None:
+    """Its instance could have two members, of which one could do nothing but hold its partitions."""
+    group = join(Group("g"), ask(new="m1", instance_id="i1"), 0, LIMITS).group
+    group = join(group, ask(new="m2", id_required=True), 0, LIMITS).group
+    step = join(group, ask("m2", instance_id=instance), 10, LIMITS)
+    assert step.answer == JoinAnswer("m2", ErrorCode.unknown_server_error)
+    assert [(member.id, member.instance_id) for member in step.group.members] == [("m1", "i1")]
