@@ -125,6 +125,8 @@ class CheckSettings:
     """`auto.offset.reset` of the tailing consumers; empty in runs of earlier versions."""
     planned_appends: int = 0
     """Rate × time of the spec; 0 where it is not known."""
+    consumers: int = 0
+    """Clients that read while appends go on; 0 in runs of earlier versions."""
     topic: str = ""
     """The topic of the workload; empty in runs of earlier versions."""
     partitions: int = 0

@@ -376,6 +376,7 @@ class Spec:
             mixed_settings=bool(self.node_settings),
             offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s) if self.producers else 0,
+            consumers=self.consumers,
             groups=self.workload == "groups",
             time_readers=self.clients.time_readers,
             clock_error_ms=round(self.clients.clock_error_s * 1000),

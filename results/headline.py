@@ -5,6 +5,7 @@ did nothing:
 
     valid; 751 acknowledged records lost, permitted by acks=1 and unclean election
     valid; 32 of 1,200 planned appends were acknowledged
+    valid; 8 of 290 acknowledged records were read before the final reads
     valid; 43 of 45 faults missed
 """
 
@@ -16,7 +17,8 @@ from checkers.evidence import CheckSettings
 from checkers.verdict import Verdict, worst
 
 _LITTLE_SHARE = 0.25
-"""A verdict that rests on less than this share of the planned appends says so."""
+"""A verdict that rests on less than this share of the planned appends, or on reads of less than this share of what was
+acknowledged, says so."""
 
 
 def headline(verdicts: Sequence[Verdict], settings: CheckSettings) -> str:
@@ -33,10 +35,13 @@ def remarks(verdicts: Sequence[Verdict], settings: CheckSettings) -> Iterator[st
         reasons = [f"acks={settings.acks}"] if settings.acks != -1 else []
         reasons += ["unclean election"] if settings.unclean_election else []
         yield f"{lost:,.0f} acknowledged {_records(lost)} lost, permitted by {' and '.join(reasons)}"
-    acknowledged = figures.get("availability", {}).get("ok")
-    planned = settings.planned_appends
+    availability, planned = figures.get("availability", {}), settings.planned_appends
+    acknowledged, read = availability.get("ok"), availability.get("read")
     if acknowledged is not None and acknowledged < _LITTLE_SHARE * planned:
         yield f"{acknowledged:,.0f} of {planned:,} planned appends were acknowledged"
+    if settings.consumers and acknowledged is not None and read is not None and read < _LITTLE_SHARE * acknowledged:
+        records = f"acknowledged {_records(acknowledged)}"
+        yield f"{read:,.0f} of {acknowledged:,.0f} {records} were read before the final reads"
     injected, missed = faults.get("injected", 0), faults.get("missed", 0)
     if 2 * missed > injected:
         yield f"{missed:,.0f} of {injected:,.0f} faults missed"

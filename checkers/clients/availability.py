@@ -2,6 +2,7 @@
 
 appends, ok, fail, info       appends invoked in the main phase, and their outcomes
 acks_share                    ok / appends
+read                          records of acknowledged appends that some poll of the main phase returned
 unavailable_seconds_longest   the longest time, on any partition, in which no append was acknowledged although one was
                               open: from an acknowledgement (or the first invocation) to the next one (or the end of
                               the main phase). It begins no earlier than the first invocation after that
@@ -16,13 +17,14 @@ be of one clock.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.verdict import Validity, Verdict
 from checkers.violations import unknown_verdict
-from workloads.columns import APPEND, KINDS, NEVER, OK, OUTCOMES, Int64, numbers
+from workloads.columns import APPEND, KINDS, NEVER, NOTHING, OK, OUTCOMES, Int64, numbers
 
 NAME = "availability"
 RESTS_ON = frozenset({EvidencePart.HISTORY})
@@ -31,7 +33,7 @@ _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def check(evidence: RunEvidence) -> Verdict:
-    """The whole run. Of the history it looks at kind, phase, outcome, the times, topic and partition."""
+    """The whole run. Of the history it looks at kind, phase, outcome, the times, topic, partition and offsets."""
     main = _MainPhase(evidence.history)
     if not len(main.kind):
         return unknown_verdict(NAME, "no operation was recorded")
@@ -42,6 +44,8 @@ def check(evidence: RunEvidence) -> Verdict:
         figures[name] = float((appends & (main.outcome == code)).sum())
     if figures["appends"]:
         figures["acks_share"] = figures["ok"] / figures["appends"]
+        acknowledged = appends & (main.outcome == OK)
+        figures["read"] = float(sum(_read(main, acknowledged, place) for place in np.unique(main.place)))
     figures["unavailable_seconds_longest"] = max(
         (_longest(main, np.flatnonzero(appends & (main.place == place))) for place in np.unique(main.place)),
         default=0.0,
@@ -69,8 +73,19 @@ class _MainPhase:
         self.kind, self.outcome = kinds[wanted], outcomes[wanted]
         self.invoked_ns = numbers(history.column("invoked_ns"), NEVER)[wanted]
         self.completed_ns = numbers(history.column("completed_ns"), NEVER)[wanted]
+        self.offset = numbers(history.column("offset"), NOTHING)[wanted]
+        offsets = history.column("offsets").filter(pa.array(wanted))
+        self.returned = numbers(pc.list_flatten(offsets), NOTHING)
+        """The offsets that polls returned."""
         self.place = ((topic << 32) + numbers(history.column("partition"), -1))[wanted]
         """A number for each partition of each topic."""
+        self.returned_place = np.repeat(self.place, numbers(pc.list_value_length(offsets), 0))
+
+
+def _read(main: _MainPhase, acknowledged: npt.NDArray[np.bool_], place: int) -> int:
+    """How many of the acknowledged appends to one partition have an offset that some poll returned."""
+    appended = main.offset[acknowledged & (main.place == place)]
+    return int(np.isin(appended, main.returned[main.returned_place == place]).sum())
 
 
 def _longest(main: _MainPhase, appends: Int64) -> float:

@@ -186,10 +186,16 @@ def test_a_run_whose_requested_faults_had_no_effect_is_unknown(injected: int) ->
 def test_availability_gives_the_share_the_longest_gap_and_latencies() -> None:
     rows = [append(1, 1, 2, 0), append(2, 3, outcome=INFO), append(3, 4, 5, outcome=FAIL), append(4, 11, 14, 1)]
     figures = availability.check(RunEvidence(history=small_evidence.history(rows, [poll(0, 50, 51, 1, 4)]))).figures
-    assert figures["acks_share"] == 0.5
+    assert (figures["acks_share"], figures["read"]) == (0.5, 0)
     assert figures["unavailable_seconds_longest"] == 11
     assert (figures["append_ms_max"], figures["append_ms_p50"]) == (3000, 2000)
     assert "poll_ms_p50" not in figures
+
+
+def test_availability_counts_what_was_acknowledged_and_read_before_the_final_reads() -> None:
+    rows = [append(1, 1, 2, 0), append(2, 3, outcome=INFO), append(3, 4, 5, 2), poll(0, 6, 7, 1, 2), poll(0, 6, 7, 1)]
+    figures = availability.check(RunEvidence(history=small_evidence.history(rows, [poll(0, 8, 9, 1, 2, 3)]))).figures
+    assert (figures["ok"], figures["read"]) == (2, 1)
 
 
 def test_time_without_an_open_append_is_not_unavailability() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,9 @@ from checkers.evidence import CheckSettings
 from checkers.verdict import Validity, Verdict
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
+from images.wire.connection import Connection, ConnectionLost
 from results.headline import headline
+from workloads.clients.connections import Client
 
 SETTINGS = CheckSettings(planned_appends=1200)
 
@@ -38,6 +41,15 @@ def verdict(checker: str, **figures: float) -> Verdict:
             "valid; 1 acknowledged record lost, permitted by unclean election",
         ),
         ("loss", {"lost": 0.0, "allowed": 0.0}, replace(SETTINGS, unclean_election=True), "valid"),
+        (
+            "availability",
+            {"ok": 400, "read": 8},
+            replace(SETTINGS, consumers=2),
+            "valid; 8 of 400 acknowledged records were read before the final reads",
+        ),
+        ("availability", {"ok": 400, "read": 100}, replace(SETTINGS, consumers=2), "valid"),
+        ("availability", {"ok": 400, "read": 8}, SETTINGS, "valid"),
+        ("availability", {"ok": 400}, replace(SETTINGS, consumers=2), "valid"),
         ("faults", {"injected": 45, "missed": 43}, SETTINGS, "valid; 43 of 45 faults missed"),
         ("faults", {"injected": 4, "missed": 2}, SETTINGS, "valid"),
         ("faults", {"injected": 0, "missed": 0}, SETTINGS, "valid"),
@@ -55,6 +67,22 @@ def test_a_run_whose_cluster_acknowledged_little_says_so() -> None:
     outcome = run_in_simulation(parse({"seed": 1, "time_limit": 8, "faults": faults}))
     words = outcome.to_json()["headline"]
     assert "of 160 planned appends were acknowledged" in words
+
+
+@pytest.mark.parametrize("workload", ["append", "groups"])
+def test_a_run_whose_consumers_read_little_says_so(workload: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers, or members of the group, that get through to no broker, while producers do."""
+
+    async def connection(self: Client, purpose: str, host: str, port: int) -> Connection:
+        if self._client_id.startswith("consumer"):
+            raise ConnectionLost("no way", sent=False)
+        return await connected(self, purpose, host, port)
+
+    connected = Client._connection
+    monkeypatch.setattr(Client, "_connection", connection)
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": 8, "faults": "none", "workload": workload}))
+    words = outcome.to_json()["headline"]
+    assert re.fullmatch(r"valid; 0 of (\d+) acknowledged records were read before the final reads", words)
 
 
 def test_without_producers_no_appends_are_planned_of_which_a_share_could_be_acknowledged() -> None:
