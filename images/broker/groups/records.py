@@ -89,7 +89,8 @@ class UnreadableRecord(ValueError):
 
 
 def partition_for(group: str, partitions: int) -> int:
-    """The partition of `__consumer_offsets` whose leader coordinates `group`: Java's hash of the name, as in Kafka."""
+    """The partition of `__consumer_offsets` whose leader coordinates `group`: Java's hash of the name, without its sign
+    bit. Kafka takes the absolute value, so groups of negative hashes are elsewhere there."""
     code = 0
     units = group.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
