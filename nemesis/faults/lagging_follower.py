@@ -18,7 +18,7 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.admin import claimed, put_back, put_first
+from nemesis.faults.administrators.replica_moves import claimed, put_back, put_first
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
 from nemesis.faults.scripted.script import drawn_pause, until_event, until_led_by

@@ -5,19 +5,22 @@ start of a log. They are requests over Kafka's protocol, so a controller that is
 takes a replica away, or raises a minimum, is reverted when the fault heals, with retries until it succeeds: a healed
 cluster must be as able as it began. A request without an answer may take effect late, even after it was reverted, for
 example in a broker that was paused; so the reverting request is then sent once more when everything is healed. A
-partition that moved to another broker stays there, as does an elected leader, and deleted records stay deleted.
+partition of which one replica moved to another broker stays there, as does an elected leader, and deleted records stay
+deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
+from nemesis.faults.administrators.replica_moves import move, replace_anew
+from nemesis.faults.administrators.requests import recorded, until_done
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import until_event
@@ -36,17 +39,18 @@ from nemesis.ports import (
 )
 from nemesis.situation import Event, Occurrence
 
-_RETRY_S = 0.5
-_RETRIES = 120
 _ALL_ALIKE_SHARE = 0.25
 _CONTROLLER_SHARE = 0.2
 _UNHEARD_SHARE = 0.25
 _AGAIN_SHARE = 0.3
 _SHORT_SHARE = 1 / 3
+_ANEW_SHARE = 0.5
+_SAME_AGAIN_SHARE = 0.5
 _LEAVES_LIMIT_S = 10.0
 """Longest wait for a replica to leave the ISR."""
 _REGISTERED_LIMIT_S = 4.0
 """Longest wait for the controllers to register a broker."""
+_ANEW = " (any brokers)"
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 
 _FAMILY = Family(number=8, name="admin", colour="#5b5ea6", weight=3.0)
@@ -60,6 +64,9 @@ class Reassign(Fault):
     The replica taken away is drawn, and may be the leader. Put back, it comes as an empty one under an old name
     (Kafka Replication Correctness §6.5.4). With `short` another replica, which stays, is cut off from the leader before
     and has left the ISR: the move has to wait for it where those that stay would be too few.
+
+    With `anew` the replicas are drawn from all brokers, at least min.insync.replicas of them, in any order: several
+    move at once, there are more or fewer of them, or another one is preferred. Those of before are put back.
     """
 
     name: ClassVar[str] = "reassign"
@@ -74,28 +81,37 @@ class Reassign(Fault):
 
     partition: int = 0
     again_ms: float | None = None
-    """After so long the same is asked once more, as by a tool that has not heard the answer; None: it is not."""
+    """After so long the same is asked once more, as by a tool that has not heard the answer; None: it is not. With
+    `anew` it may be other replicas, in place of the first."""
     short: bool = False
+    anew: bool = False
+    """Whether the replicas are any brokers."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, in a share of the draws asked for twice, and in one with a replica out of the ISR."""
+        """Some partition; shares of the draws ask twice, have a replica out of the ISR, and have replicas drawn from
+        all brokers."""
         if not draws.cluster.replica_can_be_moved:
             return None
         partition, again = draws.partition(), draws.random.random() < _AGAIN_SHARE
         again_ms = float(round(draws.random.random() * draws.patience_ms)) if again else None
-        return cls(partition, again_ms, draws.random.random() < _SHORT_SHARE)
+        short = draws.random.random() < _SHORT_SHARE
+        return cls(partition, again_ms, short, draws.random.random() < _ANEW_SHARE)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it, maybe twice."""
         answers: list[AdminResult] = []
         staying = await self._cut_off(handle) if self.short else ""
-        moved = await _move(handle, self.partition, answers, staying)
+        moved = await move(handle, self.partition, answers, staying, anew=self.anew)
         if moved is None:
             return
         handle.count_evidence("reassigned")
-        if self.again_ms is not None:
-            await asyncio.sleep(self.again_ms / 1000)
+        if self.again_ms is None:
+            return
+        await asyncio.sleep(self.again_ms / 1000)
+        if self.anew and handle.random.random() >= _SAME_AGAIN_SHARE:
+            await replace_anew(handle, self.partition, moved, answers, staying)
+        else:
             await recorded(answers, handle.cluster.admin.reassign(handle.topic, self.partition, moved.target))
 
     async def _cut_off(self, handle: FaultHandle) -> str:
@@ -111,6 +127,10 @@ class Reassign(Fault):
         await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, _LEAVES_LIMIT_S)
         return follower
 
+    def describe(self) -> str:
+        """Whether the replicas are any brokers."""
+        return Fault.describe(self) + (_ANEW if self.anew else "")
+
 
 @dataclass(frozen=True, slots=True)
 class CancelReassignment(Fault):
@@ -118,7 +138,8 @@ class CancelReassignment(Fault):
     those of before are restored.
 
     The second request finds the new replica anywhere between unknown and in sync; where committed records rest on it,
-    it must be refused.
+    it must be refused. With `anew` the replicas of both requests are drawn as those of `reassign` are, and those of
+    before are put back.
     """
 
     name: ClassVar[str] = "cancel-reassignment"
@@ -131,27 +152,38 @@ class CancelReassignment(Fault):
 
     partition: int = 0
     patience_ms: float = 2_000.0
+    anew: bool = False
+    """Whether the replicas are any brokers."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition."""
-        return cls(draws.partition(), draws.patience_ms) if draws.cluster.replica_can_be_moved else None
+        """Some partition; a share of the draws have replicas drawn from all brokers."""
+        if not draws.cluster.replica_can_be_moved:
+            return None
+        return cls(draws.partition(), draws.patience_ms, draws.random.random() < _ANEW_SHARE)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Move away, move back, and cancel that."""
+        """Move away, move back or elsewhere, and cancel that."""
         answers: list[AdminResult] = []
-        moved = await _move(handle, self.partition, answers)
+        moved = await move(handle, self.partition, answers, anew=self.anew)
         if moved is None:
             return
         handle.count_evidence("reassigned")
         admin, patience_s = handle.cluster.admin, self.patience_ms / 1000
         # Requests need no injection: a pause between two may be shorter than that.
         await asyncio.sleep(handle.random.uniform(0.0, 1.0) * patience_s)
-        await recorded(answers, admin.reassign(handle.topic, self.partition, moved.before))
+        if self.anew:
+            await replace_anew(handle, self.partition, moved, answers)
+        else:
+            await recorded(answers, admin.reassign(handle.topic, self.partition, moved.before))
         await asyncio.sleep(handle.random.random() ** 3 * patience_s)
         answer = (await recorded(answers, admin.reassign(handle.topic, self.partition, None))).outcome
         outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
         handle.count_evidence("unanswered" if answer == UNANSWERED else outcome)
+
+    def describe(self) -> str:
+        """Whether the replicas are any brokers."""
+        return Fault.describe(self) + (_ANEW if self.anew else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,104 +384,3 @@ class MoveController(Fault):
     def needs(self) -> frozenset[EnvironmentCapability]:
         """A controller that resigns when it is asked to."""
         return frozenset({EnvironmentCapability.RESIGNATION})
-
-
-class _MovedReplicas(NamedTuple):
-    """The replicas before, and those that were asked for."""
-
-    before: tuple[str, ...]
-    target: tuple[str, ...]
-
-
-async def _move(
-    handle: FaultHandle, partition: int, answers: list[AdminResult], staying: str = ""
-) -> _MovedReplicas | None:
-    """Ask for other replicas, but keep the one that is `staying`; None when it was not done. The answers to this and to
-    later requests about the partition go into `answers`."""
-    admin, before = handle.cluster.admin, await claimed(handle, partition)
-    if not before:
-        return None
-    outside = [broker for broker in handle.cluster.brokers if broker not in before]
-    if len(before) < 2 or (not outside and len(before) <= handle.min_isr):
-        handle.notes.append("no replica can be spared")
-        return None
-    leaving = handle.random.choice([broker for broker in before if broker != staying])
-    coming = (handle.random.choice(outside),) if outside else ()
-    target = tuple(broker for broker in before if broker != leaving) + coming
-    handle.targets.add((leaving, *coming))
-
-    if not outside:
-        handle.add_undo(lambda: put_back(handle, partition, before, answers))
-    answer = (await recorded(answers, admin.reassign(handle.topic, partition, target))).outcome
-    if answer != DONE:
-        handle.notes.append(f"not reassigned: {answer}")
-        return None
-    return _MovedReplicas(before, target)
-
-
-async def claimed(handle: FaultHandle, partition: int) -> tuple[str, ...]:
-    """The replicas of a partition, which no other fault moves until this one heals; none, with a note, where one does,
-    or where those found would not be those to restore."""
-    if not handle.claim_placement(partition):
-        handle.notes.append("another fault is moving it")
-        return ()
-    replicas = await handle.cluster.admin.replicas(handle.topic, partition)
-    if handle.is_moving(replicas):
-        handle.notes.append("a reassignment of an earlier fault is under way")
-        return ()
-    return replicas
-
-
-async def put_back(handle: FaultHandle, partition: int, before: Sequence[str], undone: Sequence[AdminResult]) -> None:
-    """Ask until a partition is to have the replicas of before; see `until_done`."""
-    admin = handle.cluster.admin
-
-    async def back() -> AdminResult:
-        if EnvironmentCapability.REPLACED_REASSIGNMENTS in handle.cluster.unsupported:
-            await admin.reassign(handle.topic, partition, None)
-        return await admin.reassign(handle.topic, partition, before)
-
-    await until_done(handle, back, f"putting the replica of partition {partition} back", undone)
-
-
-async def put_first(
-    handle: FaultHandle, partition: int, coming: str, replicas: Sequence[str], answers: list[AdminResult]
-) -> str:
-    """Put one of the replicas first, which moves no data, and have it elected: the answer to the last request."""
-    order = (coming, *(replica for replica in replicas if replica != coming))
-    answer = (await recorded(answers, handle.cluster.admin.reassign(handle.topic, partition, order))).outcome
-    if answer == DONE:
-        answer = (await handle.cluster.admin.elect_preferred(handle.topic, partition)).outcome
-    return answer
-
-
-async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:
-    """The answer to `request`, which counts as in doubt from the beginning: the fault may be cancelled over it."""
-    answers.append(AdminResult(UNANSWERED, in_doubt=True))
-    place = len(answers) - 1
-    answers[place] = await request
-    return answers[place]
-
-
-async def until_done(
-    handle: FaultHandle, request: Callable[[], Awaitable[AdminResult]], what: str, undone: Sequence[AdminResult]
-) -> None:
-    """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed; so,
-    too, where other faults have kept it from being done for long."""
-
-    async def ask() -> str:
-        answer = ""
-        for _ in range(_RETRIES):
-            answer = (await request()).outcome
-            if answer == DONE:
-                break
-            await handle.sleep(_RETRY_S)
-        return answer
-
-    async def ask_at_end() -> None:
-        answer = await ask()
-        if answer != DONE:
-            handle.fail_healing(f"{what} was not done: {answer}")
-
-    if await ask() != DONE or any(answer.in_doubt for answer in undone):
-        handle.confirm_at_end(what, ask_at_end)

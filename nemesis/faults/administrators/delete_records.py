@@ -13,7 +13,8 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.admin import Reassign, claimed, put_back, put_first
+from nemesis.faults.administrators.admin import Reassign
+from nemesis.faults.administrators.replica_moves import claimed, put_back, put_first
 from nemesis.faults.fault import Family, Fault
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, KeepUnsynced, both_ways

@@ -36,8 +36,9 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.admin import Reassign, recorded, until_done
+from nemesis.faults.administrators.admin import Reassign
 from nemesis.faults.administrators.coordinator_trouble import CoordinatorTrouble, cut_coordinator_off
+from nemesis.faults.administrators.requests import recorded, until_done
 from nemesis.faults.administrators.topic_changes import TopicChanges
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, NodeRequest

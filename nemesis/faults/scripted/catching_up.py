@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.admin import claimed, put_back, recorded
+from nemesis.faults.administrators.replica_moves import claimed, put_back
+from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import ScriptedLeaderFault, until_isr
 from nemesis.handle import FaultHandle

@@ -13,7 +13,8 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.admin import claimed, put_back, recorded
+from nemesis.faults.administrators.replica_moves import claimed, put_back
+from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import (
     ScriptedFault,

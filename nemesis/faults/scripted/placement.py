@@ -12,7 +12,8 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.admin import claimed, put_back, recorded
+from nemesis.faults.administrators.replica_moves import claimed, put_back
+from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.fault import Fault
 from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_isr, until_occurred
 from nemesis.handle import FaultHandle

@@ -249,6 +249,19 @@ def _completed_by_the_whole_isr(patch: Patch) -> None:
     replace_in(patch, completes, "len(in_sync) >= topic", "len(isr) >= topic")
 
 
+def _completed_by_some_of_the_added(patch: Patch) -> None:
+    """A reassignment is complete once one of the replicas that it adds has joined the ISR."""
+    completes = "images.broker.controller.reassignment:complete_reassignment"
+    some = "not partition.adding or not set(partition.adding).isdisjoint(isr)"
+    replace_in(patch, completes, "set(partition.adding) <= set(isr)", some)
+
+
+def _cancelled_in_part(patch: Patch) -> None:
+    """Of the replicas that a cancelled reassignment was adding all but one stay."""
+    originals = "images.broker.controller.reassignment:_original"
+    replace_in(patch, originals, "replica not in partition.adding", "replica not in partition.adding[:1]")
+
+
 def _two_epochs_at_once(patch: Patch) -> None:
     """Every change moves the partition epoch by two."""
     replace_in(patch, _BUILD, "before.partition_epoch + 1", by="before.partition_epoch + 2")
@@ -311,6 +324,9 @@ BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": [
 LEFT_BEHIND: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c3"]}
 """It lacks what a snapshot of the others has taken the place of."""
 SHORT: Fault = {"at": 2, "for": 5, "fault": "reassign", "short": True}
+SEVERAL_MOVE: Fault = {"at": 2, "for": 3, "fault": "reassign", "anew": True}
+SEVERAL_STAY: Fault = {"at": 2, "for": 4, "fault": "cancel-reassignment", "anew": True, "patience_ms": 300}
+FIVE_BROKERS = {"brokers": 5, "time_limit": "6s"}
 
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 ALONE = {"controllers": 1, "time_limit": "12s"}
@@ -382,6 +398,8 @@ MISTAKES = (
     PlayedMistake("partition-epoch-skipped", _two_epochs_at_once, [LEADER_RETURNS]),
     PlayedMistake("leader-epoch-skipped", _leader_epoch_of_every_change, [LEADER_RETURNS]),
     PlayedMistake("reassignment-shrinks-isr", _completed_by_the_whole_isr, [SHORT]),
+    PlayedMistake("reassignment-completed-early", _completed_by_some_of_the_added, [SEVERAL_MOVE], FIVE_BROKERS),
+    PlayedMistake("reassignment-completed-early", _cancelled_in_part, [SEVERAL_STAY], {**FIVE_BROKERS, "seed": 2}),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
     PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
 )
