@@ -1,24 +1,32 @@
 """The guard against real time, randomness and I/O: while a world runs in this thread they raise `RealWorldError`.
 
 Guarded are the functions of `time`, `random` (the module's shared generator, and generators without a seed),
-`os.urandom` (hence `uuid4` and `secrets`), threads, sockets, subprocesses, and `asyncio.all_tasks`, whose order
-depends on addresses. Other threads are not concerned, nor is code the world calls outside any node (`outside`),
-logging (its timestamps decide nothing), the import system, or test and display tools that time themselves.
+`os.urandom` (hence `uuid4` and `secrets`), `uuid1`, threads, sockets, files, processes, and `asyncio.all_tasks`, whose
+order depends on addresses. Other threads are not concerned, nor is code the world calls outside any node (`outside`),
+logging (its timestamps decide nothing), the import system, the source lines of tracebacks, or test and display tools
+that time themselves. Files and the process id are refused to nodes that are part of the system under test: the runner,
+which keeps the files of a run, is on the harness node.
 
-It cannot see a function imported by name (`from time import time`) before the first run, `datetime.now`,
-iteration over a set of strings. These show as differing digests.
+It cannot see a function imported by name (`from time import time`) before the first run, `datetime.now`, `os.environ`,
+iteration over a set of strings: where these decide something they show as differing digests. Nor can it see a write to
+a file that was open before.
 """
 
 from __future__ import annotations
 
+import _thread as raw_threads
 import asyncio
+import builtins
+import io
 import os
 import random
+import select
 import socket
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,10 +36,18 @@ from harness.simulation.errors import RealWorldError
 _TIME = (
     *("time", "monotonic", "perf_counter", "process_time", "sleep"),
     *("time_ns", "monotonic_ns", "perf_counter_ns", "process_time_ns"),
+    *("clock_gettime", "clock_gettime_ns", "thread_time", "thread_time_ns"),
+    *("localtime", "gmtime", "ctime", "asctime", "strftime"),
 )
+_FILES = (
+    *("open", "stat", "statvfs", "access", "listdir", "scandir"),
+    *("mkdir", "rename", "replace", "remove", "unlink", "rmdir", "link", "symlink", "truncate"),
+)
+_PROCESSES = ("fork", "system", "posix_spawn", "posix_spawnp", "kill")
 _RANDOM = tuple(name for name in random.__all__ if name not in ("Random", "SystemRandom", "getstate", "setstate"))
 _TIME_INSTEAD = "the running loop's time() or asyncio.sleep()"
 _RANDOM_INSTEAD = "a Random that was handed in"
+_FILES_INSTEAD = "the Files that were handed in"
 
 _GUARDED: list[tuple[Any, str, str, str]] = [
     *((time, name, f"time.{name}", _TIME_INSTEAD) for name in _TIME),
@@ -39,9 +55,14 @@ _GUARDED: list[tuple[Any, str, str, str]] = [
     (random, "_urandom", "random.SystemRandom", _RANDOM_INSTEAD),
     (os, "urandom", "os.urandom", _RANDOM_INSTEAD),
     (os, "getrandom", "os.getrandom", _RANDOM_INSTEAD),
+    (uuid, "uuid1", "uuid.uuid1", _RANDOM_INSTEAD),
+    *((os, name, f"os.{name}", "") for name in _PROCESSES),
+    (select, "select", "select.select", "a protocol"),
+    (raw_threads, "start_new_thread", "_thread.start_new_thread", "a task"),
     (threading.Thread, "start", "threading.Thread.start", "a task"),
     (socket, "create_connection", "socket.create_connection", "the running loop's create_connection()"),
     (socket, "getaddrinfo", "socket.getaddrinfo", "the running loop's getaddrinfo()"),
+    (socket, "gethostname", "socket.gethostname", ""),
     (socket, "socketpair", "socket.socketpair", ""),
     (socket.socket, "__init__", "socket.socket", "the running loop's create_connection() or create_server()"),
     (subprocess.Popen, "__init__", "subprocess.Popen", ""),
@@ -49,17 +70,28 @@ _GUARDED: list[tuple[Any, str, str, str]] = [
     (asyncio.tasks, "all_tasks", "asyncio.all_tasks", "a task group, or tasks kept in order"),
 ]
 
-_EXEMPT_CALLERS = frozenset({"logging", "hypothesis", "_pytest", "pytest", "rich", "importlib"})
+_GUARDED_ON_NODES: list[tuple[Any, str, str, str]] = [
+    (builtins, "open", "open", _FILES_INSTEAD),
+    (io, "open", "io.open", _FILES_INSTEAD),
+    *((os, name, f"os.{name}", _FILES_INSTEAD) for name in _FILES),
+    (os, "getpid", "os.getpid", ""),
+]
+
+_EXEMPT_CALLERS = frozenset(
+    {"logging", "hypothesis", "_pytest", "pytest", "rich", "importlib", "linecache", "tokenize"}
+)
 
 
 class Guard:
     """Refuses real calls while one world runs."""
 
-    __slots__ = ("active", "report")
+    __slots__ = ("active", "on_harness", "report")
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str], None], on_harness: Callable[[], bool]) -> None:
         self.active = False
         """Whether node code is running now."""
+        self.on_harness = on_harness
+        """Whether it is that of the harness node."""
         self.report = report
         """Called with the name of every refused call, since the error itself may be swallowed."""
 
@@ -111,11 +143,12 @@ def _install() -> None:
         _watchers += 1
         if _watchers > 1:
             return
-        for owner, attribute, call, instead in _GUARDED:
-            original = getattr(owner, attribute, None)
-            if original is not None:
-                _originals.append((owner, attribute, original))
-                setattr(owner, attribute, _refusing(original, call, instead))
+        for guarded, everywhere in ((_GUARDED, True), (_GUARDED_ON_NODES, False)):
+            for owner, attribute, call, instead in guarded:
+                original = getattr(owner, attribute, None)
+                if original is not None:
+                    _originals.append((owner, attribute, original))
+                    setattr(owner, attribute, _refusing(original, call, instead, everywhere))
         seed = random.Random.seed
         _originals.append((random.Random, "seed", seed))
         setattr(random.Random, "seed", _refusing_without_seed(seed))  # noqa: B010  # mypy knows it as a method
@@ -131,9 +164,9 @@ def _uninstall() -> None:
                 setattr(owner, attribute, original)
 
 
-def _refusing(original: Callable[..., Any], call: str, instead: str) -> Callable[..., Any]:
+def _refusing(original: Callable[..., Any], call: str, instead: str, everywhere: bool) -> Callable[..., Any]:
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        _check(call, instead)
+        _check(call, instead, everywhere)
         return original(*args, **kwargs)
 
     guarded.__name__ = getattr(original, "__name__", call)
@@ -150,9 +183,9 @@ def _refusing_without_seed(original: Callable[..., None]) -> Callable[..., None]
     return seed
 
 
-def _check(call: str, instead: str) -> None:
+def _check(call: str, instead: str, everywhere: bool = True) -> None:
     guard: Guard | None = getattr(_thread, "guard", None)
-    if guard is None or not guard.active:
+    if guard is None or not guard.active or (guard.on_harness() and not everywhere):
         return
     caller = sys._getframe(2)
     if str(caller.f_globals.get("__name__", "")).partition(".")[0] in _EXEMPT_CALLERS or _importing(caller):

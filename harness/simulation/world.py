@@ -80,7 +80,9 @@ class World:
         self.runnable: list[NodeLoop] = []
         """Loops with something to do, in the order they got it."""
         self.network = Network(self, latency or LinkLatency())
-        self.guard = Guard(lambda call: self.record_real_call(self._running, call))
+        self.guard = Guard(
+            lambda call: self.record_real_call(self._running, call), lambda: self._running in (None, self.harness)
+        )
         self._events: list[tuple[int, int, Callable[[Any], object], Any]] = []
         self._event_serial = 0
         self._step_cost_ns = step_cost_ns

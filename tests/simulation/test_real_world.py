@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import glob
 import logging
 import os
 import random
 import secrets
+import select
+import shutil
 import socket
 import subprocess
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +31,32 @@ CALLS: dict[str, Callable[[], object]] = {
     "time.monotonic": lambda: time.monotonic(),
     "time.perf_counter": lambda: time.perf_counter(),
     "time.sleep": lambda: time.sleep(0),
+    "time.clock_gettime": lambda: time.clock_gettime(time.CLOCK_REALTIME),
+    "time.thread_time": lambda: time.thread_time(),
+    "time.localtime": lambda: time.localtime(),
+    "time.strftime": lambda: time.strftime("%Y"),
     "random.random": lambda: random.random(),
     "random.shuffle": lambda: random.shuffle([1, 2]),
     "random.randint": lambda: random.randint(1, 2),
     "random.Random() without a seed": lambda: random.Random(),
     "random.SystemRandom": lambda: secrets.token_bytes(4),
     "os.urandom": lambda: uuid.uuid4(),
+    "uuid.uuid1": lambda: uuid.uuid1(),
+    "open": lambda: open(os.devnull).close(),
+    "io.open": lambda: Path(os.devnull).read_text(),
+    "os.open": lambda: os.open(os.devnull, os.O_RDONLY),
+    "os.stat": lambda: Path(os.devnull).exists(),
+    "os.statvfs": lambda: shutil.disk_usage("/"),
+    "os.scandir": lambda: glob.glob("/*"),
+    "os.unlink": lambda: Path("/nowhere/at/all").unlink(missing_ok=True),
+    "os.mkdir": lambda: os.mkdir("/nowhere"),
+    "os.getpid": lambda: os.getpid(),
+    "os.system": lambda: os.system("true"),
+    "os.fork": lambda: os.fork() or os._exit(0),
+    "os.posix_spawn": lambda: os.posix_spawn("/bin/true", ["true"], {}),
+    "select.select": lambda: select.select([], [], [], 0),
+    "socket.gethostname": lambda: socket.gethostname(),
+    "_thread.start_new_thread": lambda: _thread.start_new_thread(int, ()),
     "threading.Thread.start": lambda: threading.Thread(target=int).start(),
     "socket.socket": lambda: socket.socket(),
     "socket.create_connection": lambda: socket.create_connection(("localhost", 1)),
@@ -123,6 +148,22 @@ def test_what_is_not_part_of_the_simulation_may_be_real(caplog: pytest.LogCaptur
     assert "decides nothing" in caplog.text
     assert not hasattr(time.time, "__wrapped__")
     assert time.time.__module__ == "time"
+
+
+def test_the_harness_keeps_the_files_of_a_run(tmp_path: Path) -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0.5)
+        raise ValueError("its traceback shows lines of this file")
+
+    async def scenario() -> None:
+        world.add_node("b1").start(fails)
+        await asyncio.sleep(1)
+        (tmp_path / "figures").write_text(str(os.getpid()))
+
+    with World(1) as world:
+        world.run(scenario())
+        assert world.real_calls == []
+    assert (tmp_path / "figures").exists()
 
 
 def test_other_threads_keep_their_clocks() -> None:
