@@ -241,7 +241,7 @@ class World:
         if isinstance(error, SystemExit) and loop.node is self.harness:
             raise error
         loop.call_exception_handler({"message": "Exception in callback", "exception": error})
-        if isinstance(error, SystemExit):
+        if isinstance(error, SystemExit) and loop.alive:
             loop.node.exited(error)
 
     def _mark(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from random import Random
@@ -207,6 +208,25 @@ def test_a_process_struck_at_an_effect_has_none_from_that_one_on(world: World, e
 
     world.run(scenario())
     assert ended == [True]  # the callback ran on, without effect
+
+
+def test_a_process_that_exits_after_it_was_killed_did_not_end_by_itself(world: World) -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        world.node("b1").files.open("a")
+        sys.exit(3)
+
+    async def scenario() -> None:
+        node = world.add_node("b1")
+        node.on_exit = exits.append
+        node.start(main)
+        node.arm(1, node.kill)
+        await asyncio.sleep(2)
+        assert not node.alive
+
+    exits: list[Exit] = []
+    world.run(scenario())
+    assert exits == []
 
 
 def test_a_process_struck_while_sending_sends_nothing_more(world: World) -> None:

@@ -13,6 +13,7 @@ import select
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -199,3 +200,25 @@ def test_worlds_do_not_nest() -> None:
 
     with World(1) as world:
         world.run(scenario())
+
+
+_NEVER_ENDS = """
+import asyncio
+from harness.simulation.world import World
+async def main():
+    while True:
+        try:
+            await asyncio.sleep(1)
+        except BaseException:
+            pass
+async def scenario():
+    world.add_node("b1").start(main)
+    await asyncio.sleep(3)
+with World(1) as world:
+    world.run(scenario())
+"""
+
+
+def test_a_task_that_catches_everything_does_not_outlive_the_interpreter() -> None:
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", _NEVER_ENDS], cwd=root, timeout=60, check=True)

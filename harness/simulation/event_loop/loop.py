@@ -17,6 +17,7 @@ How it differs from a real loop, on purpose:
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import traceback
 from asyncio.events import _set_running_loop
 from collections import deque
@@ -371,13 +372,18 @@ class NodeLoop(RefusingLoop):
                 return
             for task in tasks:
                 if not task.done() and not _close(self, task.get_coro()):
-                    _UNCOLLECTABLE.append(task)
-        _UNCOLLECTABLE.extend(self._tasks)
+                    _keep_for_good(task)
+        for task in self._tasks:
+            _keep_for_good(task)
 
 
 _CLOSE_ATTEMPTS_MAX = 4
-_UNCOLLECTABLE: list[object] = []
-"""Coroutines that cannot be closed; kept for good, since dropping them would run them once more."""
+
+
+def _keep_for_good(task: SimTask[Any]) -> None:
+    """Never free a task that cannot be closed: that would run its coroutine once more. The interpreter frees at its end
+    what modules hold, and one that catches whatever it is closed with would run then for ever."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _close(loop: NodeLoop, coroutine: Any) -> bool:
