@@ -33,6 +33,7 @@ from typing import Any, Final
 
 from nemesis import old_names
 from nemesis.conditions import ANY_NODE, AllOf, Healed, NodeOccurrence, TriggerCondition, parse_condition
+from nemesis.faults.clock import Clock
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
@@ -152,6 +153,11 @@ class Schedule:
         """Key and value of every setting of the topic that its faults change."""
         faults = [scheduled.fault for scheduled in self.faults]
         return tuple((fault.key, fault.value) for fault in faults if isinstance(fault, AlterConfig))
+
+    def clock_gain_ms(self, time_limit_s: float) -> float:
+        """How far apart its faults bring a clock and the time that passes, at most."""
+        clocks = ((each.fault, each.for_s) for each in self.faults if isinstance(each.fault, Clock))
+        return sum(fault.gain_ms(min(for_s, time_limit_s)) for fault, for_s in clocks)
 
     @property
     def conditional(self) -> bool:

@@ -66,6 +66,10 @@ class Clock(Fault):
         if self.rate == 1 and not self.jump_ms and not self.wall_jump_ms:
             raise ValueError("rate: 1 without jump_ms and wall_jump_ms leaves the clock as it is")
 
+    def gain_ms(self, lasting_s: float) -> float:
+        """How far apart it brings a clock and the time that passes, at most, while it lasts."""
+        return abs(self.jump_ms) + abs(self.wall_jump_ms) + abs(self.rate - 1) * lasting_s * 1000
+
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """One node: its clock jumps, stands still, runs at another rate, or jumps and does; or its wall clock jumps."""

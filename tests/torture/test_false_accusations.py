@@ -336,3 +336,20 @@ def test_a_clock_runs_true_once_the_fault_is_over_that_made_it_fast(monkeypatch:
     ]
     spec = parse({"workload": "groups", "seed": 1, "time_limit": 16, "faults": script})
     assert "group-time-otherwise" in accused_of(spec, monkeypatch, RATE_KEPT)
+
+
+STANDING: Final = Mistake(
+    "standing",
+    "A clock that jumps makes no record older.",
+    "nemesis.faults.clock:Clock.gain_ms",
+    replace="abs(self.jump_ms)",
+    by="0",
+)
+
+
+def test_a_clock_a_week_ahead_makes_a_broker_delete_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records are kept for seven days by default."""
+    settings = {"segment.ms": 1000, "log.retention.check.interval.ms": 1000}
+    script = [{"at": 5, "for": 2, "fault": "clock", "nodes": ["b2"], "jump_ms": 8e8}]
+    spec = parse({"seed": 5, "time_limit": 8, "settings": settings, "faults": script})
+    assert "lost-append" in accused_of(spec, monkeypatch, STANDING)
