@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,13 +30,16 @@ def run(
     """Run a spec once, and check it.
 
     `spec` is the path of a YAML file, or a mapping with the fields of `harness/spec.py`; `fields` are put on top of it,
-    as the options of `faultline run` are: `seed=7`, `faults="kill,pause"`, `settings={"min.insync.replicas": "1"}`.
+    with the values that YAML has: `seed=7`, `faults="kill,pause"`, `settings={"min.insync.replicas": 1}`. Settings are
+    merged with those of the spec; every other field, `clients={"batch": 4}` too, replaces that of the spec.
     Without a seed a random one is used. The run directory goes to `store`, else to FAULTLINE_STORE, else to
     `results/runs`. Without `report` no `report.html` is written.
 
     A run that could not be carried out is an Outcome with a `failure`, and without verdicts. Raises SpecError and
-    StoreError. It starts an event loop of its own, so it cannot be called from a coroutine.
+    StoreError. It starts an event loop of its own, so it cannot be called from a coroutine or in a cell of a notebook:
+    RuntimeError. There, use `await asyncio.to_thread(faultline.run, spec)`.
     """
+    check_no_event_loop("faultline.run")
     random_seed = secrets.randbelow(SEEDS)
     if isinstance(spec, Mapping):
         complete = parse(spec, drawn_seed=random_seed, **fields)
@@ -43,6 +47,18 @@ def run(
         complete = load(Path(spec), drawn_seed=random_seed, **fields)
     directory = RunDirectory.create(store_path(str(store) if store else None), complete.name, complete.seed)
     return runner.run(complete, directory, on_progress=on_progress, report=report)
+
+
+def check_no_event_loop(function: str) -> None:
+    """Raise RuntimeError in a thread with a running event loop, before anything is done there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        f"{function} starts an event loop of its own, and this thread runs one; "
+        f"use: await asyncio.to_thread({function}, …)"
+    )
 
 
 def check(directory: str | Path) -> tuple[Verdict, ...]:

@@ -27,6 +27,7 @@ from hypothesis import currently_in_test_context, reject
 from hypothesis import strategies as st
 
 from checkers.verdict import Validity
+from faultline.api import check_no_event_loop
 from harness.incidents.recording import incident_of
 from harness.runner import run as runner
 from harness.runner.outcome import Outcome
@@ -88,8 +89,10 @@ def assert_holds(spec: Spec, *, directory: str | Path = "incidents") -> Outcome:
 
     The incident is written to `directory`, below the name of the spec; the smallest one that Hypothesis finds comes
     last, and stays. A run that cannot decide (no fault had an effect) is no evidence: Hypothesis draws another one, and
-    outside of a property test it is an error. Raises Undecided, and StoreError when the incident cannot be written.
+    outside of a property test it is an error. Raises Undecided, and StoreError when the incident cannot be written;
+    RuntimeError in a coroutine, as `faultline.run` does.
     """
+    check_no_event_loop("assert_holds")
     with TemporaryDirectory(prefix="faultline-") as store:
         run_directory = RunDirectory.create(Path(store), spec.name, spec.seed)
         outcome = runner.run(spec, run_directory, report=False)

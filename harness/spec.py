@@ -73,7 +73,7 @@ from harness.environments.registry import COMPARABLE_CLOCKS, ENVIRONMENTS
 from harness.yaml_document import SpecError, YamlDocument, is_about, parse_document, read_document
 from images.system import Capability, System
 from nemesis.cluster_shape import RECOVERY_STRATEGY, ClusterShape, facts_of
-from nemesis.fields import FieldError, check_names, read
+from nemesis.fields import FieldError, check_names, convert, read
 from nemesis.ports import SIDE_TOPICS, EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES
 from nemesis.schedule import Schedule, parse_faults
@@ -434,8 +434,8 @@ class Spec:
 def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
     """The spec that YAML values stand for, with `overrides` (None: not given) put on top. Raises SpecError.
 
-    Settings of both are merged, the overrides' winning; every other override replaces the spec's. What they give is
-    drawn no longer. `drawn_seed` is taken when neither names a seed.
+    Overrides have the values of YAML, too. Settings of both are merged, the overrides' winning; every other override
+    replaces the spec's. What they give is drawn no longer. `drawn_seed` is taken when neither names a seed.
     """
     values = {} if values is None else values
     if not isinstance(values, Mapping):
@@ -449,20 +449,25 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
         given = {name: value for name, value in overrides.items() if value is not None}
         if "faults" in given:
             plan = parse_faults(given.pop("faults"))
+        clients_given = given.pop("clients", {})
+        merged |= {"clients": clients_given} if clients_given else {}
         instead = {"families": "faults", "script": "faults", "operations": "clients.operations"}
         check_names(Spec, merged, beside=("faults",), instead=instead)
-        shorthands, clients, operations, validates = parse_clients(merged.pop("clients", {}))
+        client_fields = merged.pop("clients", {})
+        shorthands, clients, operations, validates = parse_clients(client_fields)
         for name in shorthands:
             if name in merged:
                 raise FieldError(f"clients.{name}: is given a second time, beside {name}; keep one of them")
         merged |= shorthands
         vary = worlds.names_of(given.pop("vary", merged.pop("vary", False)))
-        settings = given.pop("settings", {})
-        if "acks" in merged:
-            merged["acks"] = str(merged["acks"])
+        settings = convert(given.pop("settings", {}), Mapping[str, str], "settings")
+        for fields_given in (merged, given):
+            if "acks" in fields_given:
+                fields_given["acks"] = str(fields_given["acks"])
         spec = read(Spec, {"seed": drawn_seed, "families": plan[0], **merged, **given})
-        decided = {*merged, *given, *(f"clients.{name}" for name in values.get("clients") or ())}
+        decided = {*merged, *given, *(f"clients.{name}" for name in client_fields)}
         decided |= {*(merged.get("settings") or ()), *settings}
+        given_names = {*given, *settings, *(f"clients.{name}" for name in clients_given)}
         scripted = bool(operations or plan[1] or spec.node_settings or spec.hosts)
         return replace(
             spec,
@@ -472,7 +477,7 @@ def parse(values: object, *, drawn_seed: int = 0, **overrides: Any) -> Spec:
             settings={**spec.settings, **settings},
             without=with_validation(spec.without, validates),
             vary=worlds.undecided(vary, decided, scripted=scripted),
-            drawn={name: value for name, value in spec.drawn.items() if name not in {*given, *settings}},
+            drawn={name: value for name, value in spec.drawn.items() if name not in given_names},
         )
     except ValueError as error:
         raise SpecError(str(error)) from None

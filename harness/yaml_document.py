@@ -68,7 +68,7 @@ def is_about(message: str, given: Mapping[str, Any]) -> bool:
     """Whether the field at the beginning of `message` is one that is `given` beside the document, not in it."""
     field = re.split(r"[.:\[]", message, maxsplit=1)[0]
     value = given.get(field)
-    return any(key in message for key in value) if isinstance(value, Mapping) else value is not None
+    return any(str(key) in message for key in value) if isinstance(value, Mapping) else value is not None
 
 
 def read_document(path: Path) -> YamlDocument:

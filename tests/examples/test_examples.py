@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import faultline
+from faultline.testing import assert_holds
 from harness.cli.main import main
-from harness.spec import load
+from harness.spec import load, parse
 from harness.suites import comparison
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +75,29 @@ def test_fields_are_put_on_top_of_the_spec_and_checked(tmp_path: Path) -> None:
     with pytest.raises(faultline.StoreError, match=r"there is no such run directory"):
         faultline.history(tmp_path / "absent")
     assert load(SPECS / "broken-broker.yaml").without == ("ack_after_high_watermark",)
+
+
+def test_fields_have_the_values_of_yaml(tmp_path: Path) -> None:
+    spec = {"time_limit": 1, "faults": "none", "settings": {"segment.bytes": 4096}, "clients": {"in_flight": 1}}
+    fields = {"settings": {"min.insync.replicas": 1}, "acks": 1, "clients": {"batch": 4}}
+    outcome = faultline.run(spec, store=tmp_path, report=False, **fields)
+    assert (outcome.spec.acks, outcome.spec.clients.batch, outcome.spec.clients.in_flight) == ("1", 4, 5)
+    assert {"min.insync.replicas": "1", "segment.bytes": "4096"}.items() <= outcome.spec.settings.items()
+    assert outcome.validity is faultline.Validity.VALID
+    for wrong in ({"settings": {"min.insync.replicas": [1]}}, {"settings": 1}, {"clients": {"batches": 1}}):
+        with pytest.raises(faultline.SpecError, match=f"^{next(iter(wrong))}"):
+            faultline.run(spec, store=tmp_path, **wrong)
+
+
+def test_a_coroutine_is_refused_before_anything_is_done_and_told_what_to_do(tmp_path: Path) -> None:
+    spec, options = {"time_limit": 1, "faults": "none"}, {"seed": 1, "store": tmp_path, "report": False}
+
+    async def cell_of_a_notebook() -> faultline.Outcome:
+        with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread\(faultline\.run, …\)"):
+            faultline.run(spec, **options)
+        with pytest.raises(RuntimeError, match=r"await asyncio\.to_thread\(assert_holds, …\)"):
+            assert_holds(parse(spec), directory=tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        return await asyncio.to_thread(faultline.run, spec, **options)
+
+    assert asyncio.run(cell_of_a_notebook()).digest == faultline.run(spec, **options).digest is not None
