@@ -283,6 +283,7 @@ def on_spark(
     `again` says how an interrupted one goes on, `display` shows its runs as they end, instead of `LiveSuite`, and
     `prepare` works on Spark before the first run.
     """
+    from harness.environments.interrupts import interruption_raised
     from harness.suites.job import carry_out, spark_settings
     from harness.suites.record import CannotResume, locked
     from harness.suites.report import LiveSuite
@@ -297,7 +298,11 @@ def on_spark(
         check_reachable(options.master)  # else it would leave an empty suite behind, the latest to be resumed
         record = opened(store)
         title, settings = f"faultline {command} {record.name}", spark_settings(options.master)
-        with locked(record), session(title, master=options.master, settings=settings) as spark:
+        with (
+            interruption_raised(),
+            locked(record),
+            session(title, master=options.master, settings=settings) as spark,
+        ):
             with (display or LiveSuite)(terminal(stderr=True), record) as live:
                 prepare(spark)
                 runs = carry_out(record, spark, live)

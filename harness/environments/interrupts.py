@@ -56,6 +56,18 @@ def first_interruption_only() -> Iterator[Interruption]:
         _restore(before)
 
 
+@contextmanager
+def interruption_raised() -> Iterator[None]:
+    """What an interruption broke off may answer with an error of its own: KeyboardInterrupt then takes its place."""
+    with first_interruption_only() as interruption:
+        try:
+            yield
+        except Exception as error:
+            if interruption.came:
+                raise KeyboardInterrupt from error
+            raise
+
+
 def run_cancellable(coroutine: Coroutine[Any, Any, T]) -> T:
     """As `asyncio.run`. The first interruption cancels the coroutine, which then cleans up undisturbed; raises
     KeyboardInterrupt when that has ended it."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.environments.interrupts import first_interruption_only, run_cancellable
+from harness.environments.interrupts import first_interruption_only, interruption_raised, run_cancellable
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,20 @@ def test_a_coroutine_is_cancelled_once_and_cleans_up_undisturbed() -> None:
         with pytest.raises(KeyboardInterrupt):
             run_cancellable(work())
     assert steps == [0, 1, 2]
+
+
+def test_an_error_of_what_was_broken_off_is_an_interruption_and_any_other_error_is_none() -> None:
+    @interruption_raised()
+    def talk(*, interrupted: bool) -> None:
+        try:
+            if interrupted:
+                _press()
+        finally:
+            raise ConnectionError("nobody answers")
+
+    for interrupted, expected in ((True, KeyboardInterrupt), (False, ConnectionError)):
+        with pytest.raises(expected):
+            talk(interrupted=interrupted)
 
 
 def test_handlers_are_as_before_afterwards() -> None:

@@ -12,13 +12,15 @@ import sys
 import sysconfig
 import time
 import venv
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, VALID
@@ -261,6 +263,25 @@ def test_an_interrupt_keeps_what_is_done_in_the_tables_and_says_how_to_go_on(
     assert "Traceback" not in errors
     assert 1 <= tables.read(tmp_path / "store", "runs", name).table.num_rows < 100
     assert not tables.verify(tmp_path / "store")[1]
+
+
+def test_an_interrupt_that_spark_answers_with_an_error_says_how_to_go_on_too(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark's own cleanup calls Java over the connection that the interrupt has closed: in `collect`, for one."""
+
+    @contextmanager
+    def broken_off(*_: object, **__: object) -> Iterator[None]:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            yield
+        finally:
+            raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr("results.store.spark.session", broken_off)
+    assert main(["suite", str(mixed), "--store", str(tmp_path)]) == INTERRUPTED
+    again = f"resume it with: faultline suite {only_suite(tmp_path).name} --resume --store {tmp_path}"
+    assert capsys.readouterr().err == f"interrupted; {again}\n"
 
 
 def test_what_is_done_is_not_made_again_and_what_was_left_half_written_is(
