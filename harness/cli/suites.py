@@ -22,6 +22,7 @@ from harness.cli.usage import (
     Usage,
     add_store,
     check_output,
+    check_output_directory,
     command_line,
     spark_master,
     terminal,
@@ -325,6 +326,7 @@ def _compare(options: argparse.Namespace) -> int:
     from harness.suites.comparison import compared, load, save, shown
     from harness.suites.job import summed_up
 
+    check_output_directory("compare", "--out", options.out)
     console = terminal()
 
     def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:

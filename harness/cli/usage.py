@@ -55,6 +55,13 @@ def check_output(command: str, option: str, path: Path | None) -> None:
         raise Usage(f"faultline {command}: {option}: {path} cannot be written: not a file in an existing directory")
 
 
+def check_output_directory(command: str, option: str, path: Path) -> None:
+    """As `check_output`, for a directory, which is made when it is missing."""
+    existing = next(each for each in (path.absolute(), *path.absolute().parents) if os.path.lexists(each))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise Usage(f"faultline {command}: {option}: {path} cannot be written: {existing} is not a writable directory")
+
+
 def duration(text: str | None) -> float | str | None:
     """The duration that an option gives, as YAML would have it: a number alone is one of seconds."""
     return float(text) if text and text.isascii() and text.replace(".", "", 1).isdigit() else text

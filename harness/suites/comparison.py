@@ -41,6 +41,7 @@ from harness.suites.reading import (
 from harness.suites.record import SuiteRecord
 from harness.yaml_document import SpecError
 from results import measures
+from results.atomic_files import put_text
 from results.comparison import ComparedRun, Comparison, compare
 from results.measures import Measure
 from results.number_format import compact
@@ -118,14 +119,13 @@ def _with_plan(figures: Mapping[str, float] | None, spec: Spec) -> Mapping[str, 
 
 
 def save(comparison: Comparison, directory: Path) -> Iterator[Path]:
-    """Write the comparison as JSON and as a page; their paths. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write the comparison as JSON and as a page; their paths. Raises StoreError."""
     for name, text in (
         (f"{comparison.name}.json", json.dumps(comparison.to_json(), indent=2) + "\n"),
         (f"{comparison.name}.html", render(comparison)),
     ):
         path = directory / name
-        path.write_text(text, encoding="utf-8")
+        put_text(path, text, parents=True)
         yield path
 
 

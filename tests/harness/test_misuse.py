@@ -106,6 +106,8 @@ OPTIONS: dict[str, tuple[list[str], int]] = {
     "a directory that is not there to shrink into": (["shrink", FAILS, "--runs", "1", "--out", "STORE/no/x"], 64),
     "a directory to shrink into": (["shrink", FAILS, "--runs", "1", "--out", "/"], 64),
     "a directory that is not there for the results": (["torture", *NOTHING, "--out", "STORE/no/x"], 64),
+    "a device for a comparison": (["compare", "acks-and-isr", "--out", "/dev/null/x", "--store", "STORE"], 64),
+    "a link to itself for a comparison": (["compare", "acks-and-isr", "--out", "LOOP", "--store", "STORE"], 64),
     "a directory that is not there for measurements": (["incident", "run", FAILS, "--record", "STORE/no/x"], 64),
     "a directory for outcomes": (["incident", "run", FAILS, "--outcomes", "/"], 64),
     "no Spark master": (["suite", "smoke", "--master", "nope", "--store", "STORE"], 64),
