@@ -12,7 +12,7 @@ be used and `StoreError` for a directory that cannot be read or written; the mes
 
 from checkers.verdict import Finding, Validity, Verdict
 from faultline.api import check, history, run
-from harness.runner.outcome import Outcome
+from harness.runner.outcome import Outcome, Progress
 from harness.yaml_document import SpecError
 from results.errors import StoreError
 
@@ -21,6 +21,7 @@ __all__ = [
     "check",
     "history",
     "Outcome",
+    "Progress",
     "Verdict",
     "Finding",
     "Validity",

@@ -33,7 +33,8 @@ def run(
     with the values that YAML has: `seed=7`, `faults="kill,pause"`, `settings={"min.insync.replicas": 1}`. Settings are
     merged with those of the spec; every other field, `clients={"batch": 4}` too, replaces that of the spec.
     Without a seed a random one is used. The run directory goes to `store`, else to FAULTLINE_STORE, else to
-    `results/runs`. Without `report` no `report.html` is written.
+    `results/runs`. `on_progress` is called with a Progress at every stage and once a second of the run's time at least;
+    it is no part of a simulation, but must not raise. Without `report` no `report.html` is written.
 
     A run that could not be carried out is an Outcome with a `failure`, and without verdicts. Raises SpecError and
     StoreError. It starts an event loop of its own, so it cannot be called from a coroutine or in a cell of a notebook:

@@ -34,7 +34,7 @@ class Progress:
 class ProgressListener(Protocol):
     """Called often during a run; must return quickly and must not raise."""
 
-    def __call__(self, progress: Progress) -> None: ...
+    def __call__(self, progress: Progress, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from harness.runner.outcome import Outcome, Progress, ProgressListener
 from harness.runner.script import perform_script
 from harness.runner.topic_names import TopicNames
 from harness.runner.workload_settings import workload_settings
+from harness.simulation.guard import outside_of_any_world
 from harness.spec import TOPIC, Spec
 from images.trace import TraceEvent
 from nemesis.nemesis import Injection, Nemesis
@@ -408,15 +409,15 @@ class RunSession:
         if self._on_progress is None:
             return
         recorder, deployment = self._recorder, self._deployment
-        self._on_progress(
-            Progress(
-                stage=self.stage,
-                time_s=deployment.now_ns() / 1e9 if deployment is not None else 0.0,
-                operations=_counts(recorder) if recorder is not None else {},
-                open_appends=recorder.open_appends if recorder is not None else 0,
-                faults=self._nemesis.active if self._nemesis is not None else (),
-            )
+        progress = Progress(
+            stage=self.stage,
+            time_s=deployment.now_ns() / 1e9 if deployment is not None else 0.0,
+            operations=_counts(recorder) if recorder is not None else {},
+            open_appends=recorder.open_appends if recorder is not None else 0,
+            faults=self._nemesis.active if self._nemesis is not None else (),
         )
+        with outside_of_any_world():  # a display looks at the real clock
+            self._on_progress(progress)
 
 
 def _addresses(deployment: Deployment) -> dict[str, tuple[str, int]]:

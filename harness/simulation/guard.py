@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from harness.simulation.errors import RealWorldError
@@ -129,6 +129,14 @@ class _Outside:
 
     def __exit__(self, *_: object) -> None:
         self._guard.active = self._before
+
+
+@contextmanager
+def outside_of_any_world() -> Iterator[None]:
+    """As `Guard.outside`, for code that need not know whether a world runs in this thread."""
+    guard: Guard | None = getattr(_thread, "guard", None)
+    with guard.outside() if guard is not None else nullcontext():
+        yield
 
 
 _thread = threading.local()

@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,18 @@ def test_a_coroutine_is_refused_before_anything_is_done_and_told_what_to_do(tmp_
         return await asyncio.to_thread(faultline.run, spec, **options)
 
     assert asyncio.run(cell_of_a_notebook()).digest == faultline.run(spec, **options).digest is not None
+
+
+def test_a_display_looks_at_the_real_clock_and_changes_nothing(tmp_path: Path) -> None:
+    spec, options = {"time_limit": 2, "faults": "none"}, {"seed": 1, "store": tmp_path, "report": False}
+    seen: list[tuple[str, float]] = []
+
+    def show(state: faultline.Progress) -> None:
+        thread = threading.Thread(target=lambda: seen.append((state.stage, time.monotonic())))
+        thread.start()
+        thread.join()
+
+    shown = faultline.run(spec, on_progress=show, **options)
+    assert not shown.failure
+    assert {stage for stage, _ in seen} >= {"deploying", "running", "recovering", "checking"}
+    assert shown.digest == faultline.run(spec, **options).digest
