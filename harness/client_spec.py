@@ -77,6 +77,25 @@ RESETS: Final = ("earliest", "latest", "none")
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 LIFE_S_MIN: Final = 0.1
 COMPRESSIONS: Final = tuple(compression.name.lower() for compression in Compression)
+RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "processes": (1, 64),
+    "batch": (1, 10_000),
+    "record_bytes": (1, 4_000),
+    "burst": (1, 10_000),
+    "in_flight": (1, 5),
+    "pipeline": (1, 1_000),
+    "static_members": (0, 1),
+    "late_commits": (0, 1),
+    "awkward_members": (0, 1),
+    "groups_begin": (0, 1),
+    "time_readers": (0, 100),
+    "first_sequence": (0, SEQUENCE_MODULUS - 1),
+    "standalone_consumers": (0, 100),
+    "idle_partitions": (0, 10_000),
+    "written_share": (0, 1),
+    "fetch_bytes": (1, 1 << 30),
+}
+"""The least and the greatest value of a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,27 +156,9 @@ class ClientSpec:
         ):
             if getattr(self, name) not in values:
                 raise FieldError(f"clients.{name}: {getattr(self, name)!r} is not one of {', '.join(values)}")
-        for name, least, most in (
-            ("processes", 1, 64),
-            ("batch", 1, 10_000),
-            ("record_bytes", 1, 4_000),
-            ("burst", 1, 10_000),
-            ("in_flight", 1, 5),
-            ("pipeline", 1, 1_000),
-            ("static_members", 0, 1),
-            ("late_commits", 0, 1),
-            ("awkward_members", 0, 1),
-            ("groups_begin", 0, 1),
-            ("time_readers", 0, 100),
-            ("first_sequence", 0, SEQUENCE_MODULUS - 1),
-            ("standalone_consumers", 0, 100),
-            ("idle_partitions", 0, 10_000),
-            ("written_share", 0, 1),
-        ):
+        for name, (least, most) in RANGES.items():
             if not least <= getattr(self, name) <= most:
                 raise FieldError(f"clients.{name}: {getattr(self, name)} is not between {least} and {most}")
-        if not 1 <= self.fetch_bytes <= 1 << 30:
-            raise FieldError(f"clients.fetch_bytes: {self.fetch_bytes} is not between 1 and {1 << 30}")
         for name in ("delivery_timeout_s", "request_timeout_s", "session_timeout_s"):
             if not 0 < getattr(self, name) <= 3_600:
                 raise FieldError(

@@ -20,7 +20,7 @@ from checkers.registry import CHECKERS
 from checkers.verdict import Validity
 from harness import client_spec
 from harness import spec as spec_module
-from harness.client_spec import COMPRESSIONS, ISOLATIONS, LIBRARIES, RESETS, ClientSpec
+from harness.client_spec import COMPRESSIONS, ISOLATIONS, LIBRARIES, RANGES, RESETS, ClientSpec
 from harness.cluster.hosts import Host
 from harness.cluster.run_limits import LIMITS
 from harness.cluster.systems import SYSTEMS
@@ -111,7 +111,7 @@ def first_sentence(of: object) -> str:
 
 
 def _spec_properties() -> dict[str, Any]:
-    described = spec_descriptions()
+    described, dimensions = spec_descriptions(), [dimension.name for dimension in DIMENSIONS]
     properties = _properties(Spec, leave_out=("clients", "operations", "families", "script"))
     properties |= {
         "acks": {"enum": [*ACKS, *(int(text) for text in ACKS if text != "all")]},
@@ -121,7 +121,7 @@ def _spec_properties() -> dict[str, Any]:
         "node_settings": {"type": "object", "additionalProperties": _reference("settings")},
         "without": _list_of({"enum": _rules()}),
         "mistakes": _list_of({"enum": list(mistakes())}),
-        "vary": {"anyOf": [{"type": "boolean"}, _list_of({"enum": [dimension.name for dimension in DIMENSIONS]})]},
+        "vary": {"anyOf": [{"type": "boolean"}, {"type": "array", "items": {"enum": dimensions}}]},
         "hosts": {"type": "object", "additionalProperties": _mapping(_properties(Host), required=("address",))},
     }
     for name, limits in LIMITS.items():
@@ -150,6 +150,8 @@ def _clients() -> dict[str, Any]:
         "validate_positions": {"type": "boolean", "default": True},
         "operations": {"type": "array", "items": _reference("operation")},
     }
+    for name, limits in RANGES.items():
+        properties[name]["minimum"], properties[name]["maximum"] = limits
     return _mapping({name: _described(value, described.get(name)) for name, value in properties.items()})
 
 
@@ -165,11 +167,12 @@ def _operation() -> dict[str, Any]:
 
 
 def _faults() -> dict[str, Any]:
-    families = {"enum": ["all", *FAMILIES]}
+    names = ["all", *FAMILIES]
     return {
         "anyOf": [
-            {"type": "string", "description": "all, none, or families separated by commas"},
-            {"type": "array", "items": families},
+            {"const": "none"},
+            {**_separated(names, gaps=False), "description": "all, none, or families separated by commas"},
+            {"type": "array", "items": {"enum": names}},
             {"type": "array", "items": _reference("fault")},
         ]
     }
@@ -319,7 +322,15 @@ def _value(kind: Any, name: str) -> dict[str, Any]:
 
 
 def _list_of(items: Mapping[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [{"type": "array", "items": dict(items)}, {"type": "string"}]}
+    text = _separated(items["enum"], gaps=True) if "enum" in items else {"type": "string"}
+    return {"anyOf": [{"type": "array", "items": dict(items)}, text]}
+
+
+def _separated(choices: Iterable[str], *, gaps: bool) -> dict[str, Any]:
+    """Some of these in one text, with commas between them; with `gaps` there may be nothing between two commas."""
+    one = rf"({'|'.join(choices)})\s*"
+    each = f"({one})?" if gaps else one
+    return {"type": "string", "pattern": rf"^\s*{each}(,\s*{each})*$"}
 
 
 def _mapping(properties: Mapping[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:

@@ -78,6 +78,23 @@ def test_the_schema_takes_a_complete_spec() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "without: maximal_isr , ack_after_high_watermark,",
+        "without: ''",
+        "faults: ' kill , pause'",
+        "faults: all",
+        "faults: none",
+        "vary: [clients.batch, segment.bytes]",
+        "clients: {in_flight: 5, written_share: 0}",
+    ],
+)
+def test_what_the_reader_takes_in_one_text_the_schema_takes_too(text: str) -> None:
+    loads(text)
+    assert errors(yaml.safe_load(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "brokers: many",
         "brokers: 0",
         "broker: 3",
@@ -86,6 +103,12 @@ def test_the_schema_takes_a_complete_spec() -> None:
         "time_limit: soon",
         "acks: 2",
         "without: [gravity]",
+        "without: maximal_isr, gravity",
+        "vary: clients.batch, segment.bytes",
+        "faults: kill, quake",
+        "faults: kill,",
+        "clients: {in_flight: 6}",
+        "clients: {written_share: 1.5}",
         "settings: {min.insync.replicas: [2]}",
         "faults: [quake]",
         "faults: [{at: 5s, for: 1s, fault: quake}]",
