@@ -17,7 +17,7 @@ Needs the package hypothesis (`pip install faultline[testing]`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +36,7 @@ from nemesis import strategies
 from nemesis.cluster_shape import ClusterShape
 from nemesis.schedule import Schedule
 from results.atomic_files import put_text
+from results.errors import StoreError
 from results.headline import headline
 from results.run.directory import RunDirectory
 
@@ -89,8 +90,8 @@ def assert_holds(spec: Spec, *, directory: str | Path = "incidents") -> Outcome:
 
     The incident is written to `directory`, below the name of the spec; the smallest one that Hypothesis finds comes
     last, and stays. A run that cannot decide (no fault had an effect) is no evidence: Hypothesis draws another one, and
-    outside of a property test it is an error. Raises Undecided, and StoreError when the incident cannot be written;
-    RuntimeError in a coroutine, as `faultline.run` does.
+    outside of a property test it is an error. Where the incident cannot be written the message says so. Raises
+    Undecided, and RuntimeError in a coroutine, as `faultline.run` does.
     """
     check_no_event_loop("assert_holds")
     with TemporaryDirectory(prefix="faultline-") as store:
@@ -104,12 +105,15 @@ def assert_holds(spec: Spec, *, directory: str | Path = "incidents") -> Outcome:
             raise Undecided(headline(outcome.verdicts, spec.check_settings()))
         if outcome.validity is Validity.INVALID:
             path = Path(directory) / f"{spec.name}.yaml"
-            put_text(path, incident_of(run_directory), parents=True)
-            raise AssertionError(_message(outcome, path))
+            try:
+                put_text(path, incident_of(run_directory), parents=True)
+            except StoreError as error:
+                raise AssertionError(_message(outcome, [f"without an incident: {error}"])) from error
+            raise AssertionError(_message(outcome, [f"the incident: {path}", f"again: faultline incident run {path}"]))
         return replace(outcome, directory=None)
 
 
-def _message(outcome: Outcome, path: Path) -> str:
+def _message(outcome: Outcome, incident: Sequence[str]) -> str:
     failed = [verdict for verdict in outcome.verdicts if verdict.validity is Validity.INVALID]
     findings = [finding for verdict in failed for finding in verdict.findings[:1]]
     lines = [line for finding in findings for line in (f"{finding.kind}:", *(f"    {each}" for each in finding.lines))]
@@ -117,7 +121,6 @@ def _message(outcome: Outcome, path: Path) -> str:
         [
             f"{', '.join(verdict.checker for verdict in failed)}: a promise was broken",
             *lines,
-            f"the incident: {path}",
-            f"again: faultline incident run {path}",
+            *incident,
         ]
     )

@@ -70,6 +70,13 @@ def test_a_failure_writes_an_incident_that_comes_back(tmp_path: Path, capsys: py
     assert "1 of 1 variants are as expected" in capsys.readouterr().out
 
 
+def test_a_failure_is_told_where_its_incident_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    mutant = parse({**TINY, "without": ["ack_after_high_watermark"]})
+    with pytest.raises(AssertionError, match=r"a promise was broken\n(.|\n)*without an incident: cannot write"):
+        assert_holds(mutant, directory=tmp_path / "taken")
+
+
 def test_a_run_that_decides_nothing_is_neither_a_pass_nor_a_failure(tmp_path: Path) -> None:
     script = [{"when": {"restarted": "b1"}, "for": 1, "fault": "kill", "nodes": ["b2"]}]
     with pytest.raises(Undecided, match="unknown"):
