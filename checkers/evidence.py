@@ -29,6 +29,8 @@ _TIMES_PER_EXPIRATION: Final = 10
 be out of it."""
 _METADATA_WAIT_MS: Final = 500
 """A controller holds a fetch of the metadata back for so long where it has nothing new."""
+_RETENTION_MS: Final = 604_800_000
+"""The default of `retention.ms`."""
 _ENABLED: Final = "unclean.leader.election.enable"
 _STRATEGY: Final = "unclean.recovery.strategy"
 OBEYING_STRATEGIES: Final = ("last-known-leader", "manual")
@@ -61,6 +63,12 @@ def longest_silence_ms(config: Mapping[str, str]) -> int:
         )
     except KeyError:
         return -1
+
+
+def default_retention_ms(clock_gain_ms: float) -> int:
+    """How long brokers keep records where nothing is configured; -1 in a run whose clocks gain too little for any to
+    become so old."""
+    return _RETENTION_MS if clock_gain_ms >= _RETENTION_MS else -1
 
 
 @dataclass(frozen=True, slots=True)

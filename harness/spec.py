@@ -54,7 +54,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from checkers.evidence import CheckSettings, longest_silence_ms, permits_unclean_elections
+from checkers.evidence import CheckSettings, default_retention_ms, longest_silence_ms, permits_unclean_elections
 from harness import worlds
 from harness.client_spec import (
     NATIVE,
@@ -98,8 +98,6 @@ PROSE: Final = ("title", "source", "story")
 INCIDENT_FIELDS: Final = ("variants", "expect", "docker")
 """Fields that make a file an incident (`harness.incidents.incident`): a spec with one of them is refused."""
 
-_RETENTION_MS: Final = 604_800_000
-"""Kafka's default of `retention.ms`."""
 _WRITTEN_IF_GIVEN: Final = ("version", "features", "mistakes", "vary", "drawn", "hosts")
 """Fields that a stored spec has only where they say something."""
 
@@ -353,6 +351,7 @@ class Spec:
     def check_settings(self) -> CheckSettings:
         """The facts about the run that the checkers need."""
         capabilities = self.deployed_system.capabilities
+        clock_gain_ms = self.script.clock_gain_ms(self.time_limit_s)
         return CheckSettings(
             acks=ACKS[self.acks],
             min_insync_replicas=self.min_insync_replicas,
@@ -368,7 +367,7 @@ class Spec:
             confirmed_ends=Capability.CONFIRMED_ENDS in capabilities,
             comparable_clocks=self.environment in COMPARABLE_CLOCKS,
             brokers=self.brokers,
-            retention_ms=self._retention_ms,
+            retention_ms=self._setting("retention.ms", default_retention_ms(clock_gain_ms)),
             retention_bytes=self._setting("retention.bytes", -1),
             retention_check_ms=-1 if self.node_settings else self._setting("log.retention.check.interval.ms", -1),
             producer_id_expiration_ms=self._setting("producer.id.expiration.ms", 86_400_000),
@@ -394,12 +393,6 @@ class Spec:
     def script_topics(self) -> tuple[str, ...]:
         """The topics that the clients' script creates."""
         return tuple(each.operation.topic for each in self.operations if isinstance(each.operation, CreateTopic))
-
-    @property
-    def _retention_ms(self) -> int:
-        """-1 where no record can come to be as old as records are kept by default."""
-        grow_old = self.script.clock_gain_ms(self.time_limit_s) >= _RETENTION_MS
-        return self._setting("retention.ms", _RETENTION_MS if grow_old else -1)
 
     def _setting(self, key: str, default: int) -> int:
         """As the settings have it, for topics or for brokers."""
