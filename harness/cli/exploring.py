@@ -39,10 +39,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "scope",
         metavar="NAME|SCOPE.yaml",
-        help="a file, or the name of a shipped scope: answers-of-earlier-leaders, fetches-in-flight, isr-changes, "
-        "quorum, quorum-four-epochs, quorum-messages, quorum-restarts, reassignment, reassignment-of-four, "
-        "reassignment-of-three, reassignment-with-losses, reassignment-with-restarts, restarts, restarts-of-three, "
-        "three-replicas, truncation, two-replicas",
+        help="a file, or the name of a shipped scope: answers-of-earlier-leaders, fetches-in-flight, isr-answers, "
+        "isr-changes, quorum, quorum-four-epochs, quorum-messages, quorum-restarts, reassignment, "
+        "reassignment-of-four, reassignment-of-three, reassignment-with-losses, reassignment-with-restarts, restarts, "
+        "restarts-of-three, three-replicas, truncation, two-replicas",
     )
     parser.add_argument("--protocol", metavar="NAME", help="truncation protocol (default: the scope's)")
     parser.add_argument(

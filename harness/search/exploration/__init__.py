@@ -5,6 +5,7 @@ cluster_values   the state of a broker and of the controller, as plain values
 memory_log       the log of a replica in memory
 replica_steps    one event of a broker, carried out by the shipped `Replica`
 normal_form      one state for all those of a broker that differ in nothing that decides anything
+isr_exchanges    an ISR change and its answer, as messages of their own
 restart_steps    the end of a broker's process, and its next incarnation
 controller_steps one event of the controller, carried out by the shipped `Controller`
 symmetry         states that differ only by the names of the brokers

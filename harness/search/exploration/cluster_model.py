@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from harness.search.exploration import controller_steps, promises, promises_of_runs, replica_steps
 from harness.search.exploration.cluster_values import BrokerState, ClusterHistory, ExploredCluster, ReplicaDisk
@@ -18,6 +18,9 @@ from harness.search.exploration.scope import Scope
 from harness.search.exploration.symmetry import RENAMING
 from harness.search.state_space.explored_model import Numbers, ValueTables
 from images.broker.replication.partition import Partition, ReplicaRole
+
+_OF_FENCINGS: Final = ("expire", "resume")
+_OF_SESSIONS: Final = ("session_ends", *_OF_FENCINGS)
 
 
 class ClusterStep(NamedTuple):
@@ -97,13 +100,27 @@ class ClusterModel:
             if (proposal := machines.proposals[broker]) is not None:
                 yield from self._alter_partition(state, place, proposal)
         for decision in machines.decisions[controller]:
-            if decision.action.kind != "session_ends" or not down[brokers[decision.action.broker - 1]]:
-                yield self._decided(state, decision)
+            kind, place = decision.action.kind, decision.action.broker - 1
+            if kind not in _OF_SESSIONS or not down[brokers[place]]:
+                yield from self._fenced(state, decision) if kind in _OF_FENCINGS else [self._decided(state, decision)]
         yield from self._appends(state)
         if self.scope.reassignments:
             yield from self._reassignments(state)
         if self.scope.restarts:
             yield from self._crashes_and_restarts(state)
+        if self.scope.restarts or self.scope.isr_answers_in_flight:
+            yield from self._late_alter_partitions(state)
+
+    def _fenced(self, state: Numbers, decision: ControllerDecision) -> Iterator[ClusterStep]:
+        """The session of a broker that is up ends, within the bound, or begins again; that of a new incarnation once it
+        has read of its registration."""
+        history = self.histories.values[state[-1]]
+        if decision.action.kind == "resume":
+            if not self.scope.restarts:  # else it is a step of `_crashes_and_restarts`
+                yield self._decided(state, decision)
+        elif history.fencings < self.scope.fencings:
+            after = self.histories.number(history._replace(fencings=history.fencings + 1))
+            yield self._decided((*state[:-1], after), decision)
 
     def broken(self, state: Numbers) -> str | None:
         """The promise that does not hold in `state`."""
@@ -157,7 +174,7 @@ class ClusterModel:
                 yield self._decided((*state[:-1], started), decision)
 
     def _crashes_and_restarts(self, state: Numbers) -> Iterator[ClusterStep]:
-        """Crashes, sessions of brokers that are down or back, new incarnations, and AlterPartitions of earlier ones."""
+        """Crashes, sessions of brokers that are down or back, and new incarnations."""
         *brokers, controller, _ = state
         history = self.histories.values[state[-1]]
         for place, broker in enumerate(brokers):
@@ -169,6 +186,11 @@ class ClusterModel:
             if down or self.machines.has_metadata[broker]:
                 for decision in self.machines.sessions[controller, place, down]:
                     yield self._decided(state, decision)
+
+    def _late_alter_partitions(self, state: Numbers) -> Iterator[ClusterStep]:
+        """AlterPartitions of earlier incarnations, and of lost connections, reach the controller."""
+        *brokers, controller, _ = state
+        for place, broker in enumerate(brokers):
             if (late := self.machines.late_proposals[broker]) is not None:
                 request, arrived = late
                 for controller_after, updates, _ in self.machines.proposed[request, controller]:
@@ -200,7 +222,7 @@ class ClusterModel:
                     )
 
     def _alter_partition(self, state: Numbers, place: int, proposal: int) -> Iterator[ClusterStep]:
-        """The proposal of a leader reaches the controller, and the answer reaches the leader."""
+        """The proposal of a leader reaches the controller, and the answer reaches the leader or is on its way to it."""
         *brokers, controller, _ = state
         for controller_after, updates, answer in self.machines.proposed[proposal, controller]:
             changes = {other: self._publish(broker, updates) for other, broker in enumerate(brokers)} if updates else {}

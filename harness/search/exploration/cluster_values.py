@@ -10,9 +10,17 @@ from __future__ import annotations
 import uuid
 from typing import Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from images.broker.log.leader_epochs import EpochEnd
 from images.broker.metadata.image import PartitionImage
-from images.broker.replication.partition import Partition, PartitionRegistration, ProposeIsr, ReplicaFetch
+from images.broker.replication.partition import (
+    IsrCommitted,
+    Partition,
+    PartitionRegistration,
+    ProposeIsr,
+    ReplicaFetch,
+)
 from images.broker.replication.replica_results import FetchResult
 
 TOPIC: Final = "explored"
@@ -78,6 +86,25 @@ class SentProposal(NamedTuple):
     proposal: ProposeIsr
 
 
+class IsrAnswer(NamedTuple):
+    """The controller's answer to an ISR change."""
+
+    error: ErrorCode
+    committed: IsrCommitted | None = None
+
+
+class IsrExchange(NamedTuple):
+    """The AlterPartition of a leader that waits for the answer, or that answer on its way. Nobody may wait for what it
+    tells any more."""
+
+    sent: SentProposal
+    """In the partition epochs of the controller."""
+    certain: bool = True
+    """Whether it is the only request with this change."""
+    answer: IsrAnswer | None = None
+    """In the partition epochs of the leader."""
+
+
 class ReplicaDisk(NamedTuple):
     """The files of a replica, beside its log as it is, that a crash may bring back."""
 
@@ -119,7 +146,11 @@ class BrokerState(NamedTuple):
     lossy: bool = False
     """Whether it has lost data, too."""
     late_proposal: SentProposal | None = None
-    """The AlterPartition of an earlier incarnation, which may still reach the controller."""
+    """The AlterPartition of an earlier incarnation, or of a lost connection, which may still reach the controller."""
+    told: bool = False
+    """Whether it knows its partition epoch from the answer to an ISR change, and has yet to read its update."""
+    isr_exchange: IsrExchange | None = None
+    """The AlterPartition in flight, or its answer; None where the controller's decision and its answer are one step."""
     disk: ReplicaDisk | None = None
     """None where no broker can crash any more."""
 
@@ -162,6 +193,8 @@ class ClusterHistory(NamedTuple):
     """Crashes in which a broker has lost data."""
     reassignments: int = 0
     """Reassignments that were started."""
+    fencings: int = 0
+    """Sessions that ended in a step of their own."""
 
 
 class ExploredCluster(NamedTuple):

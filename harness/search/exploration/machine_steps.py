@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from harness.search.exploration import promises, replica_steps, restart_steps
+from harness.search.exploration import isr_exchanges, promises, replica_steps, restart_steps
 from harness.search.exploration.cluster_values import (
     BrokerState,
     ClusterHistory,
@@ -32,6 +32,11 @@ CONTROLLER: Final = 0
 WITHOUT_SCRIPT: Final[Mapping[str, str]] = {
     "lag": "no fault has some replicas lag alone",
     "tick": "a script has leaders look at their followers once",
+    "receive_isr": "a script has no answer to an ISR change that is on its way",
+    "lose_isr": "no fault takes the connection of ISR changes alone",
+    "lose_isr_request": "no fault takes the connection of ISR changes alone",
+    "expire": "a script has no broker that is up and stays fenced",
+    "resume": "a script has no broker that is up and stays fenced",
 }
 """The kinds of steps that no script has (`harness/search/scripted_schedules`), or only once, and the reason."""
 
@@ -79,6 +84,12 @@ class MachineSteps:
         self.histories: Interned[ClusterHistory] = Interned()
         self.controller_steps = ControllerSteps(scope.rules, scope.topic_config)
         self._scope, self._limits = scope, scope.limits
+        steps = self.controller_steps
+        self._sessions: list[tuple[str, Callable[[ControllerState, int, int], ControllerStep | None]]] = [
+            ("session_ends", steps.session_ends)
+        ]
+        if scope.fencings:
+            self._sessions += [("expire", steps.fence), ("resume", steps.unfence)]
         self._updates: Interned[MetadataUpdate] = Interned()
         self._requests: Interned[FollowerRequest] = Interned()
         self._answers: Interned[LeaderAnswer] = Interned()
@@ -129,6 +140,9 @@ class MachineSteps:
                 for count in range(1, len(others) + 1)
                 for lagging in combinations(others, count)
             ]
+        if self._scope.isr_answers_in_flight:
+            after = [(action, isr_exchanges.sent(broker, it)) for action, it in after]
+            after += [(Action(kind, state.node), it) for kind, it in isr_exchanges.exchanged(broker, self._limits)]
         if self._scope.fetches_in_flight:
             after += [
                 (Action(kind, state.node, (broker.exchange.leader if broker.exchange else state.leader)), it)
@@ -138,14 +152,16 @@ class MachineSteps:
         return [move for move in moves if move.broker != number]
 
     def _compute_decisions(self, number: int) -> list[ControllerDecision]:
-        """What the controller does unasked: it fences a broker, and elects a preferred leader."""
+        """What the controller does unasked: it fences a broker that is up, and unfences it in the same step or in one
+        of its own; it elects a preferred leader."""
         controller = self.controllers.values[number]
         decisions: dict[ControllerStep, Action] = {}
         for broker in self._scope.brokers:
             for first in controller.partition.replicas:
-                ended = self.controller_steps.session_ends(controller, broker, first)
-                if ended is not None:
-                    decisions.setdefault(ended, Action("session_ends", broker))
+                for kind, session in self._sessions:
+                    changed = session(controller, broker, first)
+                    if changed is not None:
+                        decisions.setdefault(changed, Action(kind, broker))
             elected = self.controller_steps.elect(controller, broker) if broker in controller.target else None
             if elected is not None:
                 decisions.setdefault(elected, Action("elect", broker))
@@ -247,6 +263,8 @@ class MachineSteps:
 
     def _compute_isr_answered(self, key: tuple[int, int]) -> tuple[int, str | None]:
         leader, answer = self.brokers.values[key[0]], self._isr_answers.values[key[1]]
+        if self._scope.isr_answers_in_flight:
+            return self.brokers.number(isr_exchanges.answered(leader, answer)), None
         after = replica_steps.isr_answered(leader, answer, self._limits, certain=True)
         return self.brokers.number(after), promises.broken_by_step(leader, after)
 
@@ -270,6 +288,8 @@ class MachineSteps:
     def _compute_served(self, key: tuple[int, int]) -> tuple[int, int, str | None]:
         leader, request = self.brokers.values[key[0]], self._requests.values[key[1]]
         after, answer = replica_steps.serve(leader, request, self._limits)
+        if self._scope.isr_answers_in_flight:
+            after = isr_exchanges.sent(leader, after)
         return self.brokers.number(after), self._answers.number(answer), promises.broken_by_step(leader, after)
 
     def _compute_in_flight(self, number: int) -> list[tuple[bool, int, int]]:

@@ -11,7 +11,13 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from harness.search.exploration.cluster_values import BrokerState, MetadataUpdate, SentProposal, SharedExchange
+from harness.search.exploration.cluster_values import (
+    BrokerState,
+    IsrExchange,
+    MetadataUpdate,
+    SentProposal,
+    SharedExchange,
+)
 from images.broker.replication.partition import Follower, PartitionRegistration, ReplicaRole
 
 
@@ -35,6 +41,7 @@ def publish(broker: BrokerState, update: MetadataUpdate) -> BrokerState:
                 _at_partition_epoch(it, it.registration.partition_epoch - newer) for it in (*broker.unread, update)
             ),
             proposal=proposal and replace(proposal, partition_epoch=proposal.partition_epoch - newer),
+            isr_exchange=broker.isr_exchange and _later(broker.isr_exchange, newer),
         )
     )
 
@@ -46,6 +53,14 @@ def without_exchange(broker: BrokerState) -> BrokerState:
     return broker._replace(exchange=None, late=exchange if unanswered else broker.late)
 
 
+def without_isr_exchange(broker: BrokerState) -> BrokerState:
+    """The broker once nobody waits for the answer to its AlterPartition: without one, the request may still arrive."""
+    exchange = broker.isr_exchange
+    if exchange is None or exchange.answer is not None:
+        return broker._replace(isr_exchange=None)
+    return broker._replace(isr_exchange=None, late_proposal=exchange.sent)
+
+
 def normalised(broker: BrokerState) -> BrokerState:
     """The same broker without the differences that decide nothing."""
     state = broker.partition
@@ -54,7 +69,10 @@ def normalised(broker: BrokerState) -> BrokerState:
         broker = without_exchange(broker)  # its fetcher is closed
     news = _news(broker)
     epochs = [*accumulate((it.changes_partition for it in news), initial=-sum(it.changes_partition for it in news))]
+    broker = broker._replace(told=broker.told and bool(news) and not news[0].changes_partition)
     unread = tuple(_at_partition_epoch(it.update, epoch) for it, epoch in zip(news, epochs[1:], strict=True))
+    if broker.isr_exchange is not None:
+        broker = broker._replace(isr_exchange=_renumbered(broker.isr_exchange, state.partition_epoch, news, epochs))
     state = state._replace(partition_epoch=epochs[0])
     leadership, proposal = state.leadership, broker.proposal
     if leadership is None:
@@ -80,7 +98,8 @@ def _news(broker: BrokerState) -> list[_News]:
 
     Only a leader uses the active brokers. A follower does not use what an update changes within its leader epoch, and
     does the same upon all updates of a later one. An update in which the broker has no replica deletes the one that it
-    has by then; whoever skips it keeps that.
+    has by then; whoever skips it keeps that. The update of which an answer tells matters, too: it is read before
+    the answer is received, or after it.
     """
     state, active = broker.partition, broker.active
     has_replica = state.role is not ReplicaRole.NONE or broker.records or (broker.disk and broker.disk.truncated)
@@ -89,14 +108,16 @@ def _news(broker: BrokerState) -> list[_News]:
     for update in broker.unread:
         registration = update.registration
         changes_partition = registration.partition_epoch > partition_epoch
-        if changes_partition or (registration.leader == state.node and update.active != active):
+        told = broker.told and not news and registration.partition_epoch == state.partition_epoch
+        if changes_partition or told or (registration.leader == state.node and update.active != active):
             news.append(_News(update, changes_partition))
         partition_epoch, active = max(partition_epoch, registration.partition_epoch), update.active
 
+    answered = answered_epoch(broker.isr_exchange)
     hosted = [state.node in it.update.registration.replicas for it in news]
 
     def matters(place: int, registration: PartitionRegistration) -> bool:
-        if registration.leader == state.node:
+        if registration.leader == state.node or registration.partition_epoch == answered:
             return True
         if not hosted[place]:
             deletes = has_replica or any(hosted[:place])
@@ -112,6 +133,39 @@ def _news(broker: BrokerState) -> list[_News]:
         return registration.leader_epoch not in later
 
     return [it for place, it in enumerate(news) if matters(place, it.update.registration)]
+
+
+def answered_epoch(exchange: IsrExchange | None) -> int | None:
+    """The partition epoch that an answer on its way has; None without one."""
+    committed = exchange and exchange.answer and exchange.answer.committed
+    return committed.partition_epoch if committed else None
+
+
+def _later(exchange: IsrExchange, by: int) -> IsrExchange:
+    """The exchange once the partition epoch has risen `by` so much."""
+    answered = answered_epoch(exchange)
+    exchange = exchange._replace(sent=behind(exchange.sent, by))
+    return exchange if answered is None else _at_answered_epoch(exchange, answered - by)
+
+
+def _renumbered(exchange: IsrExchange, partition_epoch: int, news: list[_News], epochs: list[int]) -> IsrExchange:
+    """The exchange of a broker that was in `partition_epoch`, where these updates are left to read and the partition
+    epochs are now these. All answers that are older than what the broker has read are alike."""
+    answered = answered_epoch(exchange)
+    if answered is None:
+        return exchange
+    if answered < partition_epoch:
+        return _at_answered_epoch(exchange, epochs[0] - 1)
+    upto = [it for it in news if it.changes_partition and it.update.registration.partition_epoch <= answered]
+    return _at_answered_epoch(exchange, epochs[0] + len(upto))
+
+
+def _at_answered_epoch(exchange: IsrExchange, partition_epoch: int) -> IsrExchange:
+    answer = exchange.answer
+    if answer is None or answer.committed is None:
+        return exchange
+    committed = replace(answer.committed, partition_epoch=partition_epoch)
+    return exchange._replace(answer=answer._replace(committed=committed))
 
 
 def behind(late: SentProposal, by: int) -> SentProposal:

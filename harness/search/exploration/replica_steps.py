@@ -20,13 +20,14 @@ from harness.search.exploration.cluster_values import (
     BrokerState,
     Exchange,
     FollowerRequest,
+    IsrAnswer,
     LeaderAnswer,
     MetadataUpdate,
     SentProposal,
     SharedExchange,
 )
 from harness.search.exploration.memory_log import MemoryLog, produced
-from harness.search.exploration.normal_form import normalised, without_exchange
+from harness.search.exploration.normal_form import normalised, without_exchange, without_isr_exchange
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
 from images.broker.log.log import Log
 from images.broker.replication.alter_partition_manager import RETRIABLE
@@ -109,17 +110,18 @@ def read_update(broker: BrokerState, position: int, limits: Limits) -> BrokerSta
         return _without_replica(broker._replace(unread=unread), update)
     opened = OpenedReplica(broker, limits)
     opened.replica.apply_registration(update.registration)
-    return opened.closed(unread=unread, active=update.active)
+    return opened.closed(unread=unread, active=update.active, told=False)
 
 
 def _without_replica(broker: BrokerState, update: MetadataUpdate) -> BrokerState:
     """The broker once its replica is deleted, durably. The checkpoint on its disk may still name it."""
     return normalised(
-        broker._replace(
+        without_isr_exchange(broker)._replace(
             partition=Partition(broker.partition.node, partition_epoch=update.registration.partition_epoch),
             records=(),
             fetched_epoch=NO_EPOCH,
             active=(),
+            told=False,
             proposal=None,
             lossy=False,
             disk=broker.disk and broker.disk._replace(truncated=()),
@@ -145,13 +147,15 @@ def tick(broker: BrokerState, limits: Limits, lagging: Collection[int] = ()) -> 
 
 
 def alter_partition_of(broker: BrokerState) -> AlterPartition | None:
-    """The request for the ISR change that this leader proposes, None without one."""
-    proposal = broker.proposal
+    """The request for the ISR change that this leader proposes, None without one, or once it is answered."""
+    exchange, proposal = broker.isr_exchange, broker.proposal
+    if exchange is not None:
+        return _request(broker, exchange.sent) if exchange.answer is None else None
     return None if proposal is None else _request(broker, SentProposal(broker.broker_epoch, proposal))
 
 
 def late_alter_partition_of(broker: BrokerState) -> AlterPartition | None:
-    """The request that this broker had sent when it crashed, None if it has arrived."""
+    """The request that this broker had sent when it crashed or lost its connection, None if it has arrived."""
     return None if broker.late_proposal is None else _request(broker, broker.late_proposal)
 
 
@@ -165,19 +169,31 @@ def _request(broker: BrokerState, sent: SentProposal) -> AlterPartition:
 def isr_answered(broker: BrokerState, answer: AlterPartitionAnswer, limits: Limits, *, certain: bool) -> BrokerState:
     """The controller's answer to the proposal of this leader. As in `AlterPartitionManager`, an error that does not
     concern the change itself leaves the request to be sent again."""
-    proposal = broker.proposal
-    if proposal is None:
+    proposal, outcome = broker.proposal, isr_answer_of(answer)
+    if proposal is None or outcome.error in RETRIABLE:
         return broker
-    error = answer.error if answer.error is not ErrorCode.none else answer.results[0].error
-    if error in RETRIABLE:
-        return broker
-    opened = OpenedReplica(broker._replace(proposal=None), limits)
+    return isr_resolved(broker, proposal, outcome, limits, certain=certain)
+
+
+def isr_answer_of(answer: AlterPartitionAnswer) -> IsrAnswer:
+    """The error of the whole answer or of its only partition, and what is committed for that partition."""
     changed = answer.results[0].partition if answer.results else None
     if changed is not None:
-        opened.replica.isr_committed(IsrCommitted(changed.isr, changed.leader_epoch, changed.partition_epoch))
+        committed = IsrCommitted(changed.isr, changed.leader_epoch, changed.partition_epoch)
+        return IsrAnswer(ErrorCode.none, committed)
+    return IsrAnswer(answer.error if answer.error is not ErrorCode.none else answer.results[0].error)
+
+
+def isr_resolved(
+    broker: BrokerState, proposal: ProposeIsr, answer: IsrAnswer, limits: Limits, *, certain: bool, **changes: Any
+) -> BrokerState:
+    """This broker takes an answer to `proposal`, with these further `changes`."""
+    opened = OpenedReplica(broker._replace(proposal=None), limits)
+    if answer.committed is not None:
+        opened.replica.isr_committed(answer.committed)
     else:
-        opened.replica.isr_refused(proposal, IsrRefused(error, certain))
-    return opened.closed()
+        opened.replica.isr_refused(proposal, IsrRefused(answer.error, certain))
+    return opened.closed(**changes)
 
 
 def request_of(broker: BrokerState, limits: Limits) -> FollowerRequest:

@@ -19,7 +19,7 @@ from harness.search.exploration.cluster_values import (
     SentProposal,
 )
 from harness.search.exploration.memory_log import MemoryLog
-from harness.search.exploration.normal_form import behind, normalised, without_exchange
+from harness.search.exploration.normal_form import behind, normalised, without_exchange, without_isr_exchange
 from harness.search.exploration.replica_steps import receive, shipped_replica
 from images.broker.replication.partition import Limits, Partition
 
@@ -29,6 +29,8 @@ _UNREAD = -1
 
 def crashed(broker: BrokerState) -> BrokerState:
     """The broker once its process is gone."""
+    if broker.isr_exchange is not None:
+        broker = without_isr_exchange(broker)._replace(proposal=None)
     sent = broker.proposal and behind(SentProposal(broker.broker_epoch, broker.proposal), 0)
     return BrokerState(
         Partition(broker.partition.node, partition_epoch=_UNREAD),

@@ -66,10 +66,23 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
             return f"broker {last} lags, and leader {action.broker} proposes an ISR without it"
         case "alter_partition":
             return f"the controller answers AlterPartition of broker {action.broker}, ISR {list(known.isr)}"
+        case "receive_isr":
+            exchange = model.brokers.values[before[action.broker - 1]].isr_exchange
+            assert exchange is not None
+            assert exchange.answer is not None
+            committed = exchange.answer.committed
+            tells = f"ISR {list(committed.isr)}" if committed else exchange.answer.error.name.upper()
+            doubt = "" if committed or exchange.certain else ", which is not certain"
+            return f"broker {action.broker} receives the answer to its AlterPartition, {tells}{doubt}"
+        case "lose_isr":
+            exchange = model.brokers.values[before[action.broker - 1]].isr_exchange
+            what = "an AlterPartition" if exchange and exchange.answer is None else "the answer to its AlterPartition"
+            return f"broker {action.broker} loses its connection to the controller, with {what} on it"
+        case "lose_isr_request":
+            return f"broker {action.broker} loses its AlterPartition with its connection to the controller"
         case "late_alter_partition":
-            return (
-                f"an AlterPartition of broker {action.broker}, from before its crash, reaches the controller: {elected}"
-            )
+            since = "of a lost connection" if model.scope.isr_answers_in_flight else "from before its crash"
+            return f"an AlterPartition of broker {action.broker}, {since}, reaches the controller: {elected}"
         case "crash":
             return f"broker {action.broker} crashes"
         case "fence":
@@ -87,6 +100,10 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
         case "cancel":
             target = list(model.controllers.values[before[-2]].target)
             return f"an administrator cancels the reassignment to brokers {target}: {elected}"
+        case "expire":
+            return f"the session of broker {action.broker} ends: {elected}"
+        case "resume":
+            return f"the session of broker {action.broker} begins again: {elected}"
         case "session_ends":
             return f"the session of broker {action.broker} ends and begins again: {elected}"
         case _:

@@ -27,6 +27,8 @@ class Scope:
     """Safety rules that are off."""
     isr_changes_in_flight: bool = False
     """Whether other steps come between a leader's AlterPartition and its answer. Otherwise it is answered at once."""
+    isr_answers_in_flight: bool = False
+    """Whether other steps come between the controller's decision and its answer, too, and either may be lost."""
     fetches_in_flight: bool = False
     """Whether other steps come between a request of a follower, its arrival and its answer; else they are one step."""
     fetchers_shared: bool = False
@@ -38,6 +40,9 @@ class Scope:
     """Restarts in which a broker has lost data, at most; `losses_at_a_time` says how many at a time."""
     reassignments: int = 0
     """Reassignments that an administrator starts, at most; each may be cancelled."""
+    fencings: int = 0
+    """Brokers that are fenced for a while though they are up, at most: other steps come between the end of a session
+    and the next one."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
     as_in_a_run: bool = False

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from harness.search.exploration.scope import Scope
 from harness.suites.reading import is_whole, known, read
 from harness.yaml_document import SpecError
 from images.broker.rules import NAMES
 from images.broker.truncation_protocol import TruncationProtocol
+
+V = TypeVar("V")
 
 SHIPPED: Final = Path(__file__).parents[1] / "scopes"
 _BOUNDS: Final = {
@@ -21,10 +23,13 @@ _BOUNDS: Final = {
     "restarts": (0, 5),
     "losses": (0, 5),
     "reassignments": (0, 5),
+    "fencings": (0, 5),
 }
 """The numbers of a scope, with the least and the largest of each: no machine could explore more."""
 _BROKERS_MAX: Final = 5
 _IN_FLIGHT: Final = {"at once": False, "in flight": True}
+_ALTER_PARTITION: Final = {"at once": (False, False), "in flight": (True, False), "answers in flight": (True, True)}
+"""Whether requests and whether answers are in flight."""
 _SHARED: Final = {"own": False, "shared": True}
 _FIELDS: Final = (*_BOUNDS, "brokers", "protocol", "without", "alter_partition", "fetch", "fetchers", "symmetry")
 
@@ -59,12 +64,14 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
     if numbers["reassignments"] and brokers == numbers["replicas"]:
         raise SpecError("reassignments: every broker has a replica; brokers has to be more than replicas")
     limits: dict[str, Any] = {_attribute(field): number for field, number in numbers.items()}
+    requests_in_flight, answers_in_flight = _one_of(_ALTER_PARTITION, fields, "alter_partition")
     scope = Scope(
         **limits,
         spare_brokers=brokers - numbers["replicas"],
         protocol=TruncationProtocol(protocol),
         without=without,
-        isr_changes_in_flight=_one_of(_IN_FLIGHT, fields, "alter_partition"),
+        isr_changes_in_flight=requests_in_flight,
+        isr_answers_in_flight=answers_in_flight,
         fetches_in_flight=_one_of(_IN_FLIGHT, fields, "fetch"),
         fetchers_shared=_one_of(_SHARED, fields, "fetchers"),
         symmetry=symmetry,
@@ -81,7 +88,7 @@ def _attribute(field: str) -> str:
     return "min_insync_replicas" if field == "min.insync.replicas" else field
 
 
-def _one_of(values: Mapping[str, bool], fields: Mapping[str, Any], field: str) -> bool:
+def _one_of(values: Mapping[str, V], fields: Mapping[str, Any], field: str) -> V:
     """What the value of a field stands for, the first one where it is left out. Raises SpecError."""
     value = fields.get(field, next(iter(values)))
     if value not in list(values):  # a list or a mapping has no hash

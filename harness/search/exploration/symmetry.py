@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from harness.search.exploration.cluster_values import BrokerState, ControllerState, Exchange, MetadataUpdate
+from harness.search.exploration.cluster_values import (
+    BrokerState,
+    ControllerState,
+    Exchange,
+    IsrExchange,
+    MetadataUpdate,
+    SentProposal,
+)
 from harness.search.state_space.explored_model import Names, Renaming
 from images.broker.replication.partition import Follower, LeaderState, PartitionRegistration, ProposeIsr
 from images.wire.field_values import NO_LEADER
@@ -27,7 +34,8 @@ def renamed_broker(broker: BrokerState, names: Names) -> BrokerState:
         proposal=broker.proposal and _proposal(broker.proposal, names),
         exchange=broker.exchange and _exchange(broker.exchange, names),
         late=broker.late and _exchange(broker.late, names),
-        late_proposal=late and late._replace(proposal=_proposal(late.proposal, names)),
+        late_proposal=late and _sent(late, names),
+        isr_exchange=broker.isr_exchange and _isr_exchange(broker.isr_exchange, names),
     )
 
 
@@ -104,6 +112,18 @@ def _proposal(proposal: ProposeIsr, names: Names) -> ProposeIsr:
         members=tuple(member for member, _ in members),
         broker_epochs=tuple(epoch for _, epoch in members),
     )
+
+
+def _sent(sent: SentProposal, names: Names) -> SentProposal:
+    return sent._replace(proposal=_proposal(sent.proposal, names))
+
+
+def _isr_exchange(exchange: IsrExchange, names: Names) -> IsrExchange:
+    answer = exchange.answer
+    if answer is not None and answer.committed is not None:
+        isr = _members(answer.committed.isr, names)
+        answer = answer._replace(committed=replace(answer.committed, isr=isr))
+    return exchange._replace(sent=_sent(exchange.sent, names), answer=answer)
 
 
 def _exchange(exchange: Exchange, names: Names) -> Exchange:

@@ -314,6 +314,8 @@ class _Translation:
             raise Untranslatable(f"{self._step(step)}: {WITHOUT_SCRIPT['tick']}")
 
     def _alter_partition(self, step: WalkedStep) -> None:
+        if step.after.brokers[step.action.broker - 1].isr_exchange is not None and step is not self.steps[-1]:
+            raise Untranslatable(f"{self._step(step)}: {WITHOUT_SCRIPT['receive_isr']}")
         self._elects_by_itself(step)
         self.isr_changes[step.action.broker].releases.append((self.place + 1, self._now))
 
