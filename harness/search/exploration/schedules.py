@@ -81,7 +81,7 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
         case "lose_isr_request":
             return f"broker {action.broker} loses its AlterPartition with its connection to the controller"
         case "late_alter_partition":
-            since = "of a lost connection" if model.scope.isr_answers_in_flight else "from before its crash"
+            since = "for which nobody waits" if model.scope.isr_answers_in_flight else "from before its crash"
             return f"an AlterPartition of broker {action.broker}, {since}, reaches the controller: {elected}"
         case "crash":
             return f"broker {action.broker} crashes"

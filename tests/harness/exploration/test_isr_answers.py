@@ -101,6 +101,15 @@ def test_an_uncertain_refusal_taken_for_a_certain_one_leaves_a_member_of_the_isr
     assert explore(replace(ANSWERS, isr_answers_in_flight=False), 1).violation is None
 
 
+def test_a_lost_request_is_committed_after_newer_changes_without_the_check_of_the_partition_epoch() -> None:
+    scope = replace(ANSWERS, fencings=0, without=("partition_epoch_checked_in_alter_partition",))
+    found = explore(scope, 1).violation
+    assert found is not None
+    assert "Replication Quorum Superset" in found.promise
+    assert "late_alter_partition" in {step.action.kind for step in found.steps}
+    assert explore(replace(scope, isr_answers_in_flight=False), 1).violation is None
+
+
 def test_a_leader_that_goes_back_upon_every_refusal_leaves_out_a_member_that_a_lost_request_has_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
