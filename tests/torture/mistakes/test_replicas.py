@@ -33,7 +33,7 @@ from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 def _synced_in_word(patch: Patch) -> None:
     """A log counts as synced what it has not synced."""
-    patch.setattr(Log, "_fsync", lambda *_: None)
+    patch.setattr(Segment, "fsync", lambda _: None)
 
 
 def _nothing_forgotten(patch: Patch) -> None:
