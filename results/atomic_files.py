@@ -2,7 +2,8 @@
 
 The new content is written to a hidden file beside the old one, which it then replaces by renaming. What could not be
 written whole, on a full disk, takes no room there. This protects against the death of the process; with `durable` the
-content is synced, which protects against that of the machine, too.
+content is synced, which protects against that of the machine, too. Symbolic links are followed. A device or a pipe
+(`/dev/stdout`) is written to, and not replaced.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ from results.errors import StoreError
 
 def put(target: Path, write: Callable[[Path], object], *, parents: bool = False, durable: bool = False) -> None:
     """Let `write` make the new content, then put it in place; with `parents`, also its directory. StoreError."""
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    place = Path(os.path.realpath(target))
+    part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
+        if place.exists() and not place.is_file() and not place.is_dir():
+            write(place)
+            return
         if parents:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
         write(part)
         if durable:
             _sync(part)
-        os.replace(part, target)
+        os.replace(part, place)
         if durable:
-            _sync(target.parent)
+            _sync(place.parent)
     except OSError as error:
         raise StoreError.of("write", target, error) from error
     finally:

@@ -258,6 +258,19 @@ def test_what_cannot_be_written_whole_takes_no_room_and_leaves_the_old(tmp_path:
     assert target.read_text() == "the old"
 
 
+def test_a_link_and_a_device_stay_what_they_are(tmp_path: Path) -> None:
+    file, link, full = tmp_path / "file", tmp_path / "link", tmp_path / "full"
+    put_text(file, "the old")
+    link.symlink_to(file)
+    put_text(link, "the new")
+    assert link.is_symlink()
+    assert file.read_text() == "the new"
+    full.symlink_to("/dev/full")
+    with pytest.raises(StoreError, match="No space left on device"):
+        put_text(full, "for a device")
+    assert full.is_symlink()
+
+
 def test_a_store_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"cannot make a directory in .*file/store: Not a directory"):
