@@ -73,7 +73,7 @@ async def replace_anew(
     """Ask for replicas drawn anew in place of those that were asked for."""
     target = _drawn_anew(handle, moved.target, staying)
     _add_moved(handle, moved.target, target)
-    await recorded(answers, _instead(handle, partition, target))
+    await recorded(answers, _instead(handle, partition, target, answers))
 
 
 def _add_moved(handle: FaultHandle, before: Sequence[str], target: Sequence[str]) -> None:
@@ -96,17 +96,20 @@ async def claimed(handle: FaultHandle, partition: int) -> tuple[str, ...]:
     return replicas
 
 
-async def put_back(handle: FaultHandle, partition: int, before: Sequence[str], undone: Sequence[AdminResult]) -> None:
+async def put_back(handle: FaultHandle, partition: int, before: Sequence[str], undone: list[AdminResult]) -> None:
     """Ask until a partition is to have the replicas of before; see `until_done`."""
-    back = partial(_instead, handle, partition, before)
+    back = partial(_instead, handle, partition, before, undone)
     await until_done(handle, back, f"putting the replica of partition {partition} back", undone)
 
 
-async def _instead(handle: FaultHandle, partition: int, replicas: Sequence[str]) -> AdminResult:
-    """Ask for replicas in place of those that a reassignment under way asks for."""
+async def _instead(
+    handle: FaultHandle, partition: int, replicas: Sequence[str], answers: list[AdminResult]
+) -> AdminResult:
+    """Ask for replicas in place of those that a reassignment under way asks for. Where that is cancelled first, its
+    answer goes into `answers`: without one it may be cancelled late, and with it what was asked for since."""
     admin = handle.cluster.admin
     if EnvironmentCapability.REPLACED_REASSIGNMENTS in handle.cluster.unsupported:
-        await admin.reassign(handle.topic, partition, None)
+        await recorded(answers, admin.reassign(handle.topic, partition, None))
     return await admin.reassign(handle.topic, partition, replicas)
 
 

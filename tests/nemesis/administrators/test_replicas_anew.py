@@ -15,7 +15,7 @@ from nemesis.faults.administrators import admin
 from nemesis.faults.administrators.admin import CancelReassignment, Reassign
 from nemesis.faults.fault import Fault
 from nemesis.handle import ActiveEffects, FaultHandle
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import DONE, UNANSWERED, EnvironmentCapability
 from nemesis.schedule import Schedule
 from nemesis.swarm import draw
 from tests.nemesis.administrators.carried_out import carried_out
@@ -98,6 +98,21 @@ def test_a_fault_that_ends_over_its_request_puts_back_what_it_may_have_moved() -
     run(scenario())
     assert cluster.calls[1:] == ["reassign t-0 b1 b2 b3"] * 2
     assert not Reassign(0, anew=True).took_effect(handle.evidence)
+
+
+def test_a_cancel_without_an_answer_may_come_late_and_so_the_replicas_of_before_are_confirmed() -> None:
+    cluster, effects = five_brokers(), ActiveEffects()
+    cluster.unsupported = {EnvironmentCapability.REPLACED_REASSIGNMENTS: "it goes on"}
+    cluster.answers = [DONE, UNANSWERED]
+    handle = FaultHandle(cluster, effects, Random(3), "t", min_isr=2)
+
+    async def scenario() -> None:
+        await CancelReassignment(0, anew=True).inject(handle)
+        await handle.heal()
+
+    run(scenario())
+    assert cluster.calls[1].endswith(" cancel")
+    assert len(effects.confirmations) == 1
 
 
 def test_some_of_the_drawn_faults_have_their_replicas_anew_and_nothing_else_of_a_schedule_depends_on_it(
