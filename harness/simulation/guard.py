@@ -3,9 +3,9 @@
 Guarded are the functions of `time`, `random` (the module's shared generator, and generators without a seed),
 `os.urandom` (hence `uuid4` and `secrets`), `uuid1`, threads, sockets, files, processes, and `asyncio.all_tasks`, whose
 order depends on addresses. Other threads are not concerned, nor is code the world calls outside any node (`outside`),
-logging (its timestamps decide nothing), the import system, the source lines of tracebacks, or test and display tools
-that time themselves. Files and the process id are refused to nodes that are part of the system under test: the runner,
-which keeps the files of a run, is on the harness node.
+logging and what it calls (its timestamps decide nothing), the import system, the source lines of tracebacks, or test
+and display tools that time themselves. A time that is given may be formatted. Files and the process id are refused to
+nodes that are part of the system under test: the runner, which keeps the files of a run, is on the harness node.
 
 It cannot see a function imported by name (`from time import time`) before the first run, `datetime.now`, `os.environ`,
 iteration over a set of strings: where these decide something they show as differing digests. Nor can it see a write to
@@ -37,8 +37,9 @@ _TIME = (
     *("time", "monotonic", "perf_counter", "process_time", "sleep"),
     *("time_ns", "monotonic_ns", "perf_counter_ns", "process_time_ns"),
     *("clock_gettime", "clock_gettime_ns", "thread_time", "thread_time_ns"),
-    *("localtime", "gmtime", "ctime", "asctime", "strftime"),
 )
+_TIME_FORMATS = {"localtime": 0, "gmtime": 0, "ctime": 0, "asctime": 0, "strftime": 1}
+"""Function of `time` → the place of its argument that is the time, by default that of now."""
 _FILES = (
     *("open", "stat", "statvfs", "access", "listdir", "scandir"),
     *("mkdir", "rename", "replace", "remove", "unlink", "rmdir", "link", "symlink", "truncate"),
@@ -80,6 +81,7 @@ _GUARDED_ON_NODES: list[tuple[Any, str, str, str]] = [
 _EXEMPT_CALLERS = frozenset(
     {"logging", "hypothesis", "_pytest", "pytest", "rich", "importlib", "linecache", "tokenize"}
 )
+_EXEMPT_WITH_ALL_THEY_CALL = frozenset({"importlib._bootstrap", "logging", "inspect"})
 
 
 class Guard:
@@ -157,6 +159,10 @@ def _install() -> None:
                 if original is not None:
                     _originals.append((owner, attribute, original))
                     setattr(owner, attribute, _refusing(original, call, instead, everywhere))
+        for name, place in _TIME_FORMATS.items():
+            original = getattr(time, name)
+            _originals.append((time, name, original))
+            setattr(time, name, _refusing_now(original, f"time.{name}", place))
         seed = random.Random.seed
         _originals.append((random.Random, "seed", seed))
         setattr(random.Random, "seed", _refusing_without_seed(seed))  # noqa: B010  # mypy knows it as a method
@@ -182,6 +188,15 @@ def _refusing(original: Callable[..., Any], call: str, instead: str, everywhere:
     return guarded
 
 
+def _refusing_now(original: Callable[..., Any], call: str, place: int) -> Callable[..., Any]:
+    def guarded(*args: Any) -> Any:
+        if len(args) <= place or args[place] is None:
+            _check(call, _TIME_INSTEAD)
+        return original(*args)
+
+    return guarded
+
+
 def _refusing_without_seed(original: Callable[..., None]) -> Callable[..., None]:
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
         if a is None:
@@ -196,15 +211,15 @@ def _check(call: str, instead: str, everywhere: bool = True) -> None:
     if guard is None or not guard.active or (guard.on_harness() and not everywhere):
         return
     caller = sys._getframe(2)
-    if str(caller.f_globals.get("__name__", "")).partition(".")[0] in _EXEMPT_CALLERS or _importing(caller):
+    if str(caller.f_globals.get("__name__", "")).partition(".")[0] in _EXEMPT_CALLERS or _in_exempt_call(caller):
         return
     guard.report(call)
     raise RealWorldError(call, instead)
 
 
-def _importing(frame: Any) -> bool:
+def _in_exempt_call(frame: Any) -> bool:
     while frame is not None:
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+        if frame.f_globals.get("__name__") in _EXEMPT_WITH_ALL_THEY_CALL:
             return True
         frame = frame.f_back
     return False

@@ -253,11 +253,12 @@ class World:
             self.collect_garbage()
 
     def collect_garbage(self) -> None:
-        """Free reference cycles. Finalizers schedule nothing meanwhile."""
+        """Free reference cycles. Finalizers schedule nothing meanwhile, and are of no node."""
         with ExitStack() as stack:
             for node in self.nodes.values():
                 if node.alive:
                     stack.enter_context(node.loop.discarding())
+            stack.enter_context(self.guard.outside())
             gc.collect()
 
     def _out_of_time(self) -> str:

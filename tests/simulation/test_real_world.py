@@ -6,6 +6,7 @@ import _thread
 import asyncio
 import glob
 import logging
+import logging.handlers
 import os
 import random
 import secrets
@@ -14,10 +15,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +152,50 @@ def test_what_is_not_part_of_the_simulation_may_be_real(caplog: pytest.LogCaptur
     assert "decides nothing" in caplog.text
     assert not hasattr(time.time, "__wrapped__")
     assert time.time.__module__ == "time"
+
+
+def test_a_node_formats_times_and_logs_to_files(tmp_path: Path) -> None:
+    log = logging.getLogger("faultline.test.rotating")
+    log.addHandler(logging.handlers.RotatingFileHandler(tmp_path / "log", maxBytes=10, backupCount=1))
+
+    async def main() -> None:
+        assert f"{datetime(2020, 1, 2):%d}" == "02"
+        assert time.gmtime(0).tm_year == 1970
+        log.warning("more than ten bytes")
+        log.warning("so that the file is rotated")
+
+    async def scenario() -> None:
+        world.add_node("b1").start(main)
+        await asyncio.sleep(1)
+
+    with World(1) as world:
+        world.run(scenario())
+        assert world.real_calls == []
+    assert (tmp_path / "log.1").exists()
+    log.handlers.pop().close()
+
+
+def test_what_is_collected_is_of_no_node() -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+
+    async def scenario() -> None:
+        with world.guard.outside():
+            directory = tempfile.TemporaryDirectory()
+        kept.append(Path(directory.name))
+        cycle: list[object] = [directory]
+        cycle.append(cycle)
+        del cycle, directory
+        world.add_node("b1").start(main)
+        await asyncio.sleep(2)
+        with pytest.warns(ResourceWarning, match="Implicitly cleaning up"):
+            world.collect_garbage()
+
+    kept: list[Path] = []
+    with World(1) as world:
+        world.run(scenario())
+        assert world.real_calls == []
+    assert not kept[0].exists()
 
 
 def test_the_harness_keeps_the_files_of_a_run(tmp_path: Path) -> None:
