@@ -2,14 +2,15 @@
 
 The new content is written to a hidden file beside the old one, which it then replaces by renaming. What could not be
 written whole, on a full disk, takes no room there. This protects against the death of the process; with `durable` the
-content is synced, which protects against that of the machine, too. Symbolic links are followed. A device or a pipe
-(`/dev/stdout`) is written to, and not replaced.
+content is synced, which protects against that of the machine, too. Symbolic links are followed, and the permissions of
+the old file stay. A device or a pipe is written to, and so is what `/dev/stdout` stands for.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,12 +25,14 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False,
     place = Path(os.path.realpath(target))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        if place.exists() and not place.is_file() and not place.is_dir():
-            write(place)
+        if _is_stream(target):
+            write(target)
             return
         if parents:
             place.parent.mkdir(parents=True, exist_ok=True)
         write(part)
+        if place.exists():
+            shutil.copymode(place, part)
         if durable:
             _sync(part)
         os.replace(part, place)
@@ -40,6 +43,13 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False,
     finally:
         with suppress(OSError):  # it is in its place
             part.unlink()
+
+
+def _is_stream(target: Path) -> bool:
+    """Whether it is a device, a pipe, or something that this process has open, such as `/dev/stdout`."""
+    directory = os.path.realpath(target.parent)
+    is_open = directory == "/dev" or directory.startswith("/proc/")
+    return target.exists() and not target.is_dir() and (is_open or not target.is_file())
 
 
 def put_text(target: Path, text: str, *, parents: bool = False, durable: bool = False) -> None:

@@ -269,6 +269,15 @@ def test_a_link_and_a_device_stay_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No space left on device"):
         put_text(full, "for a device")
     assert full.is_symlink()
+    file.chmod(0o600)
+    put_text(file, "the newest")
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_goes_to_a_pipe_comes_out_of_it() -> None:
+    script = "from pathlib import Path; from results.atomic_files import put_text; put_text(Path('/dev/stdout'), 'all')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "all"
 
 
 def test_a_store_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
