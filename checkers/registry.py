@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,9 +65,7 @@ RESTS_ON: Mapping[str, frozenset[EvidencePart]] = {module.NAME: module.RESTS_ON 
 
 _OF_DECISIONS: Final = (protocol.NAME, raft.NAME)
 """Checkers that check what they can on the decisions of the controllers, where there is no trace."""
-PARTITIONED = (
-    *(linearizability.NAME, loss.NAME, reads.NAME, positions.NAME, time_offsets.NAME, producers.NAME, logs.NAME),
-)
+PARTITIONED = tuple(module.NAME for module in (linearizability, loss, reads, positions, time_offsets, producers, logs))
 CRASHED = "crashed"
 MISSING_EVIDENCE = "missing-evidence"
 _GAPS_SHOWN = 4
@@ -106,7 +104,7 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
     """The verdicts of the checkers in PARTITIONED on one partition; a checker without any evidence gives none.
 
     `evidence` is the run's, with history, replicas and replica ends of this partition alone. Of the trace there must be
-    what `trace_of_partition` gives; nothing, where `needs_trace` says so. `collected_ns` is when the last operation of
+    what `trace_of_partition` gives; nothing, where `reads_trace` says so. `collected_ns` is when the last operation of
     the whole run completed.
     """
     chosen: dict[str, Checker] = {}
@@ -118,8 +116,13 @@ def check_partition(evidence: RunEvidence, collected_ns: int) -> list[Verdict]:
     return [run_checker(name, checker, evidence) for name, checker in chosen.items()]
 
 
-def needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
-    """Whether `check_partition` looks at the trace: for what replicas lost, for what was deleted, and for unclean
+def reads_trace(settings: CheckSettings, faults: pa.Table, recovery: Mapping[str, Any]) -> bool:
+    """Whether `check_partition` looks at the trace: where it needs it, and for what replicas a vanished node had."""
+    return _needs_trace(settings, faults) or bool(vanished_nodes(recovery))
+
+
+def _needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
+    """Whether verdicts on partitions rest on it: for what replicas lost, for what was deleted, and for unclean
     elections."""
     lossy = any(failure.may_have_lost for failure in node_failures(faults))
     return (
@@ -189,7 +192,7 @@ def _gaps_of_vanished(evidence: RunEvidence) -> Iterator[EvidenceGap]:
 def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:
     """What the checker `name` rests on in this run. A checker that is not in the registry rests on everything."""
     parts = RESTS_ON.get(name, frozenset(EvidencePart))
-    if EvidencePart.LOSSES in parts and needs_trace(evidence.settings, evidence.faults):
+    if EvidencePart.LOSSES in parts and _needs_trace(evidence.settings, evidence.faults):
         parts |= {EvidencePart.TRACE}
     elif not (evidence.settings.has_ordered_trace or (evidence.settings.has_decisions and name in _OF_DECISIONS)):
         parts -= {EvidencePart.TRACE}

@@ -29,7 +29,7 @@ from checkers.registry import (
     applicable_checkers,
     check_partition,
     merge_partition_verdicts,
-    needs_trace,
+    reads_trace,
     run_checker,
     trace_of_partition,
 )
@@ -223,7 +223,7 @@ def _of_unit(
         verdicts = [run_checker(name, checker, evidence) for name, checker in checkers.items()]
         return [*verdicts, Verdict(MEASURED, Validity.VALID, figures=measure_whole(evidence))]
     trace = TRACE.empty_table()
-    if needs_trace(settings, known["faults"]):
+    if reads_trace(settings, known["faults"], recovery):
         trace = trace_of_partition(batch.rows("trace", run), unit.topic, unit.partition)
     evidence = RunEvidence(
         **{name: batch.rows(name, unit) for name in ("history", "replicas", "replica_ends")}, trace=trace, **known
