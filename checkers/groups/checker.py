@@ -129,7 +129,7 @@ def _check_partition(
         verdict_of(NAME, by_kind(went_back, explain), of_both),
     ]
     if evidence.settings.acks == -1:
-        undelivered = _undelivered(rows, members, of_records.deleted_below)
+        undelivered = _undelivered(rows, members, operations, of_records.deleted_below)
         if undelivered and not evidence.recovery.get("final_reads"):
             verdicts.append(unknown_verdict(NAME, f"{topic}-{partition}: the group was not drained to the end"))
         else:
@@ -233,7 +233,9 @@ def _stale(commits: Sequence[GroupOperation], generation_starts: Sequence[tuple[
             yield GroupViolation("stale-commit", commit.offset, commit.completed_ns, (commit,), reason)
 
 
-def _undelivered(rows: pa.Table, members: set[int], deleted_below: int) -> list[GroupViolation]:
+def _undelivered(
+    rows: pa.Table, members: set[int], operations: Sequence[GroupOperation], deleted_below: int
+) -> list[GroupViolation]:
     """The acknowledged records that no member has read. When the final ones are appended, the group has read to the
     end. One that was acknowledged without an offset stands at the least that it can have where that may be a deleted
     one, else anywhere up to the end: what was lost at any offset may be it."""
@@ -247,7 +249,7 @@ def _undelivered(rows: pa.Table, members: set[int], deleted_below: int) -> list[
     reason = "no member of the group was ever given it"
     undelivered = []
     for row in missing:
-        least = row.offset if row.offset >= 0 else _least_offset(row, operations_of(rows))
+        least = row.offset if row.offset >= 0 else _least_offset(row, operations)
         offset = NEVER if row.offset < 0 and least >= deleted_below else least
         undelivered.append(GroupViolation("not-delivered", offset, NEVER, (row,), reason, since_ns=row.invoked_ns))
     return undelivered

@@ -170,7 +170,7 @@ def _faults() -> dict[str, Any]:
     names = ["all", *FAMILIES]
     return {
         "anyOf": [
-            {"const": "none"},
+            {"type": "string", "pattern": r"^\s*none\s*$"},
             {**_separated(names, gaps=False), "description": "all, none, or families separated by commas"},
             {"type": "array", "items": {"enum": names}},
             {"type": "array", "items": _reference("fault")},
