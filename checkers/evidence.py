@@ -29,7 +29,8 @@ _TIMES_PER_EXPIRATION: Final = 10
 be out of it."""
 _METADATA_WAIT_MS: Final = 500
 """A controller holds a fetch of the metadata back for so long where it has nothing new."""
-_RETENTION_MS: Final = 604_800_000
+_DAY_MS: Final = 86_400_000
+_RETENTION_MS: Final = 7 * _DAY_MS
 """The default of `retention.ms`."""
 _ENABLED: Final = "unclean.leader.election.enable"
 _STRATEGY: Final = "unclean.recovery.strategy"
@@ -66,9 +67,9 @@ def longest_silence_ms(config: Mapping[str, str]) -> int:
 
 
 def default_retention_ms(clock_gain_ms: float) -> int:
-    """How long brokers keep records where nothing is configured; -1 in a run whose clocks gain too little for any to
-    become so old."""
-    return _RETENTION_MS if clock_gain_ms >= _RETENTION_MS else -1
+    """How long brokers keep records where nothing is configured; -1 in a run, of less than a day, whose clocks gain too
+    little for any to become so old."""
+    return _RETENTION_MS if clock_gain_ms + _DAY_MS >= _RETENTION_MS else -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ class CheckSettings:
     clock_error_ms: int = 0
     """How far the producers' clocks, by which records are stamped, may be wrong."""
     producer_id_expiration_ms: int = 86_400_000
+    clock_gain_ms: int = 0
+    """How far apart scripted faults bring a clock and the time that passes, at most."""
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     flush_messages: int = 0
     """`flush.messages`: at so many unsynced records a log is synced; 0 where it is not set, or nodes may differ."""
@@ -285,6 +288,6 @@ class RunEvidence:
 
 
 def producers_may_expire(expiration_ms: int, by_ns: int) -> bool:
-    """Whether brokers that forget a producer after so long (`producer.id.expiration.ms`) may have forgotten one by this
-    time of the run."""
+    """Whether brokers that forget a producer after so long (`producer.id.expiration.ms`, without what clocks gain) may
+    have forgotten one by this time of the run."""
     return expiration_ms * 1_000_000 <= _TIMES_PER_EXPIRATION * by_ns

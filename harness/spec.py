@@ -351,7 +351,7 @@ class Spec:
     def check_settings(self) -> CheckSettings:
         """The facts about the run that the checkers need."""
         capabilities = self.deployed_system.capabilities
-        clock_gain_ms = self.script.clock_gain_ms(self.time_limit_s)
+        clock_gain_ms = round(self.script.clock_gain_ms(self.time_limit_s))
         return CheckSettings(
             acks=ACKS[self.acks],
             min_insync_replicas=self.min_insync_replicas,
@@ -370,6 +370,7 @@ class Spec:
             retention_ms=self._setting("retention.ms", default_retention_ms(clock_gain_ms)),
             retention_bytes=self._setting("retention.bytes", -1),
             retention_check_ms=-1 if self.node_settings else self._setting("log.retention.check.interval.ms", -1),
+            clock_gain_ms=clock_gain_ms,
             producer_id_expiration_ms=self._setting("producer.id.expiration.ms", 86_400_000),
             flush_messages=0 if self.node_settings else self._setting("flush.messages", 0),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),

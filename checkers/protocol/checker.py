@@ -416,6 +416,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
         wiped_since=wiped_since(evidence.faults),
         wrong_timers=wrong_timers(evidence.faults),
         lag_max_ms=evidence.settings.replica_lag_ms,
+        clock_gain_ms=evidence.settings.clock_gain_ms,
     )
 
 

@@ -86,12 +86,16 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     if isinstance(entries := detail.get("epochs"), list):
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
     state = detail.get("producers")
-    if isinstance(state, dict) and not producers_may_expire(detail["producer_expiration_ms"], event.time_ns):
+    if isinstance(state, dict) and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
         _check_producers(partition, event, state, start)
         _check_batches(partition, event, detail.get("batches", {}), start)
         whole = event.node in partition.opened and event.node not in partition.removed
         if event.kind == "log_recovered" and whole and event.log_end > start:
             _check_kept(partition, event, state)
+
+
+def _may_expire(cluster: ClusterState, event: TraceRow, expiration_ms: int) -> bool:
+    return producers_may_expire(expiration_ms - cluster.clock_gain_ms, event.time_ns)
 
 
 def _check_empty(partition: PartitionState, event: TraceRow, detail: Mapping[str, object]) -> None:
@@ -109,7 +113,7 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
     one."""
     detail, held = event.details(), partition.batches_of(event.node)
     lied = cluster.lied(event.node, event.time_ns)
-    if lied or producers_may_expire(detail.get("producer_expiration_ms", 0), event.time_ns):
+    if lied or _may_expire(cluster, event, detail.get("producer_expiration_ms", 0)):
         return
     if "base" not in detail or (event.kind == "log_recovered" and event.log_end <= max(event.offset, 0)):
         return
@@ -307,7 +311,8 @@ def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: C
     """The batches in the leader's log with which one of this producer is compared: the last of its last producer epoch;
     none where they are not known, or may count no more."""
     held, start = partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
-    if held.unknown_below > start or producers_may_expire(settings.producer_id_expiration_ms, event.time_ns):
+    expiration_ms = settings.producer_id_expiration_ms - settings.clock_gain_ms
+    if held.unknown_below > start or producers_may_expire(expiration_ms, event.time_ns):
         return []
     batches = held.newest(producer, start, held.end, BATCHES_KEPT)
     return [batch for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]

@@ -404,6 +404,8 @@ class ClusterState:
     wrong_timers: FaultTimes = field(default_factory=FaultTimes)
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
+    clock_gain_ms: int = 0
+    """How far apart scripted faults bring a clock and the time that passes, at most."""
     standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)
     """Broker → its changes, in the order of the metadata log."""
     applied: dict[str, int] = field(default_factory=dict)
