@@ -334,6 +334,7 @@ def test_the_manager_takes_answers_and_lost_connections_as_the_model_does() -> N
         assert taken == after
         assert sent == (kind == "lose_isr" and before.proposal is not None)
         assert (after.isr_exchange is not None) == bool(sent)
+        assert after.isr_exchange is None or not after.isr_exchange.certain, "it was sent again"
     assert len(kinds) == 8
 
 
