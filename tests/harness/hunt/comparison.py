@@ -5,6 +5,9 @@ Beside both are *dense* random runs, of DENSE schedules at once: what such runs 
 
     python -m tests.harness.hunt.comparison --ranges 5 --cpu-seconds 150 --out docs/hunt-measurements.jsonl
 
+The broker is that of the full protocol, so a run that is not valid is a bug of the broker or of a check. The specs of
+such runs are kept in FOUND.
+
 A *range* is a pair: a hunt with a random seed of its own, and random runs with seeds that no other range has, each as
 long as its processor time lasts (`tests.harness.hunt.searches`). Ranges that the file has are not made again:
 interrupted, it goes on where it was, with the rest.
@@ -24,10 +27,12 @@ from typing import Any, Final
 
 from checkers.verdict import Validity
 from harness.spec import Spec, parse
+from results.atomic_files import put_text
 from tests.harness.hunt.searches import Step, add_row, commit, hunted, load_modules, randomly, read_rows
 
 SEARCHES: Final = ("random", "dense", "hunt")
 """In the order of the table; not all rows have dense runs."""
+FOUND: Final = Path("results/runs/hunting")
 DENSE: Final = 8
 """Schedules of a dense random run."""
 
@@ -46,7 +51,8 @@ class SearchTally:
     rules: Counter[str] = field(default_factory=Counter)
     """Rule → number of runs that read it."""
     origins: Counter[str] = field(default_factory=Counter)
-    not_valid: list[str] = field(default_factory=list)
+    not_valid: dict[str, str] = field(default_factory=dict)
+    """Run → its spec."""
     curve: list[tuple[float, int]] = field(default_factory=list)
     """Processor time after each run, and the situations seen until then."""
     spent_s: float = 0.0
@@ -61,7 +67,8 @@ class SearchTally:
         self.few |= step.result.few
         self.rules.update(step.result.features.rules)
         self.origins[step.candidate.origin] += 1
-        self.not_valid += [] if step.result.validity is Validity.VALID else [step.candidate.run]
+        if step.result.validity is not Validity.VALID:
+            self.not_valid[step.candidate.run] = step.candidate.text
         self.curve.append((round(self.spent_s, 2), len(self.seen)))
 
     def to_json(self) -> dict[str, Any]:
@@ -71,7 +78,7 @@ class SearchTally:
             "situations": len(self.seen),
             "of_few_replicas": len(self.few),
             "rules": dict(sorted(self.rules.items())),
-            "not_valid": self.not_valid,
+            "not_valid": list(self.not_valid),
             "origins": dict(sorted(self.origins.items())),
             "curve": self.curve,
         }
@@ -90,12 +97,20 @@ def in_turns(
 
 
 def compared(
-    number: int, cpu_seconds: float, time_limit_s: float, on_run: Callable[[str], None], *, dense: bool = True
+    number: int,
+    cpu_seconds: float,
+    time_limit_s: float,
+    on_run: Callable[[str], None],
+    *,
+    dense: bool = True,
+    found: Path = FOUND,
 ) -> dict[str, Any]:
-    """One range."""
+    """One range. The specs of runs that are not valid are kept in the directory `found`."""
     spec = base(time_limit_s)
 
     def show(name: str, tally: SearchTally) -> None:
+        for run, text in tally.not_valid.items():
+            put_text(found / f"{number}-{name}-{run}.yaml", text, parents=True)
         spent = f"{tally.spent_s:.0f} of {cpu_seconds:g} s"
         on_run(f"range {number}, {name}: {len(tally.curve)} runs, {spent}, {len(tally.seen)} situations")
 

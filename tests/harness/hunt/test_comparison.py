@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from checkers.verdict import Validity
 from harness.search.hunt.corpus import FRESH, Candidate
@@ -41,6 +44,20 @@ def test_both_searches_get_the_same_time_in_turns_and_a_run_that_ends_late_does_
     assert (rows["cheap"]["runs"], rows["cheap"]["situations"]) == (7, 7)
     assert (rows["dear"]["runs"], rows["dear"]["situations"]) == (2, 2)
     assert rows["dear"]["curve"] == [(3.0, 1), (6.0, 2)]
+
+
+def test_the_spec_of_a_run_that_is_not_valid_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def searching(_spec: Spec, _number: int) -> Iterator[Step]:
+        yield step("sound", 1.0)
+        yield step("accused", 1.0, validity=Validity.UNKNOWN)
+        yield from (step("sound", 1.0) for _ in range(9))
+
+    monkeypatch.setattr(comparison, "hunted", searching)
+    monkeypatch.setattr(comparison, "randomly", searching)
+    row = comparison.compared(7, 3.0, 5.0, lambda text: None, dense=False, found=tmp_path / "found")
+    assert row["hunt"]["not_valid"] == ["accused"]
+    kept = {file.name: file.read_text() for file in (tmp_path / "found").iterdir()}
+    assert kept == {"7-hunt-accused.yaml": TEXT, "7-random-accused.yaml": TEXT}
 
 
 def test_a_search_has_found_a_broker_with_the_first_invalid_run_that_is_valid_with_the_rule() -> None:
