@@ -29,16 +29,18 @@ def explore(
 
 def _explored(scope: Scope) -> Explored:
     model = ClusterModel(scope)
-    avoided = partial(_has_no_script, model) if scope.as_in_a_run else None
+    avoided = partial(_may_have_no_script, model) if scope.as_in_a_run else None
     return Explored(model, partial(words.line, model), StateSituations(model).code, avoided)
 
 
-def _has_no_script(model: ClusterModel, state: Numbers, step: ClusterStep) -> bool:
-    """Whether no script has a step, or but one of its kind: one of these kinds, or the end of a session while another
-    broker is down and counts as alive."""
-    kind, broker, _ = step.action
-    if kind not in ("session_ends", "fence"):
+def _may_have_no_script(model: ClusterModel, state: Numbers, step: ClusterStep) -> bool:
+    """Whether no script has a step, or but one of its kind: one of these kinds, a broker that reads an old state of the
+    metadata, or the end of a session while another broker is down and counts as alive."""
+    kind, broker, position = step.action
+    if kind not in ("read", "session_ends", "fence"):
         return kind in WITHOUT_SCRIPT
     cluster = model.cluster(state)
+    if kind == "read":
+        return position < len(cluster.brokers[broker - 1].unread) - 1
     alive = {it.id for it in cluster.controller.brokers if not it.fenced and it.id != broker}
     return any(it.down and it.partition.node in alive for it in cluster.brokers)
