@@ -119,10 +119,10 @@ class CheckSettings:
     """`log.retention.check.interval.ms`; -1 where it is not known, or nodes may differ."""
     clock_error_ms: int = 0
     """How far the producers' clocks, by which records are stamped, may be wrong."""
-    producer_id_expiration_ms: int = 86_400_000
+    producer_id_expiration_ms: int = _DAY_MS
+    """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     clock_gain_ms: int = 0
     """How far apart scripted faults bring a clock and the time that passes, at most."""
-    """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
     flush_messages: int = 0
     """`flush.messages`: at so many unsynced records a log is synced; 0 where it is not set, or nodes may differ."""
     replica_lag_ms: int = -1
@@ -169,6 +169,11 @@ class CheckSettings:
             return ()
         brokers = [f"b{number}" for number in range(1, self.brokers + 1)]
         return (*brokers, *(f"c{number}" for number in range(1, self.controllers + 1)))
+
+    @property
+    def producers_kept_ms(self) -> int:
+        """How long brokers remember a producer at least, whatever their clocks gain."""
+        return self.producer_id_expiration_ms - self.clock_gain_ms
 
     def is_side_topic(self, topic: str) -> bool:
         """Whether a topic of the trace is one that faults create, write and delete."""

@@ -61,7 +61,7 @@ def check(evidence: RunEvidence) -> Verdict:
     check_one = partial(
         check_partition,
         acks=evidence.settings.acks,
-        expiration_ms=evidence.settings.producer_id_expiration_ms - evidence.settings.clock_gain_ms,
+        expiration_ms=evidence.settings.producers_kept_ms,
         controllers_lied_since={node: at for node, at in lied_since(evidence.faults).items() if node.startswith("c")},
     )
     return check_partitions(NAME, evidence, check_one, evidence.replicas)

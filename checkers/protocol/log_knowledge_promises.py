@@ -311,8 +311,7 @@ def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: C
     """The batches in the leader's log with which one of this producer is compared: the last of its last producer epoch;
     none where they are not known, or may count no more."""
     held, start = partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
-    expiration_ms = settings.producer_id_expiration_ms - settings.clock_gain_ms
-    if held.unknown_below > start or producers_may_expire(expiration_ms, event.time_ns):
+    if held.unknown_below > start or producers_may_expire(settings.producers_kept_ms, event.time_ns):
         return []
     batches = held.newest(producer, start, held.end, BATCHES_KEPT)
     return [batch for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]
