@@ -87,21 +87,25 @@ def without_situations(marks: pa.Table) -> pa.Table:
 
 def never_drawn(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> list[str]:
     """The marks of kind `world` that no run has, of dimensions with these values."""
-    possible = [f"{dimension}={value}" for dimension, values in worlds.items() for value in values]
-    return [name for name in possible if name not in marked]
+    missing = _missing_values(worlds, marked)
+    return [f"{dimension}={value}" for dimension, values in missing.items() for value in values]
 
 
 def drawn_worlds(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> str:
     """In a line: how many values were drawn, and which never, by dimension."""
-    missing = {
-        dimension: [value for value in values if f"{dimension}={value}" not in marked]
-        for dimension, values in worlds.items()
-    }
+    missing = _missing_values(worlds, marked)
     possible = sum(len(values) for values in worlds.values())
     drawn = possible - sum(len(values) for values in missing.values())
     text = f"worlds: {drawn} of {possible} values drawn, in {len(worlds)} dimensions"
     never = "; ".join(f"{dimension} {', '.join(values)}" for dimension, values in missing.items() if values)
     return text + (f"; never: {never}" if never else "")
+
+
+def _missing_values(worlds: Mapping[str, Sequence[str]], marked: Collection[str]) -> dict[str, list[str]]:
+    return {
+        dimension: [value for value in values if f"{dimension}={value}" not in marked]
+        for dimension, values in worlds.items()
+    }
 
 
 _SCHEMA: Final = pa.schema(
