@@ -26,7 +26,7 @@ from harness.cluster.loopback import LoopbackCluster
 from harness.cluster.readiness import Expected
 from images.wire.connection import Connection
 
-TOPIC, GROUP = "orders", "readers"
+TOPIC, LATENCY_TOPIC, GROUP = "orders", "latency", "readers"
 RECORDS = 1_000
 _RUNNER = Path(__file__).parent / "java/Tools.java"
 _JAVA = (
@@ -154,6 +154,8 @@ def cluster_tool(run: Session) -> None:
 def topics(run: Session) -> None:
     run("--create", "--topic", TOPIC, "--replica-assignment", "1:2", "--config", "min.insync.replicas=1")
     run.eventually(TOPIC, "--list")
+    # `kafka-e2e-latency` does not wait until brokers have read of a topic that it makes itself.
+    run("--create", "--topic", LATENCY_TOPIC, "--replica-assignment", "1:2")
     run("--alter", "--topic", TOPIC, "--partitions", "2", "--replica-assignment", "1:2,2:3")
     described = run.eventually("PartitionCount: 2", "--describe", "--topic", TOPIC)
     assert re.search(r"Partition: 1\s+Leader: 2\s+Replicas: 2,3\s+Isr: 2,3", described)
@@ -220,7 +222,7 @@ def consumer_performance(run: Session) -> None:
 
 @_tool("kafka-e2e-latency", "org.apache.kafka.tools.EndToEndLatency", "20 records there and back, one at a time")
 def end_to_end_latency(run: Session) -> None:
-    output = run(run.cluster.bootstrap, "latency", "20", "all", "100", bootstrap="")
+    output = run(run.cluster.bootstrap, LATENCY_TOPIC, "20", "all", "100", bootstrap="")
     assert "Percentiles: 50th = " in output
 
 
