@@ -8,6 +8,8 @@ asyncio's order.
 - A stream keeps no message boundaries: what waits is read at once (up to 256 KiB), and now and then a write is split.
 - The kernel takes 512 KiB that the peer has not read; the rest is the process's, is lost with it, and counts for
   `pause_writing`. Room is noticed at once when the peer reads: acknowledgements are neither delayed nor cut.
+- A process that is frozen in the middle of a callback (paused at a crash point, or waiting for its disk) sends what
+  that callback writes from then on when it goes on.
 - When a process closes or dies, its kernel still delivers what it took, then FIN; or RST if there was something
   unread.
 - Packets for a socket that is gone are answered with RST.
@@ -399,13 +401,18 @@ class SimTransport(asyncio.Transport):
             if self._gone:  # the process died on this very write
                 return
         out = self._out
-        if not self._backlog and out.unread_bytes + len(data) <= KERNEL_BYTES_MAX:
+        if self._loop.node.frozen:
+            if not self._write_scheduled:
+                self._write_scheduled = True
+                self._loop.call_soon(self._writable, context=self._context)
+        elif not self._backlog and out.unread_bytes + len(data) <= KERNEL_BYTES_MAX:
             out.send(DATA, data)
             return
-        room = 0 if self._backlog else max(0, KERNEL_BYTES_MAX - out.unread_bytes)
-        if room:
-            out.send(DATA, data[:room])
-            data = data[room:]
+        else:
+            room = 0 if self._backlog else max(0, KERNEL_BYTES_MAX - out.unread_bytes)
+            if room:
+                out.send(DATA, data[:room])
+                data = data[room:]
         self._backlog.append(data)
         self._backlog_bytes += len(data)
         self._maybe_pause_protocol()
