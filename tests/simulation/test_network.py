@@ -88,6 +88,23 @@ def test_a_cut_link_holds_data_and_the_mend_delivers_it_in_order(world: World) -
     world.run(scenario())
 
 
+@pytest.mark.parametrize(("stopped_s", "sent_again_s"), [(0.1, 0.2), (0.3, 0.6), (2, 3), (7, 12.6), (700, 804.6)])
+def test_what_a_cut_stopped_comes_when_its_kernel_sends_it_again(
+    world: World, stopped_s: float, sent_again_s: float
+) -> None:
+    async def scenario() -> None:
+        caller = await Caller.connect("b1")
+        world.network.cut(HARNESS, "b1")
+        caller.send("x")
+        began_s = _now_s()
+        await asyncio.sleep(stopped_s)
+        world.network.heal_link(HARNESS, "b1")
+        assert await caller.answer() == "x"
+        assert _now_s() - began_s == pytest.approx(sent_again_s, abs=0.005)
+
+    world.run(scenario())
+
+
 def test_a_one_way_cut_lets_the_other_direction_through(world: World) -> None:
     log: list[str] = []
 
@@ -117,6 +134,21 @@ def test_a_cut_with_reset_breaks_open_connections_at_both_ends(world: World) -> 
             await caller.call("y")
         assert log == ["x", "ConnectionResetError"]
         assert world.network.heal_link(HARNESS, "b2").reset > 0
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("back", ["whole", "refusing", "dropping"])
+def test_connecting_across_a_cut_with_reset_is_refused_unless_no_answer_comes_back(world: World, back: str) -> None:
+    async def scenario() -> None:
+        world.network.cut(HARNESS, "b1", reset=True)
+        if back != "whole":
+            world.network.cut("b1", HARNESS, reset=back == "refusing")
+        with pytest.raises(TimeoutError if back == "dropping" else ConnectionRefusedError):
+            await asyncio.wait_for(asyncio.open_connection("b1", PORT), 1)
+        assert world.network.heal_link(HARNESS, "b1").refused == 1
+        world.network.heal_link("b1", HARNESS)
+        await asyncio.wait_for(asyncio.open_connection("b1", PORT), 1)
 
     world.run(scenario())
 
@@ -223,7 +255,26 @@ def test_the_peer_of_a_killed_process_behind_a_cut_link_learns_after_the_mend(wo
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(caller.answer(), 10)
         world.network.heal_link("b1", HARNESS)
-        assert await asyncio.wait_for(caller.answer(), 1) == ""
+        assert await asyncio.wait_for(caller.answer(), 10) == ""
+
+    world.run(scenario())
+
+
+def test_a_reset_that_a_cut_stopped_is_lost(world: World) -> None:
+    async def scenario() -> None:
+        caller = await Caller.connect("b1")
+        await caller.call("x")
+        world.node("b1").pause()
+        caller.send("y")
+        await asyncio.sleep(0.1)
+        world.network.cut("b1", HARNESS)
+        world.node("b1").kill()
+        await asyncio.sleep(1)
+        world.network.heal_link("b1", HARNESS)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(caller.answer(), 1000)
+        with pytest.raises(ConnectionResetError):
+            await caller.call("z")
 
     world.run(scenario())
 
@@ -244,7 +295,7 @@ def test_peers_of_a_machine_without_power_learn_only_by_sending_once_it_is_back(
                 await asyncio.wait_for(caller.answer(), 30)
             caller.send("y")
         with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(caller.answer(), 1)
+            await asyncio.wait_for(caller.answer(), 30 if sends == "while off" else 1)
 
     world.run(scenario())
 

@@ -12,12 +12,15 @@ from typing import Any, Protocol
 from harness.simulation.digest import SENT
 from harness.simulation.network.channel_names import name_of
 from harness.simulation.network.interception import Interception
-from harness.simulation.network.packets import RST
+from harness.simulation.network.packets import ABORT, RST
 from harness.simulation.views import NodeView, WorldView
 from nemesis.ports import Link, LinkQuality, MessageEffect
 
 SPLIT_EVERY = 16
 """One write in this many arrives in two pieces, as any write may on a stream."""
+RETRANSMISSION_NS = 200_000_000
+"""How long a kernel waits for an acknowledgement before it sends again; twice as long before each further time."""
+RETRANSMISSION_MAX_NS = 120_000_000_000
 _SENT = Struct("<BII").pack
 
 
@@ -42,6 +45,8 @@ class LinkState:
     low_ns: int
     span_ns: int
     cut: bool = False
+    refuses: bool = False
+    """Whether it answers attempts to connect while it is cut."""
     quality: LinkQuality | None = None
     interceptions: tuple[Interception, ...] = ()
     """Those that look at the messages of this link."""
@@ -105,6 +110,7 @@ class Channel:
         "_held",
         "_last_ns",
         "_network",
+        "_stopped_ns",
         "_world",
         "carries_requests",
         "channel_id",
@@ -135,6 +141,7 @@ class Channel:
         self._held: deque[tuple[Interception | None, tuple[int, bytes]]] = deque()
         """Packets, each with the interception that holds it, if any."""
         self._last_ns = 0
+        self._stopped_ns: int | None = None
 
     @property
     def request_link(self) -> Link:
@@ -204,17 +211,37 @@ class Channel:
     def _arrive(self, packet: tuple[int, bytes]) -> None:
         link = self.link
         if link.cut or self._held or (link.cut_channels and self.name in link.cut_channels):
-            self._held.append((None, packet))
-            link.holding[self] = None
             if link.cut:
                 link.counters.held += 1
+                self._is_stopped()
             elif self.name in link.cut_channels:
                 link.cut_channels[self.name].held += 1
+                self._is_stopped()
+            if packet[0] != ABORT:
+                self._held.append((None, packet))
+                link.holding[self] = None
             return
         if not link.target.powered:
             self.stranded = True
+            self._is_stopped()
             return
         self.receiver.arrive(*packet)
+
+    def _is_stopped(self) -> None:
+        if self._stopped_ns is None:
+            self._stopped_ns = self._world.now_ns
+
+    def until_sent_again_ns(self) -> int:
+        """How long until the sender's kernel sends again what was first stopped. The time between two attempts doubles,
+        so that it can be as long again as the packet was stopped."""
+        if self._stopped_ns is None:
+            return 0
+        stopped_for_ns = self._world.now_ns - self._stopped_ns
+        again_ns = timeout_ns = RETRANSMISSION_NS
+        while again_ns < stopped_for_ns:
+            timeout_ns = min(2 * timeout_ns, RETRANSMISSION_MAX_NS)
+            again_ns += timeout_ns
+        return again_ns - stopped_for_ns
 
     def release_after(self, delay_ns: int) -> None:
         """Let what is held through in `delay_ns`, and nothing sent from now on before it."""
@@ -231,11 +258,17 @@ class Channel:
                 return
             if not self.link.target.powered:
                 self.stranded = True
+                self._is_stopped()
                 held.clear()
                 break
             held.popleft()
             self.receiver.arrive(*packet)
+        self._holds_nothing()
+
+    def _holds_nothing(self) -> None:
         self.link.holding.pop(self, None)
+        if not self.stranded:
+            self._stopped_ns = None
 
     def forget(self) -> None:
         """Drop what the sender's kernel would have to send again. Messages that interceptions hold have left it, and
@@ -245,11 +278,15 @@ class Channel:
         held.clear()
         held.extend(on_their_way)
         if not held:
-            self.link.holding.pop(self, None)
+            self._holds_nothing()
 
     def reset(self) -> None:
-        """Tell the receiver that the connection is gone."""
+        """Answer a packet of the receiver: the connection is gone."""
         self._post(RST, b"")
+
+    def abort(self) -> None:
+        """Tell the receiver, once, that the connection is gone."""
+        self._post(ABORT, b"")
 
     def ended(self, sender: Receiver) -> None:
         """The sending end is gone."""

@@ -8,8 +8,9 @@ observe of it:
   cut link, a machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s
   as in Linux.
 - *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
-  healing it comes through in order, up to 200 ms late (the retransmission timer). Cutting with `reset` breaks
-  connections instead.
+  healing it comes through in order once the sender's kernel sends again, which it does 200 ms after the first time,
+  then after 400, 800 …: up to as long after the healing as it was stopped before. Cutting with `reset` breaks
+  connections instead, and refuses new ones.
 - *A cut or a degradation of one channel* concerns the connections of that name, which their first request gives them:
   they are still made, and what they carry is stopped or slow.
 - *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
@@ -32,7 +33,7 @@ from typing import TypeVar
 
 from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.network.interception import Interception
-from harness.simulation.network.links import Channel, LinkCounters, LinkState
+from harness.simulation.network.links import RETRANSMISSION_NS, Channel, LinkCounters, LinkState
 from harness.simulation.network.listening import SimServer
 from harness.simulation.network.packets import ACCEPT
 from harness.simulation.network.transport import SimTransport
@@ -41,7 +42,6 @@ from nemesis.ports import Link, LinkQuality, MessageRule
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
-RETRANSMISSION_NS = 200_000_000
 RETRANSMISSIONS_MAX = 6
 SYN_RETRY_NS = 1_000_000_000
 SYN_ATTEMPTS_MAX = 7
@@ -120,6 +120,8 @@ class Network:
         if not channel and not link.cut:
             link.cut = True
             link.counters.held = link.counters.refused = link.counters.reset = 0
+        if not channel:
+            link.refuses = reset
         if reset:
             for transport in list(self.connections):
                 if transport.crosses(link) and channel in ("", transport.outgoing.name):
@@ -135,7 +137,7 @@ class Network:
         link.cut = link.cut and bool(channel)
         for held in list(link.holding):
             if channel in ("", held.name):
-                held.release_after(int(self.random() * RETRANSMISSION_NS))
+                held.release_after(held.until_sent_again_ns())
         return counters
 
     def degrade(self, source: str, target: str, quality: LinkQuality, *, channel: str = "") -> None:
@@ -235,8 +237,8 @@ class Network:
             channel = transport.outgoing
             if channel.stranded and channel.link.target is node:
                 channel.stranded = False
-                again_ns = int(self.random() * RETRANSMISSION_NS)
-                self.world.at(self.world.now_ns + again_ns, lambda back: back.reset(), transport.peer.outgoing)
+                again_ns = self.world.now_ns + channel.until_sent_again_ns()
+                self.world.at(again_ns, lambda back: back.reset(), transport.peer.outgoing)
 
     # Names and ports
 
@@ -320,6 +322,8 @@ class Network:
         back = self.link(target.name, attempt.loop.node.name)
         if link.cut or back.cut:
             (link if link.cut else back).counters.refused += 1
+            if link.cut and link.refuses and (back.refuses or not back.cut):
+                self.world.at(self.world.now_ns + self.packet_ns(back), self._refuse, attempt)
             return
         if not target.powered:
             return
@@ -332,9 +336,7 @@ class Network:
         server = self.listeners.get((target.name, attempt.port))
         if server is None:
             if target.powered:
-                attempt.outcome.set_exception(
-                    ConnectionRefusedError(111, f"Connect call failed ({target.name!r}, {attempt.port})")
-                )
+                self._refuse(attempt)
             return
         here = (loop.node.name, attempt.source_port)
         there = (target.name, attempt.port)
@@ -351,6 +353,11 @@ class Network:
         out.send(ACCEPT, b"")
         attempt.established = client
         attempt.outcome.set_result(client)
+
+    def _refuse(self, attempt: _Attempt) -> None:
+        if attempt.loop.alive and not attempt.outcome.done():
+            error = f"Connect call failed ({attempt.target.name!r}, {attempt.port})"
+            attempt.outcome.set_exception(ConnectionRefusedError(111, error))
 
     def _channel(self, source: NodeView, target: NodeView, *, carries_requests: bool) -> Channel:
         self._channels += 1

@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
-DATA, FIN, RST, ACCEPT = range(4)
-"""Bytes, the end of one direction, the end of the connection, and the last packet of the handshake."""
+DATA, FIN, RST, ABORT, ACCEPT = range(5)
+"""Bytes, the end of one direction, the answer to a packet for a connection that is gone (which comes again with the
+packet), the reset of a kernel that closes (which is sent once), and the last packet of the handshake."""

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.network.links import Channel, LinkState
-from harness.simulation.network.packets import DATA, FIN, RST
+from harness.simulation.network.packets import ABORT, DATA, FIN, RST
 
 KERNEL_BYTES_MAX = 512 * 1024
 READ_BYTES_MAX = 256 * 1024
@@ -145,7 +145,7 @@ class SimTransport(asyncio.Transport):
             self._inbox_bytes += len(data)
         elif kind == FIN:
             self._eof_arrived = True
-        elif kind == RST:
+        elif kind in (RST, ABORT):
             self.break_off(ConnectionResetError(104, "Connection reset by peer"))
             return
         else:
@@ -193,7 +193,7 @@ class SimTransport(asyncio.Transport):
         if self._broken is None:
             if self._inbox:
                 self._out.forget()
-                self._out.reset()
+                self._out.abort()
             elif not self._fin_sent:
                 self._fin_sent = True
                 self._out.send(FIN, b"")
