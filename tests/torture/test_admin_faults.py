@@ -81,13 +81,28 @@ def test_a_partition_that_is_still_moving_after_its_fault_healed_is_left_alone(s
     """Drawn world 115, reduced: a broker that is down keeps the partition moving, the second fault takes the three
     replicas of the move for its two, and puts back three."""
     down = {"at": "3s", "for": "10s", "fault": "kill", "nodes": ["b1"]}
-    move = {"at": "5s", "for": "100ms", "fault": "cancel-reassignment"}
+    move = {"at": "5s", "for": "100ms", "fault": "reassign"}
     away = {"at": "6s", "for": "6s", "fault": "removed-and-back"}
     world = {"partitions": 1, "brokers": 4, "replication_factor": 2, "time_limit": "20s"}
     outcome = run_in_simulation(parse({"seed": seed, **world, "faults": [down, move, away]}))
     assert outcome.validity is Validity.VALID, outcome.verdicts
     (left_alone,) = (injection for injection in outcome.injections if injection.fault == "removed-and-back")
     assert "a reassignment of an earlier fault is under way" in left_alone.note
+
+
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_a_cancel_that_takes_back_an_earlier_faults_move_too_leaves_every_replica_in_place(seed: int) -> None:
+    """Found by `hunt` (run 1,485 of range 69, see docs/hunt.md), reduced: followers that fetch slowly keep a replica
+    being added after its fault has healed, and the cancel of the next fault ends that, too."""
+    slow = {"at": 0, "for": "12s", "fault": "packets", "nodes": ["brokers"], "against": ["brokers"], "delay_ms": 600}
+    back = {"at": "2s", "for": "2s", "fault": "removed-and-back", "patience_ms": 300}
+    cancel = {"at": "4500ms", "for": "3s", "fault": "cancel-reassignment", "patience_ms": 100}
+    world = {"partitions": 1, "brokers": 4, "replication_factor": 3, "time_limit": "12s"}
+    faults = [{**slow, "channel": "fetch"}, back, cancel]
+    outcome = run_in_simulation(parse({"seed": seed, **world, "faults": faults}))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (cancelled,) = (injection for injection in outcome.injections if injection.fault == "cancel-reassignment")
+    assert cancelled.evidence["cancelled"] == 1.0
 
 
 def test_the_drawn_world_in_which_a_moving_partition_was_moved_recovers() -> None:

@@ -134,12 +134,12 @@ class Reassign(Fault):
 
 @dataclass(frozen=True, slots=True)
 class CancelReassignment(Fault):
-    """Begin to move a partition, then cancel or replace the move at a drawn moment. Where all brokers hold a replica,
-    those of before are restored.
+    """Begin to move a partition, then cancel or replace the move at a drawn moment.
 
     The second request finds the new replica anywhere between unknown and in sync; where committed records rest on it,
-    it must be refused. With `anew` the replicas of both requests are drawn as those of `reassign` are, and those of
-    before are put back.
+    it must be refused. With `anew` the replicas of both requests are drawn as those of `reassign` are. The replicas of
+    before are put back: an earlier fault's reassignment that is still under way is cancelled with the others, and what
+    it adds is not a replica then.
     """
 
     name: ClassVar[str] = "cancel-reassignment"
@@ -165,7 +165,7 @@ class CancelReassignment(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Move away, move back or elsewhere, and cancel that."""
         answers: list[AdminResult] = []
-        moved = await move(handle, self.partition, answers, anew=self.anew)
+        moved = await move(handle, self.partition, answers, anew=self.anew, restored=True)
         if moved is None:
             return
         handle.count_evidence("reassigned")

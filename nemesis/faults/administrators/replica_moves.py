@@ -25,10 +25,17 @@ class MovedReplicas(NamedTuple):
 
 
 async def move(
-    handle: FaultHandle, partition: int, answers: list[AdminResult], staying: str = "", *, anew: bool = False
+    handle: FaultHandle,
+    partition: int,
+    answers: list[AdminResult],
+    staying: str = "",
+    *,
+    anew: bool = False,
+    restored: bool = False,
 ) -> MovedReplicas | None:
-    """Ask for other replicas, but keep the one that is `staying`; None when it was not done. The answers to this and to
-    later requests about the partition go into `answers`."""
+    """Ask for other replicas, but keep the one that is `staying`; None when it was not done. Those of before are put
+    back if they must be `restored`, or if there may be more or fewer of the others. The answers to this and to later
+    requests about the partition go into `answers`."""
     admin, before = handle.cluster.admin, await claimed(handle, partition)
     if not before:
         return None
@@ -38,8 +45,7 @@ async def move(
         return None
     target = _drawn_anew(handle, before, staying) if anew else _with_one_less(handle, before, outside, staying)
     _add_moved(handle, before, target)
-
-    if anew or not outside:
+    if restored or anew or not outside:
         handle.add_undo(lambda: put_back(handle, partition, before, answers))
     answer = (await recorded(answers, admin.reassign(handle.topic, partition, target))).outcome
     if answer != DONE:
