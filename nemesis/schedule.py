@@ -39,7 +39,7 @@ from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
 from nemesis.script_steps import AlterConfig, CancelPlacement, Observe, PlaceReplicas
-from nemesis.targets import TRIGGER, TargetError, check_target
+from nemesis.targets import OF_CONTROLLERS, TRIGGER, TargetError, check_target
 
 STEPS: Final[Mapping[str, type[Fault]]] = {
     **FAULTS,
@@ -192,6 +192,10 @@ class Schedule:
             if partition is not None and not 0 <= partition < partitions:
                 raise FieldError(f"{where}.partition: there is no partition {partition}, only 0 to {partitions - 1}")
             for target in scheduled.fault.targets():
+                if scheduled.fault.of_brokers and target in (*OF_CONTROLLERS, *controllers):
+                    raise FieldError(
+                        f"{where}: {target!r} stands for controllers, and {scheduled.fault.name} is about brokers alone"
+                    )
                 try:
                     check_target(target, brokers, controllers, partitions, bound)
                 except TargetError as error:

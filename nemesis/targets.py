@@ -24,6 +24,8 @@ from nemesis.ports import ClusterUnderTest
 from nemesis.situation import Situation
 
 TRIGGER: Final = "trigger"
+OF_CONTROLLERS: Final = ("controller", "controllers", "all")
+"""Symbolic targets among whose nodes are controllers."""
 
 
 class TargetError(ValueError):

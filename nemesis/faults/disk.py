@@ -159,6 +159,8 @@ class WipeDisk(Fault):
     number: ClassVar[int] = 1
     family: ClassVar[Family] = Family(number=9, name="wipe", colour="#2f4b3c", possible=_disks_may_be_emptied)
     proof: ClassVar[tuple[str, ...]] = ("lost_bytes",)
+    of_brokers: ClassVar[bool] = True
+    """A controller that forgot its vote could vote twice."""
 
     nodes: tuple[str, ...] = ("any",)
 
@@ -172,12 +174,15 @@ class WipeDisk(Fault):
         return self.nodes
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Kill every node and empty its disk."""
+        """Kill every broker among the nodes and empty its disk."""
         for node in await handle.targets.resolve(self.nodes):
-            await handle.wipe(node)
+            if node in handle.cluster.brokers:
+                await handle.wipe(node)
+            else:
+                handle.notes.append(f"{node} is a controller, and keeps its disk")
 
     def needs(self) -> frozenset[EnvironmentCapability]:
-        """A voter that forgot its vote could vote twice."""
+        """Brokers that are no voters, too."""
         return frozenset({EnvironmentCapability.EMPTY_DISKS})
 
 

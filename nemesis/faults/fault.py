@@ -81,6 +81,8 @@ class Fault:
     """How long a fault that is `effective_alone` may take to have an effect, in multiples of the cluster's patience: 1
     for one that acts on what passes by, since a node that says nothing for that long counts as silent."""
 
+    of_brokers: ClassVar[bool] = False
+    """Whether no controller may be among its targets."""
     removes_replicas: ClassVar[bool] = False
     """Whether it takes a replica off a broker, which deletes it then."""
     deletes_records: ClassVar[bool] = False

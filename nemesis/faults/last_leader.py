@@ -33,6 +33,7 @@ class LastLeader(Fault):
     family: ClassVar[Family] = Pause.family
     weight: ClassVar[float] = 0.5
     proof: ClassVar[tuple[str, ...]] = ("killed",)
+    of_brokers: ClassVar[bool] = True
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 

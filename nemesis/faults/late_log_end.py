@@ -48,6 +48,7 @@ class LateLogEnd(Fault):
     family: ClassVar[Family] = MessageFault.family
     weight: ClassVar[float] = 2.0
     proof: ClassVar[tuple[str, ...]] = ("intercepted",)
+    of_brokers: ClassVar[bool] = True
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
 

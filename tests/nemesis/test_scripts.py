@@ -8,6 +8,9 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 
+from checkers.verdict import Validity
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.disk import PowerLoss
 from nemesis.faults.network_partition import ConnectionFate, NetworkPartition, PartitionShape
@@ -91,6 +94,27 @@ def test_a_partition_that_the_topic_does_not_have_is_refused(partition: int) -> 
     schedule = parse_script([{"at": 1, "for": 1, "fault": "reassign", "partition": partition}])
     with pytest.raises(FieldError, match=rf"faults\[0\].partition: there is no partition {partition}, only 0 to 1"):
         schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
+
+
+@pytest.mark.parametrize("target", ["c1", "controller", "controllers", "all"])
+@pytest.mark.parametrize(("fault", "field"), [("wipe-disk", "nodes"), ("unclean-return", "victim")])
+def test_a_fault_of_brokers_alone_takes_no_controller(fault: str, field: str, target: str) -> None:
+    """One that forgot its vote might vote twice, against which no quorum promises anything."""
+    schedule = parse_script([{"at": 1, "for": 1, "fault": fault, field: target}])
+    with pytest.raises(FieldError, match=rf"^faults\[0\].*'{target}' stands for"):
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
+
+
+def test_the_disk_of_a_controller_that_a_bound_name_stands_for_stays_as_it_is() -> None:
+    script = [
+        {"at": 1, "fault": "observe", "nodes": ["controller"], "as": "active"},
+        {"at": 2, "for": 1, "fault": "wipe-disk", "nodes": ["active"]},
+    ]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "4s", "recovery_limit": "10s", "faults": script}))
+    wiped = outcome.injections[-1]
+    assert "is a controller, and keeps its disk" in wiped.note
+    assert not wiped.took_effect
+    assert all(verdict.validity is not Validity.INVALID for verdict in outcome.verdicts)
 
 
 @settings(max_examples=100, deadline=None)

@@ -55,6 +55,7 @@ class ScriptedPowerLoss(ScriptedFault):
     """A scripted fault in which one broker, the victim, loses its power."""
 
     proof: ClassVar[tuple[str, ...]] = (*ScriptedFault.proof, "lost_bytes")
+    of_brokers: ClassVar[bool] = True
 
     victim: str
 
