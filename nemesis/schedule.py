@@ -28,18 +28,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Final
 
 from nemesis import old_names
-from nemesis.conditions import ANY_NODE, AllOf, Healed, NodeOccurrence, TriggerCondition, parse_condition
+from nemesis.conditions import ANY_NODE, NOBODY, AllOf, Healed, NodeOccurrence, TriggerCondition, parse_condition
 from nemesis.faults.clock import Clock
 from nemesis.faults.fault import Fault
 from nemesis.fields import FieldError, read, seconds
 from nemesis.ports import EnvironmentCapability
 from nemesis.registry import FAIR_FAMILIES, FAMILIES, FAULTS
 from nemesis.script_steps import AlterConfig, CancelPlacement, Observe, PlaceReplicas
-from nemesis.targets import OF_CONTROLLERS, TRIGGER, TargetError, check_target
+from nemesis.targets import OF_CONTROLLERS, SEVERAL, SYMBOLIC, TRIGGER, TargetError, check_target
 
 STEPS: Final[Mapping[str, type[Fault]]] = {
     **FAULTS,
@@ -183,19 +183,17 @@ class Schedule:
                 raise FieldError(f"{where}.as: {scheduled.fault.name} has no nodes that a name could be bound to")
             if scheduled.binds in (*brokers, *controllers):
                 raise FieldError(f"{where}.as: {scheduled.binds!r} is the name of a node")
+            if scheduled.binds in (*SYMBOLIC, NOBODY):
+                raise FieldError(f"{where}.as: {scheduled.binds!r} has a meaning of its own")
             if scheduled.binds and bound.count(scheduled.binds) > 1:
                 raise FieldError(f"{where}.as: {scheduled.binds!r} is bound by two steps")
             waits_for = scheduled.when.parts() if scheduled.when is not None else ()
             if TRIGGER in scheduled.fault.targets() and not any(isinstance(it, NodeOccurrence) for it in waits_for):
                 raise FieldError(f"{where}: {TRIGGER!r} is the node of an occurrence, and it waits for none")
-            partition = getattr(scheduled.fault, "partition", None)
-            if partition is not None and not 0 <= partition < partitions:
-                raise FieldError(f"{where}.partition: there is no partition {partition}, only 0 to {partitions - 1}")
+            if any(scheduled.id in part.steps() for part in waits_for):
+                raise FieldError(f"{where}.when: {scheduled.id!r} would wait for itself")
+            _check_fields(scheduled.fault, where, controllers, partitions)
             for target in scheduled.fault.targets():
-                if scheduled.fault.of_brokers and target in (*OF_CONTROLLERS, *controllers):
-                    raise FieldError(
-                        f"{where}: {target!r} stands for controllers, and {scheduled.fault.name} is about brokers alone"
-                    )
                 try:
                     check_target(target, brokers, controllers, partitions, bound)
                 except TargetError as error:
@@ -301,6 +299,24 @@ def parse_name(values: dict[str, Any], field: str, where: str) -> str:
     if value != "" and (not isinstance(value, str) or not re.fullmatch(NAME_PATTERN, value)):
         raise FieldError(f"{where}.{field}: {value!r} is not a name such as old-leader")
     return value
+
+
+def _check_fields(fault: Fault, where: str, controllers: Collection[str], partitions: int) -> None:
+    """Raise FieldError when a field of the fault makes no sense in such a cluster."""
+    partition, patience_ms = getattr(fault, "partition", None), getattr(fault, "patience_ms", None)
+    if partition is not None and not 0 <= partition < partitions:
+        raise FieldError(f"{where}.partition: there is no partition {partition}, only 0 to {partitions - 1}")
+    if patience_ms is not None and patience_ms <= 0:
+        raise FieldError(f"{where}.patience_ms: {patience_ms:g} is not more than 0")
+    for item in fields(fault):
+        if item.name in ("nodes", "against") and item.default != () and not getattr(fault, item.name):
+            raise FieldError(f"{where}.{item.name}: {fault.name} needs at least one node")
+    victim = getattr(fault, "victim", None)
+    if victim in SEVERAL:
+        raise FieldError(f"{where}.victim: {victim!r} stands for several nodes, and a victim is one")
+    for target in fault.targets():
+        if fault.of_brokers and target in (*OF_CONTROLLERS, *controllers):
+            raise FieldError(f"{where}: {target!r} stands for controllers, and {fault.name} is about brokers alone")
 
 
 def check_condition(

@@ -26,6 +26,9 @@ from nemesis.situation import Situation
 TRIGGER: Final = "trigger"
 OF_CONTROLLERS: Final = ("controller", "controllers", "all")
 """Symbolic targets among whose nodes are controllers."""
+SEVERAL: Final = ("brokers", "controllers", "all", "minority")
+"""Those that stand for several nodes."""
+SYMBOLIC: Final = (*SEVERAL, "any", "controller", TRIGGER)
 
 
 class TargetError(ValueError):
@@ -40,15 +43,14 @@ def check_target(
     bound: Sequence[str] = (),
 ) -> None:
     """Raise TargetError when `target` can stand for nothing in such a cluster and is none of the `bound` names."""
-    groups = ("brokers", "controllers", "all", "any", "minority", "controller", TRIGGER)
-    if target in (*brokers, *controllers, *bound, *groups):
+    if target in (*brokers, *controllers, *bound, *SYMBOLIC):
         return
     role, _, index = target.partition("/")
-    if role in ("leader", "follower") and (not index or index.isdigit()):
+    if role in ("leader", "follower") and (not index or index.isdecimal()):
         if partitions is None or int(index or 0) < partitions:
             return
         raise TargetError(f"{target!r}: there is no partition {index}, only 0 to {partitions - 1}")
-    if role == "victim" and index.isdigit():
+    if role == "victim" and index.isdecimal():
         if int(index) < len(brokers):
             return
         raise TargetError(f"{target!r}: there are only {len(brokers)} brokers")
@@ -147,7 +149,7 @@ class FaultTargets:
         if target == "minority":
             return tuple(sorted(self._random.sample(brokers, max(1, (len(brokers) - 1) // 2))))
         role, _, index = target.partition("/")
-        if role in ("leader", "follower") and (not index or index.isdigit()):
+        if role in ("leader", "follower") and (not index or index.isdecimal()):
             leader = await self.leader(int(index or 0))
             if role == "follower":
                 return (self._random.choice([node for node in brokers if node != leader] or list(brokers)),)
@@ -155,7 +157,7 @@ class FaultTargets:
                 self._note(f"{target}: none at the time, drawn instead")
                 return (self._random.choice(brokers),)
             return (leader,)
-        if role == "victim" and index.isdigit():
+        if role == "victim" and index.isdecimal():
             return (self._victim(int(index)),)
         if target in self._situation.names:
             return self._situation.names[target]

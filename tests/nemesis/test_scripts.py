@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -67,6 +68,9 @@ def test_a_script_is_read_as_it_is_written() -> None:
             [{"at": 1, "until": "cut", "fault": "delete-records"}],
             "faults[0].until: delete-records ends by itself; only `for` limits it",
         ),
+        ([{"at": 1, "fault": "move-leadership", "moves": 0}], "faults[0]: moves: 0 is less than 1"),
+        ([{"at": 1, "fault": "recreate-topic", "topics": -2}], "faults[0]: topics: -2 is less than 1"),
+        ([{"at": 1, "for": 1, "fault": "reassign", "again_ms": -5}], "faults[0]: again_ms: -5 is less than 0"),
         (["kill"], "faults[0]: 'kill' is not a fault such as"),
         ("kill", "faults: 'kill' is not a list of faults"),
     ],
@@ -115,6 +119,28 @@ def test_the_disk_of_a_controller_that_a_bound_name_stands_for_stays_as_it_is() 
     assert "is a controller, and keeps its disk" in wiped.note
     assert not wiped.took_effect
     assert all(verdict.validity is not Validity.INVALID for verdict in outcome.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"fault": "kill", "for": 1, "nodes": []}, "faults[0].nodes: kill needs at least one node"),
+        ({"fault": "message", "for": 1, "against": []}, "faults[0].against: message needs at least one node"),
+        ({"fault": "kill", "for": 1, "nodes": ["leader/\u00b2"]}, "faults[0]: 'leader/\u00b2' is neither a node"),
+        ({"fault": "kill", "for": 1, "nodes": ["victim/\u00b2"]}, "faults[0]: 'victim/\u00b2' is neither a node"),
+        ({"fault": "kill", "for": 1, "as": "none"}, "faults[0].as: 'none' has a meaning of its own"),
+        ({"fault": "kill", "for": 1, "as": "any"}, "faults[0].as: 'any' has a meaning of its own"),
+        ({"fault": "kill", "for": 1, "after": "x", "id": "x"}, "faults[0].when: 'x' would wait for itself"),
+        ({"fault": "deaf-leader", "patience_ms": 0}, "faults[0].patience_ms: 0 is not more than 0"),
+        ({"fault": "unclean-return", "victim": "brokers"}, "faults[0].victim: 'brokers' stands for several nodes"),
+        ({"fault": "recreate-topic", "victim": "minority"}, "faults[0].victim: 'minority' stands for several nodes"),
+    ],
+)
+def test_a_fault_that_could_not_be_carried_out_is_refused_before_the_run(fields: dict[str, Any], line: str) -> None:
+    schedule = parse_script([{"at": 1, **fields}])
+    with pytest.raises(FieldError) as refused:
+        schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
+    assert str(refused.value).startswith(line)
 
 
 @settings(max_examples=100, deadline=None)

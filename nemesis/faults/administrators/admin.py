@@ -87,6 +87,10 @@ class Reassign(Fault):
     anew: bool = False
     """Whether the replicas are any brokers."""
 
+    def __post_init__(self) -> None:
+        if self.again_ms is not None and self.again_ms < 0:
+            raise ValueError(f"again_ms: {self.again_ms:g} is less than 0")
+
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition; shares of the draws ask twice, have a replica out of the ISR, and have replicas drawn from

@@ -50,6 +50,10 @@ class MoveLeadership(Fault):
     cut: bool = False
     patience_ms: float = 2_000.0
 
+    def __post_init__(self) -> None:
+        if self.moves < 1:
+            raise ValueError(f"moves: {self.moves} is less than 1")
+
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Some partition, if it has several replicas; in one of three draws with a cut."""

@@ -140,6 +140,8 @@ class RecreateTopic(Fault):
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
+        if self.topics < 1:
+            raise ValueError(f"topics: {self.topics} is less than 1")
         if self.victim is None and self.keep is not None:
             raise ValueError(f"keep: {self.keep} without a victim that loses power")
         if self.coordinator is not None and not (self.commits and self.behind is None):
