@@ -96,6 +96,9 @@ async def claimed(handle: FaultHandle, partition: int) -> tuple[str, ...]:
         handle.notes.append("another fault is moving it")
         return ()
     replicas = await handle.cluster.admin.replicas(handle.topic, partition)
+    if not replicas:
+        handle.notes.append("no broker told of its replicas")
+        return ()
     if handle.is_moving(replicas):
         handle.notes.append("a reassignment of an earlier fault is under way")
         return ()

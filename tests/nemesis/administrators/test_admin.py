@@ -117,6 +117,14 @@ def test_a_partition_with_more_or_fewer_replicas_than_it_is_to_have_is_not_moved
     assert handle.notes == ["a reassignment of an earlier fault is under way"]
 
 
+def test_a_partition_of_whose_replicas_nobody_tells_is_not_called_one_that_is_moving() -> None:
+    cluster = FakeCluster()
+    cluster.placed = ()
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=1, replication_factor=3)
+    run(Reassign(0).inject(handle))
+    assert handle.notes == ["no broker told of its replicas"]
+
+
 def test_two_faults_do_not_move_one_partition_at_a_time() -> None:
     cluster, effects = FakeCluster(), ActiveEffects()
     second = FaultHandle(cluster, effects, Random(4), "t", min_isr=2)
