@@ -6,7 +6,8 @@
 
 Every part that is given must be met: the verdict of the run; a finding of that kind, of that checker, with that cause,
 about that partition and offset, all in one; and figures, each compared with a number. Check, finding and cause are a
-signature (`results.explanation.signature`): the finding belongs to the story of that cause. A figure is
+signature (`results.explanation.signature`): the finding belongs to the story of that cause, whatever other findings of
+its kind have as theirs. A figure is
 `checker.figure`, or `acknowledged_lost`: all acknowledged records that were lost, whether a promise was broken by it or
 not.
 """
@@ -24,7 +25,7 @@ from checkers.registry import CHECKERS
 from checkers.verdict import Finding, Validity, Verdict, worst
 from nemesis.fields import FieldError, read
 from results.explanation.signature import Signature, failure_signature
-from results.explanation.story import StepKind
+from results.explanation.story import StepKind, Story
 
 _COMPARISONS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
@@ -93,19 +94,24 @@ class Expectation:
         answer = worst(verdict.validity for verdict in verdicts)
         return replace(Expectation.of(answer, signature), figures=self.figures)
 
-    def unmet(self, verdicts: Sequence[Verdict], signatures: Sequence[Signature]) -> tuple[str, ...]:
-        """The parts that a run with these verdicts and signatures does not meet, a line each."""
-        return tuple(self._unmet(verdicts, signatures))
+    def unmet(
+        self, verdicts: Sequence[Verdict], signatures: Sequence[Signature], stories: Sequence[Story]
+    ) -> tuple[str, ...]:
+        """The parts that a run with these verdicts, signatures and stories does not meet, a line each."""
+        return tuple(self._unmet(verdicts, signatures, stories))
 
-    def _unmet(self, verdicts: Sequence[Verdict], signatures: Sequence[Signature]) -> Iterator[str]:
+    def _unmet(
+        self, verdicts: Sequence[Verdict], signatures: Sequence[Signature], stories: Sequence[Story]
+    ) -> Iterator[str]:
         answer = worst(verdict.validity for verdict in verdicts)
         if self.verdict is not None and answer is not self.verdict:
             yield f"the verdict is {answer}, not {self.verdict}"
-        if self.signature != Signature() or self.about != FindingPlace():
-            asked = {(each.check, each.finding) for each in signatures if self.signature.covers(each)}
-            findings = ((verdict.checker, finding) for verdict in verdicts for finding in verdict.findings)
-            if not any((check, finding.kind) in asked and self.about.matches(finding) for check, finding in findings):
-                yield f"no finding {self._wanted()}; there are: {self._listed(signatures)}"
+        asks_for_a_finding = self.signature != Signature() or self.about != FindingPlace()
+        shown = _with_signatures(verdicts, signatures, stories) if asks_for_a_finding else ()
+        if asks_for_a_finding and not any(
+            self.about.matches(finding) and any(map(self.signature.covers, of_finding)) for finding, of_finding in shown
+        ):
+            yield f"no finding {self._wanted()}; there are: {self._listed(signatures)}"
         for name, text in self.figures.items():
             value = figure_of(name, verdicts)
             match = re.fullmatch(COMPARISON, text)
@@ -169,6 +175,17 @@ def parse_expectation(value: object, where: str) -> Expectation:
     values = dict(value)
     about = read(FindingPlace, values.pop("about", {}), f"{where}.about")
     return replace(read(Expectation, values, where), about=about)
+
+
+def _with_signatures(
+    verdicts: Sequence[Verdict], signatures: Sequence[Signature], stories: Sequence[Story]
+) -> Iterator[tuple[Finding, Sequence[Signature]]]:
+    """Every finding with the signatures that it is shown with: of the stories that tell it, else of all its kind."""
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            own = [each for story in stories for each in story.signatures_of(verdict.checker, finding)]
+            of_kind = [each for each in signatures if (each.check, each.finding) == (verdict.checker, finding.kind)]
+            yield finding, own or of_kind
 
 
 def figure_of(name: str, verdicts: Sequence[Verdict]) -> float | None:

@@ -79,7 +79,7 @@ def tell(
         unmet = (
             (f"not carried out: {outcome.failure}",)
             if outcome.failure
-            else variant.expect.unmet(outcome.verdicts, outcome.signatures)
+            else variant.expect.unmet(outcome.verdicts, outcome.signatures, outcome.stories)
         )
         lost = figure_of(ACKNOWLEDGED_LOST, outcome.verdicts)
         validity = "failed" if outcome.failure else str(outcome.validity)

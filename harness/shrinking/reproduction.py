@@ -49,9 +49,9 @@ class Reproduction:
     def __call__(self, spec: Spec) -> Sighting | None:
         """What the run of a candidate shows, if it fails the same way, or of the same cause with another finding."""
         outcome = run_in_simulation(spec)
-        if outcome.failure or self._same_cause.unmet(outcome.verdicts, outcome.signatures):
+        if outcome.failure or self._same_cause.unmet(outcome.verdicts, outcome.signatures, outcome.stories):
             return None
-        same_finding = not self._expect.unmet(outcome.verdicts, outcome.signatures)
+        same_finding = not self._expect.unmet(outcome.verdicts, outcome.signatures, outcome.stories)
         seen = self._expect if same_finding else self._same_cause
         repaired = without_flaw(spec) if self._repaired_holds else None
         if repaired is not None and not holds(repaired):

@@ -93,7 +93,11 @@ def failing(subject: ShrinkSubject) -> Failing:
             raise NotShrinkable(f"{subject.origin} could not be carried out: {outcome.failure}")
         wanted = subject.expect
         expect = wanted.narrowed(outcome.verdicts, outcome.signatures)
-        if expect.verdict is Validity.VALID or not expect.cause or wanted.unmet(outcome.verdicts, outcome.signatures):
+        if (
+            expect.verdict is Validity.VALID
+            or not expect.cause
+            or wanted.unmet(outcome.verdicts, outcome.signatures, outcome.stories)
+        ):
             instead = f", not {wanted.describe()}" if wanted != Expectation() else ""
             raise NotShrinkable(f"{subject.origin}, run again in simulation, is {expect.describe()}{instead}")
         scripted = loads((outcome.directory / "schedule.yaml").read_text(encoding="utf-8"))
@@ -164,7 +168,11 @@ def unlike(path: Path, smallest: Reproducer) -> tuple[str, ...]:
     lines: list[str] = []
     for number, variant in enumerate(incident.variants):
         outcome = run_in_simulation(variant.spec)
-        unmet = (outcome.failure,) if outcome.failure else variant.expect.unmet(outcome.verdicts, outcome.signatures)
+        unmet = (
+            (outcome.failure,)
+            if outcome.failure
+            else variant.expect.unmet(outcome.verdicts, outcome.signatures, outcome.stories)
+        )
         lines += [f"{variant.name}: {line}" for line in unmet]
         if number == 0 and outcome.digest != smallest.sighting.digest:
             lines.append(f"{variant.name}: digest {outcome.digest}, not {smallest.sighting.digest}")

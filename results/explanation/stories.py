@@ -272,6 +272,7 @@ def _story(group: _Group, evidence: RunEvidence) -> Story:
         step=step,
         first=replace(_consequence(first), text=_words(first.finding)),
         consequences=tuple(_consequences(found, time_ns)),
+        findings=tuple((one.check, one.finding) for one in found),
         faults=faults_at(evidence.faults, time_ns),
         requests=requests_about(evidence.history, topic, partition, group.offsets, group.operations) if topic else (),
         lacking=tuple(_lacking(step, first, evidence)),
@@ -369,6 +370,7 @@ def _united(stories: Sequence[Story]) -> Iterator[Story]:
             first,
             offsets=tuple(sorted(offsets)),
             consequences=tuple(_merged(same, first.time_ns)),
+            findings=tuple(told for story in same for told in story.findings),
             elsewhere=tuple(elsewhere),
         )
 

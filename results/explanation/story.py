@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from checkers.verdict import Finding
 from checkers.violations import SHOWN_OF_A_KIND
 from results.explanation.signature import Signature
 
@@ -264,6 +265,8 @@ class Story:
     """The first finding, which stands for the cause where there is no step."""
     consequences: tuple[Consequence, ...]
     """In the order of time, one for each kind of finding of each check."""
+    findings: tuple[tuple[str, Finding], ...]
+    """Every finding that it tells, with its check, in all partitions."""
     faults: tuple[str, ...]
     """Faults active at the moment of the cause, or that ended last before."""
     requests: tuple[str, ...]
@@ -284,7 +287,14 @@ class Story:
 
     def signature_of(self, item: Consequence) -> Signature:
         """That of one of its findings: with the story's cause, if that is a step, else the finding's own kind."""
-        return Signature(item.check, item.finding, self.signature.cause if self.step is not None else item.finding)
+        return self._signature(item.check, item.finding)
+
+    def signatures_of(self, check: str, finding: Finding) -> tuple[Signature, ...]:
+        """That of a finding of this check; empty where the story does not tell it."""
+        return (self._signature(check, finding.kind),) if (check, finding) in self.findings else ()
+
+    def _signature(self, check: str, kind: str) -> Signature:
+        return Signature(check, kind, self.signature.cause if self.step is not None else kind)
 
     @property
     def time_ns(self) -> int:

@@ -43,7 +43,7 @@ def test_every_variant_of_an_incident_is_as_expected(name: str) -> None:
     for variant in load_incident(name).variants:
         outcome = run_in_simulation(variant.spec)
         assert not outcome.failure
-        assert variant.expect.unmet(outcome.verdicts, outcome.signatures) == (), variant.name
+        assert variant.expect.unmet(outcome.verdicts, outcome.signatures, outcome.stories) == (), variant.name
 
 
 @pytest.mark.parametrize("name", library())

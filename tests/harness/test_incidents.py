@@ -14,6 +14,7 @@ from harness.spec import load
 from harness.yaml_document import SpecError
 from nemesis.fields import FieldError
 from results.explanation.signature import Signature, shown_signatures
+from results.explanation.story import Consequence, Step, StepKind, Story
 from results.run.directory import RunDirectory
 
 LOST = Verdict(
@@ -46,20 +47,53 @@ SHOWN = shown_signatures([LOST, SOUND, LATE], [Signature("loss", "lost-append", 
 )
 def test_an_expectation_is_met_by_all_its_parts(expect: object, unmet: int) -> None:
     expectation = parse_expectation(expect, "expect")
-    assert len(expectation.unmet([LOST, SOUND, LATE], SHOWN)) == unmet
+    assert len(expectation.unmet([LOST, SOUND, LATE], SHOWN, ())) == unmet
     assert parse_expectation(expectation.to_mapping(), "expect") == expectation
+
+
+def told(verdict: Verdict, finding: Finding, cause: StepKind) -> Story:
+    """A story of one finding."""
+    return Story(
+        signature=Signature(verdict.checker, finding.kind, cause),
+        topic=finding.topic,
+        partition=finding.partition,
+        offsets=finding.offsets,
+        step=Step(cause, 0, "b1", ""),
+        first=Consequence(verdict.checker, finding.kind, -1, ""),
+        consequences=(Consequence(verdict.checker, finding.kind, -1, ""),),
+        findings=((verdict.checker, finding),),
+        faults=(),
+        requests=(),
+        lacking=(),
+    )
+
+
+def test_the_cause_of_one_record_is_not_taken_for_that_of_another() -> None:
+    here, there = (Finding("lost-append", ("",), "t", number, offsets=(7,)) for number in (0, 1))
+    lost = Verdict("loss", Validity.INVALID, (here, there))
+    stories = [told(lost, here, StepKind.ELECTED_OUTSIDE_ISR), told(lost, there, StepKind.UNCLEAN_ELECTION)]
+    shown = shown_signatures([lost], [each for story in stories for each in story.signatures])
+    causes = [(0, "elected-outside-isr"), (1, "unclean-election"), (0, "unclean-election"), (1, "elected-outside-isr")]
+    unmet = [
+        parse_expectation(
+            {"check": "loss", "finding": "lost-append", "cause": cause, "about": {"partition": partition}}, "expect"
+        ).unmet([lost], shown, stories)
+        for partition, cause in causes
+    ]
+    assert unmet[:2] == [(), ()]
+    assert [len(lines) for lines in unmet[2:]] == [1, 1]
 
 
 def test_an_unmet_cause_is_told_with_the_causes_that_there_are() -> None:
     expectation = parse_expectation({"check": "loss", "cause": "unclean-election"}, "expect")
-    assert expectation.unmet([LOST, SOUND, LATE], SHOWN) == (
+    assert expectation.unmet([LOST, SOUND, LATE], SHOWN, ()) == (
         f"no finding of loss caused by unclean-election; there are: lost-append of loss, caused by {CAUSE}",
     )
 
 
 def test_a_figure_that_is_not_there_is_told_with_those_that_are() -> None:
     expectation = parse_expectation({"figures": {"loss.found": ">= 0", "reads.claims": "== 1"}}, "expect")
-    assert expectation.unmet([LOST, SOUND], ()) == (
+    assert expectation.unmet([LOST, SOUND], (), ()) == (
         "loss.found is not there: loss has lost, promised",
         "reads.claims is not there: reads did not check this run",
     )
@@ -68,7 +102,7 @@ def test_a_figure_that_is_not_there_is_told_with_those_that_are() -> None:
 def test_what_was_lost_is_no_figure_of_a_run_whose_losses_were_not_checked() -> None:
     wanted = parse_expectation({"figures": {"acknowledged_lost": "< 5"}}, "expect")
     there_is_none = "acknowledged_lost is not there: loss did not check this run"
-    assert wanted.unmet([Verdict("reads", Validity.VALID)], ()) == (there_is_none,)
+    assert wanted.unmet([Verdict("reads", Validity.VALID)], (), ()) == (there_is_none,)
 
 
 def test_an_expectation_is_narrowed_to_the_first_signature_that_the_verdict_rests_on() -> None:
