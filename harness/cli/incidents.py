@@ -120,6 +120,8 @@ def _run(options: argparse.Namespace) -> int:
         raise Usage("faultline incident run: --record measures incidents as they are; with --system take --outcomes")
     if options.tries is not None and not 1 <= options.tries <= TRIES_MAX:
         raise Usage(f"faultline incident run: --tries: {options.tries} is not between 1 and {TRIES_MAX}")
+    if options.record and options.tries:
+        raise Usage("faultline incident run: --record measures what an incident takes; with --tries take --outcomes")
     for option in ("record", "outcomes"):
         check_output("incident run", f"--{option}", getattr(options, option))
     given = {name: getattr(options, name) for name in ("environment", "system", "version")}

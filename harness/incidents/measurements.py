@@ -46,7 +46,8 @@ def record_measurements(path: Path, tellings: Iterable[Telling]) -> None:
         of_incident[telling.incident.name].append(telling)
     entries = read_measurements(path)
     for name, told in of_incident.items():
-        if len(told) == len(told[0].incident.variants) and all(telling.met for telling in told):
+        names, variants = [telling.variant.name for telling in told], told[0].incident.variants
+        if names == [variant.name for variant in variants] and all(telling.met for telling in told):
             entry = entries.get(name, Measurement())
             if told[0].variant.spec.environment == "sim":
                 entry = replace(entry, cpu_seconds=round(sum(telling.cpu_seconds for telling in told), 1))

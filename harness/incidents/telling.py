@@ -3,12 +3,16 @@
 In simulation a seed is one run, and one try is all there is. In Docker the machine has its say, too: a variant may take
 some tries, each with the next seed, until a run is as expected. A run that breaks a promise where none is to be broken
 ends them: no later run takes that back. Where a number of tries is asked for, all of them are made, and counted.
+
+One run decides what a variant shows: the first that breaks such a promise, else the first that is as expected, else the
+last.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from pathlib import Path
 
 from checkers.verdict import Validity
@@ -17,6 +21,14 @@ from harness.incidents.incident import Incident, Variant
 from harness.runner.outcome import Outcome, ProgressListener
 from harness.runner.run import run
 from results.run.directory import RunDirectory
+
+
+class _Weight(IntEnum):
+    """How much a run counts beside the others of its variant."""
+
+    SOMETHING_ELSE = 0
+    AS_EXPECTED = 1
+    BROKEN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +50,9 @@ class Telling:
     incident: Incident
     variant: Variant
     outcome: Outcome
+    """Of the run that decides."""
     unmet: tuple[str, ...]
-    """What its last run does not show, a line each."""
+    """What that run does not show, a line each."""
     results: tuple[TryResult, ...]
     seconds: float
     cpu_seconds: float
@@ -52,7 +65,7 @@ class Telling:
 
     @property
     def met(self) -> bool:
-        """Whether the last run could be carried out and shows what is expected."""
+        """Whether the run that decides could be carried out and shows what is expected."""
         return not self.unmet
 
 
@@ -72,6 +85,7 @@ def tell(
     tries_max = tries or (1 if in_simulation else max(1, incident.docker_tries))
     name = f"{incident.name}-{variant.spec.name}"
     results: list[TryResult] = []
+    deciding: tuple[_Weight, Outcome, tuple[str, ...]] | None = None
     for number in range(tries_max):
         spec = replace(variant.spec, name=name, seed=variant.spec.seed + number)
         directory = RunDirectory.create(store, spec.name, spec.seed)
@@ -85,7 +99,12 @@ def tell(
         validity = "failed" if outcome.failure else str(outcome.validity)
         results.append(TryResult(validity, round(lost or 0), not unmet))
         broken = outcome.validity is Validity.INVALID and variant.expect.verdict is not Validity.INVALID
-        if tries is None and (not unmet or broken):
+        weight = _Weight.AS_EXPECTED if not unmet else _Weight.BROKEN if broken else _Weight.SOMETHING_ELSE
+        if deciding is None or weight > deciding[0] or weight is _Weight.SOMETHING_ELSE is deciding[0]:
+            deciding = (weight, outcome, unmet)
+        if tries is None and weight is not _Weight.SOMETHING_ELSE:
             break
+    assert deciding is not None
+    _, outcome, unmet = deciding
     seconds, cpu_seconds = time.monotonic() - began_s, time.process_time() - began_cpu_s
     return Telling(incident, variant, outcome, unmet, tuple(results), seconds, cpu_seconds)

@@ -93,6 +93,9 @@ def test_the_tries_of_an_incident_stand_beside_its_seconds(tmp_path: Path) -> No
     record_measurements(entries, told("docker", 1, 3))
     expected = {"isr-of-one": Measurement(2.4, {"min.insync.replicas 1": 1, "min.insync.replicas 2": 3})}
     assert read_measurements(entries) == expected
+    one_variant_twice = [told("docker", 1, 3)[0]] * 2
+    record_measurements(entries, one_variant_twice)
+    assert read_measurements(entries) == expected
     record_measurements(entries, told("docker", 2, 5, unmet=("the verdict is unknown, not valid",)))
     assert read_measurements(entries) == expected
 
@@ -151,6 +154,8 @@ def test_an_incident_that_the_system_cannot_be_in_any_variant_is_bad_usage(capsy
     assert "no variant is possible there" in output.err
     assert main(["incident", "run", "isr-of-one", *asked, "--record", "measured.json"]) == 64
     assert "with --system take --outcomes" in capsys.readouterr().err
+    assert main(["incident", "run", "isr-of-one", "--record", "measured.json", "--tries", "3"]) == 64
+    assert "with --tries take --outcomes" in capsys.readouterr().err, "the seconds of three runs are not those of one"
     assert main(["incident", "run", "isr-of-one", "--tries", "0"]) == 64
     capsys.readouterr()
     assert main(["incident", "run", "isr-of-one", "--system", "foo"]) == 64
@@ -175,11 +180,29 @@ def test_every_try_that_is_asked_for_is_made_and_its_outcome_kept(
     first = telling.tell(incident, variant, tmp_path, tries=3)
     second = telling.tell(incident, variant, tmp_path, tries=1)
     assert seeds == [1, 2, 3, 1]
+    assert first.unmet == ("the verdict is invalid, not valid",), "the last run is valid, and takes nothing back"
     record_outcomes(tmp_path / "outcomes.json", [first])
     record_outcomes(tmp_path / "outcomes.json", [second])
     assert list(rows(read_outcomes(tmp_path / "outcomes.json"))) == [
         (incident.name, "acks=1", "kafka 4.1.1", "2 valid, 1 invalid, 1 unknown", "2 of 4", "0, 3, 0, 1")
     ]
+
+
+@pytest.mark.parametrize(("validities", "decides"), [(["unknown", "valid", "unknown"], 1), (["unknown", "unknown"], 1)])
+def test_of_several_tries_one_as_expected_decides_else_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validities: list[str], decides: int
+) -> None:
+    made = [
+        Outcome(Spec(), (Verdict("loss", Validity(each), (), {"lost": number}),))
+        for number, each in enumerate(validities)
+    ]
+    monkeypatch.setattr(telling, "run", lambda *rest, **options: runs.pop(0))
+    runs = list(made)
+    incident = load_incident("acks-1-behind-an-isolated-leader", ON_KAFKA)
+    variant = replace(incident.variants[0], expect=Expectation(verdict=Validity.VALID))
+    made_telling = telling.tell(incident, variant, tmp_path, tries=len(made))
+    assert made_telling.outcome is made[decides]
+    assert (made_telling.met, made_telling.tries) == ("valid" in validities, len(made))
 
 
 def test_an_incident_made_from_a_run_of_kafka_stays_in_its_environment(tmp_path: Path) -> None:
