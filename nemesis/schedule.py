@@ -20,7 +20,7 @@ Everything is healed at the end of the workload, whatever the schedule says. The
   whichever comes first; one of them is needed, unless the fault ends by itself, which only `for` can cut short;
 - `id`: its name in conditions of other steps;
 - `as`: a name bound to the nodes that its `nodes` stand for at the injection. Steps after it use the name for a node:
-  `leader/0` is looked up each time anew, a bound name sticks.
+  `leader/0` is looked up each time anew, a bound name sticks, `leader` as well once a step has bound it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@
     trigger          the node of the occurrence that the fault waited for (`when: {left_isr: any}`)
     minority         fewer than half of the brokers, drawn at random (one of two or three)
     brokers, controllers, all
+    old-leader       the nodes that a step has bound to this name, which goes before a symbolic target of the same name
 
 `FaultTargets` resolves those of one fault; which broker is a victim, the handle of the fault decides.
 """
@@ -135,6 +136,9 @@ class FaultTargets:
         brokers, controllers = self._cluster.brokers, self._cluster.controllers
         if target in brokers or target in controllers:
             return (target,)
+        bound = self._situation.names.get(target)
+        if bound:
+            return bound
         groups = {"brokers": brokers, "controllers": controllers, "all": brokers + controllers}
         if target in groups:
             return groups[target]
@@ -159,7 +163,7 @@ class FaultTargets:
             return (leader,)
         if role == "victim" and index.isdecimal():
             return (self._victim(int(index)),)
-        if target in self._situation.names:
-            return self._situation.names[target]
+        if bound is not None:
+            raise TargetError(f"no step has bound {target!r} to any node yet")
         check_target(target, brokers, controllers)
         raise AssertionError(target)

@@ -109,6 +109,7 @@ def test_a_step_that_makes_no_sense_is_refused_with_its_field(line: dict[str, ob
     [
         ([{"fault": "kill", "id": "cut"}] * 2, r"faults\[0\].id: 'cut' is the id of two steps"),
         ([{"fault": "kill", "as": "old"}] * 2, r"faults\[0\].as: 'old' is bound by two steps"),
+        ([{"fault": "kill", "as": "any"}], r"faults\[0\].as: 'any' has a meaning of its own"),
         ([{"fault": "reassign", "as": "old"}], r"faults\[0\].as: reassign has no nodes that a name could be bound to"),
     ],
 )
@@ -185,3 +186,25 @@ def test_faults_follow_what_happens_and_bound_names_stick() -> None:
     assert last[3].nodes == ("b2",)
     assert times[3][0] == 1.0
     assert situation.names == {"old": ("b1",), "other": ("b2",)}
+
+
+def test_a_bound_name_goes_before_a_target_of_the_same_name() -> None:
+    cluster = FakeCluster()
+    script = [
+        {"at": 1, "fault": "observe", "nodes": ["leader/0"], "as": "leader"},
+        {"at": 1, "fault": "observe", "nodes": ["follower/0"], "as": "follower"},
+        {"at": 3, "for": 1, "fault": "pause", "nodes": ["leader", "follower"]},
+        {"at": 3, "for": 1, "fault": "pause", "nodes": ["leader/0"]},
+    ]
+    records: list[Injection] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        cluster.leading["t", 0] = "b1"
+        loop.call_later(2, cluster.leading.__setitem__, ("t", 0), "b3")
+        await Nemesis(cluster, parse_script(script), Random(1), records.append, "t").run(loop.time() + 10)
+
+    run(scenario())
+    nodes = {record.number: record.nodes for record in records}
+    assert nodes[2] == (*nodes[0], *nodes[1]), "as they were found, whoever leads now"
+    assert nodes[3] == ("b3",)
