@@ -24,9 +24,10 @@ none, and `damaged` when Kafka could not read it.
 
 FAULTS: one row a fault. `nodes` are the nodes it was aimed at. `ended_ns` is null when the run ended first.
 `detail` is a JSON object of the fault's own fields; one that waited for a condition in vain has `not_injected` in it,
-one that its own condition did not end `not_ended`, each with the reason. `evidence` is a JSON object name → number,
-summed over the nodes, such as `{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the
-same numbers a node under the key `nodes`:
+one that could not be injected, or whose request was not done, `failed`, one that its own condition did not end
+`not_ended`, each with the reason. `evidence` is a JSON object name → number, summed over the nodes, such as
+`{"killed": 2, "lost_bytes": 4096}`; when more than one node was hit it may carry the same numbers a node under the key
+`nodes`:
 `{"lost_bytes": 4096, "nodes": {"b1": {"lost_bytes": 0}, "b2": {"lost_bytes": 4096}}}`.
 `bit` says whether the evidence shows that the fault took effect; `note` is a line for the reader.
 

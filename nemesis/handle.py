@@ -137,6 +137,8 @@ class FaultHandle:
         """By node, the same names; `down_ns`, the time at which its process had first been ended; and `loss_ns`, at
         which it had lost data last."""
         self.notes: list[str] = []
+        self.refusal = ""
+        """The last answer to a request that the fault repeats until it is done; empty once it is."""
         self.unhealed: list[str] = []
         """What could not be undone, a line each."""
         self.targets = FaultTargets(

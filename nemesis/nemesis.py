@@ -45,8 +45,9 @@ class Injection:
     ended_ns: int | None
     detail: Mapping[str, Any]
     """The fault's own fields; under `resolved` the nodes its symbolic targets stood for; `not_injected` with the
-    reason where its moment never came, `not_ended` where the condition that was to end it never held. Of a fault that
-    waited for a condition that (`when`), and the seconds from the start of the workload to its moment (`struck_s`)."""
+    reason where its moment never came, `failed` where it could not be injected or its request was not done, `not_ended`
+    where the condition that was to end it never held. Of a fault that waited for a condition that (`when`), and the
+    seconds from the start of the workload to its moment (`struck_s`)."""
     evidence: Mapping[str, Any]
     """Numbers by name, summed over nodes, and under `nodes` the same of each node, as it was measured there; also
     `injection_seconds` and `healing_seconds`, which the environment took for it. `unknown_<name>` stands for a number
@@ -173,15 +174,17 @@ class Nemesis:
                     await (timeline.until(scheduled.until) if scheduled.until else loop.create_future())
         except TimeoutError as error:
             if not limit.expired():
-                handle.notes.append(_failed(error))
+                record.fail(handle, "injecting failed", f"{type(error).__name__}: {error}")
             elif scheduled.until is not None and scheduled.for_s == math.inf:
                 record.not_ended = (
                     f"it lasted to the end of the workload, since this did not hold: {scheduled.until.describe()}"
                 )
                 handle.notes.append(record.not_ended)
         except Exception as error:
-            handle.notes.append(_failed(error))
+            record.fail(handle, "injecting failed", f"{type(error).__name__}: {error}")
         finally:
+            if handle.refusal:
+                record.fail(handle, "not done", handle.refusal)
             record.healing_ns = self._cluster.now_ns()
             try:
                 await handle.heal()
@@ -208,6 +211,13 @@ class _Record:
     ended_ns: int | None = None
     not_ended: str = ""
     """Says that what was to end it never happened; empty for a fault that ended as it should."""
+    failed: str = ""
+    """Why it could not be injected, or what it asks for was not done."""
+
+    def fail(self, handle: FaultHandle, what: str, reason: str) -> None:
+        """Something that the fault is for did not come about."""
+        self.failed = reason
+        handle.notes.append(f"{what}: {reason}")
 
     @property
     def fault(self) -> Fault:
@@ -246,12 +256,8 @@ class _Record:
         detail = {**self.fault.to_mapping(), "resolved": handle.targets.resolved}
         if self.scheduled.when is not None:
             detail |= {"when": self.scheduled.when.to_mapping(), "struck_s": round(self.moment.at_s, 6)}
-        unmet = {"not_injected": self.moment.missed, "not_ended": self.not_ended}
+        unmet = {"not_injected": self.moment.missed, "failed": self.failed, "not_ended": self.not_ended}
         return detail | {name: reason for name, reason in unmet.items() if reason}
-
-
-def _failed(error: Exception) -> str:
-    return f"injecting failed: {type(error).__name__}: {error}"
 
 
 def _resolved(handle: FaultHandle) -> list[str]:

@@ -50,11 +50,11 @@ class AdminStep(Fault):
     in_steps: ClassVar[bool] = True
 
     async def ask(self, handle: FaultHandle, request: Callable[[], Awaitable[AdminResult]]) -> None:
-        """Send the request until it is done; its last refusal stands in the notes where it never is."""
+        """Send the request until it is done; the handle keeps its last refusal where it never is."""
         while (answer := (await request()).outcome) != DONE:
-            handle.notes[:] = [f"not done: {answer}"]
+            handle.refusal = answer
             await handle.sleep(_RETRY_S)
-        handle.notes.clear()
+        handle.refusal = ""
         handle.count_evidence("done")
 
 

@@ -1,4 +1,4 @@
-"""Deviations of a run from its script: faults and operations whose moment never came, or whose end did not.
+"""Deviations of a run from its script: faults and operations whose moment never came, that failed, or did not end.
 
 They change no verdict by themselves, but a run that did not follow its script tests something else than was meant.
 """
@@ -22,7 +22,8 @@ def deviations(faults: pa.Table, operations: Iterable[Mapping[str, Any]]) -> tup
 def fault_deviations(fault: str, detail: Mapping[str, Any]) -> Iterator[str]:
     """Those of one fault, by its `detail` (`nemesis.nemesis.Injection`)."""
     target = " ".join((fault, *detail.get("nodes", ())))
-    for field, words in (("not_injected", "was not injected"), ("not_ended", "was not ended by its condition")):
+    words_of = {"not_injected": "was not injected", "failed": "failed", "not_ended": "was not ended by its condition"}
+    for field, words in words_of.items():
         if field in detail:
             yield f"{target} {words}: {detail[field]}"
 

@@ -23,6 +23,7 @@ from nemesis.schedule import Schedule, ScheduledFault, parse_script
 from nemesis.situation import Situation
 from nemesis.strategies import schedules
 from nemesis.targets import TargetError, check_target
+from results.run.deviations import fault_deviations
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -220,6 +221,26 @@ def test_an_injection_that_fails_says_so(error: OSError) -> None:
 
     (record,) = healed(ScheduledFault(1, 3, Pause(nodes=("b2",))), cluster=Unreachable())
     assert record.note.endswith(f"injecting failed: {type(error).__name__}: ssh: no answer")
+    assert [*fault_deviations(record.fault, record.detail)] == [
+        f"pause b2 failed: {type(error).__name__}: ssh: no answer"
+    ]
+
+
+def test_a_fault_of_a_name_that_is_bound_to_nothing_yet_says_so() -> None:
+    records: list[Injection] = []
+    script = [
+        {"at": 1, "for": 1, "fault": "kill", "nodes": ["old-leader"]},
+        {"at": 3, "fault": "observe", "nodes": ["b1"], "as": "old-leader"},
+    ]
+
+    async def scenario() -> None:
+        await Nemesis(FakeCluster(), parse_script(script), Random(1), records.append).run(_in(5))
+
+    run(scenario())
+    last = {record.number: record for record in records}
+    assert not last[0].took_effect
+    (line,) = fault_deviations(last[0].fault, last[0].detail)
+    assert line == "kill old-leader failed: TargetError: no step has bound 'old-leader' to any node yet"
 
 
 def test_a_fault_whose_time_comes_long_after_its_condition_holds_nobody_up() -> None:

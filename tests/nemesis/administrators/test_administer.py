@@ -12,6 +12,7 @@ from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import DONE
 from nemesis.registry import FAMILIES, FAULTS
 from nemesis.schedule import parse_script
+from results.run.deviations import fault_deviations
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
 
@@ -57,6 +58,9 @@ def test_a_reassignment_is_cancelled_and_a_refusal_may_be_left_at_that() -> None
     assert last[0].took_effect
     assert not last[1].took_effect
     assert "not done: INVALID_REPLICA_ASSIGNMENT" in last[1].note
+    assert [*fault_deviations("cancel-placement", last[0].detail)] == []
+    told = ["cancel-placement failed: INVALID_REPLICA_ASSIGNMENT"]
+    assert [*fault_deviations("cancel-placement", last[1].detail)] == told
 
 
 def test_what_is_refused_to_the_end_is_told() -> None:
