@@ -174,7 +174,10 @@ def parse_expectation(value: object, where: str) -> Expectation:
         raise FieldError(f"{where}: {value!r} is not a mapping such as {{verdict: valid}}")
     values = dict(value)
     about = read(FindingPlace, values.pop("about", {}), f"{where}.about")
-    return replace(read(Expectation, values, where), about=about)
+    expectation = replace(read(Expectation, values, where), about=about)
+    if expectation == Expectation():
+        raise FieldError(f"{where}: {value!r} asks for nothing, which every run shows; such as {{verdict: valid}}")
+    return expectation
 
 
 def _with_signatures(

@@ -149,13 +149,22 @@ def _variant(
     merged = {**shared, **own}
     for each in _MERGED:
         if isinstance(shared.get(each), Mapping) and isinstance(own.get(each), Mapping):
-            merged[each] = {**shared[each], **own[each]}
+            merged[each] = _on_top(shared[each], own[each])
     try:
         spec = parse({"name": plain(name), **merged, **changes})
     except SpecError as error:
         blamed = str(error).partition(":")[0].partition(".")[0].partition("[")[0]
         raise SpecError(f"{where}.{error}" if blamed in own else str(error)) from None
     return Variant(name, spec, parse_expectation(wanted, place))
+
+
+def _on_top(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the own values winning; so are the settings of one node."""
+    mappings = {name: value for name, value in own.items() if isinstance(value, Mapping)}
+    merged = {
+        name: _on_top(shared[name], value) for name, value in mappings.items() if isinstance(shared.get(name), Mapping)
+    }
+    return {**shared, **own, **merged}
 
 
 def plain(name: str) -> str:

@@ -275,7 +275,7 @@ def _expectation() -> dict[str, Any]:
         "propertyNames": {"pattern": rf"^(acknowledged_lost|({checkers})\..+)$"},
         "additionalProperties": {"type": "string", "pattern": f"^({COMPARISON})$"},
     }
-    return _mapping(
+    parts = _mapping(
         {
             "verdict": {"enum": [str(validity) for validity in Validity]},
             "check": {"enum": list(CHECKERS)},
@@ -288,6 +288,7 @@ def _expectation() -> dict[str, Any]:
             "figures": figures,
         }
     )
+    return {**parts, "minProperties": 1}
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------

@@ -131,6 +131,8 @@ def test_an_expectation_is_narrowed_to_the_first_signature_that_the_verdict_rest
         ({"figures": {"gravity.lost": ">= 1"}}, "figures.gravity.lost: is neither"),
         ({"about": {"place": 1}}, "expect.about.place: unknown field"),
         ("valid", "expect: 'valid' is not a mapping"),
+        ({}, "expect: {} asks for nothing"),
+        ({"verdict": None, "about": {}, "figures": {}}, "asks for nothing, which every run shows"),
     ],
 )
 def test_an_expectation_that_makes_no_sense_is_refused(expect: object, message: str) -> None:
@@ -162,6 +164,16 @@ def test_variants_stand_on_the_shared_fields(story: Path) -> None:
     calm, other = load_incident(str(story)).variants
     assert (calm.spec.time_limit_s, calm.spec.rate, calm.spec.clients.batch) == (4.0, 5.0, 1)
     assert (other.spec.rate, other.spec.clients.batch) == (5.0, 2)
+
+
+def test_a_variant_adds_to_the_settings_of_a_node(story: Path) -> None:
+    shared = "node_settings: {b1: {flush.messages: 1, segment.bytes: 4096}, b2: {flush.messages: 1}}\nvariants:"
+    own = "node_settings: {b1: {segment.bytes: 1024}}, expect: {verdict: valid}"
+    story.write_text(STORY.replace("variants:", shared).replace("expect: {verdict: valid}", own))
+    calm, other = load_incident(str(story)).variants
+    b1, b2 = {"flush.messages": "1", "segment.bytes": "1024"}, {"flush.messages": "1"}
+    assert calm.spec.node_settings == {"b1": b1, "b2": b2}
+    assert other.spec.node_settings == {"b1": {**b1, "segment.bytes": "4096"}, "b2": b2}
 
 
 @pytest.mark.parametrize("field", ["variants: {calm: {}}", "expect: {verdict: valid}", "docker: {tries: 5}"])
