@@ -140,6 +140,8 @@ def _run(options: argparse.Namespace) -> int:
                     with LiveProgress(terminal(stderr=True), variant.spec) as on_progress:
                         told = tell(incident, variant, store, tries=options.tries, on_progress=on_progress)
                     tellings.append(told)
+                    if options.outcomes:  # at once: one that an interrupt follows counts, too
+                        record_outcomes(options.outcomes, [told])
                     if not options.json:
                         _print(told)
     except StoreError as error:
@@ -155,8 +157,6 @@ def _run(options: argparse.Namespace) -> int:
         raise Usage(f"faultline incident run: no variant is called {options.variant!r}; there are: {names}")
     if options.record:
         record_measurements(options.record, tellings)
-    if options.outcomes:
-        record_outcomes(options.outcomes, tellings)
     met = sum(telling.met for telling in tellings)
     if options.json:
         print(json.dumps({"met": met == len(tellings), "variants": [_to_json(telling) for telling in tellings]}))

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from harness.incidents.telling import Telling
+from results.atomic_files import put_text
 
 Outcomes = dict[str, dict[str, dict[str, "TriedVariant"]]]
 """By incident, by variant, by system with its version."""
@@ -52,7 +53,7 @@ def read_outcomes(path: Path) -> Outcomes:
 
 
 def record_outcomes(path: Path, tellings: Iterable[Telling]) -> None:
-    """Add these tellings to the file."""
+    """Add these tellings to the file. Raises StoreError."""
     outcomes = read_outcomes(path)
     for telling in tellings:
         spec = telling.variant.spec
@@ -66,7 +67,7 @@ def record_outcomes(path: Path, tellings: Iterable[Telling]) -> None:
         }
         for incident, variants in sorted(outcomes.items())
     }
-    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    put_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 
 def rows(outcomes: Outcomes) -> Iterator[tuple[str, str, str, str, str, str]]:

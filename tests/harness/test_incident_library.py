@@ -205,6 +205,20 @@ def test_of_several_tries_one_as_expected_decides_else_the_last(
     assert (made_telling.met, made_telling.tries) == ("valid" in validities, len(made))
 
 
+def test_what_an_interrupt_follows_is_among_the_outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(spec: Spec, *rest: object, **options: object) -> Outcome:
+        if spec.acks == "all":
+            raise KeyboardInterrupt
+        return Outcome(spec, (Verdict("loss", Validity.INVALID, (), {"lost": 3.0}),))
+
+    monkeypatch.setattr(telling, "run", run)
+    outcomes = tmp_path / "outcomes.json"
+    asked = ["incident", "run", "acks-1-behind-an-isolated-leader", "--store", str(tmp_path / "runs")]
+    assert main([*asked, "--outcomes", str(outcomes)]) == 130
+    ((_, variant, _, verdicts, met, lost),) = rows(read_outcomes(outcomes))
+    assert (variant, verdicts, met, lost) == ("acks=1", "1 invalid", "0 of 1", "3")
+
+
 def test_an_incident_made_from_a_run_of_kafka_stays_in_its_environment(tmp_path: Path) -> None:
     spec = load_incident("power-loss-of-all").variants[0].spec
     path = tmp_path / "made.yaml"
