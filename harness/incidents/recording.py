@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from checkers.verdict import Validity
+from harness.client_spec import NATIVE
 from harness.incidents.expectation import ACKNOWLEDGED_LOST, PASSED_UNREAD, Expectation, figure_of
 from harness.spec import Spec, loads
 from harness.yaml_document import SpecError
 from images.system import Capability
+from results.errors import StoreError
 from results.explanation.signature import Signature, shown_signatures
 from results.run import stored_yaml
 from results.run.directory import RunDirectory
@@ -26,8 +28,11 @@ def incident_of(directory: RunDirectory) -> str:
 
 
 def recorded_expectation(directory: RunDirectory) -> Expectation:
-    """The verdict of a recorded run, and the signature of its failure. Raises StoreError."""
+    """The verdict of a recorded run, and the signature of its failure. Raises StoreError, also for a run that was never
+    checked: nothing has said what it shows."""
     verdicts = directory.verdicts()
+    if not verdicts:
+        raise StoreError(f"{directory.path}: was never checked; faultline check says what its recorded part shows")
     return Expectation().narrowed(verdicts, shown_signatures(verdicts, _of_stories(directory)))
 
 
@@ -46,8 +51,8 @@ def _of_stories(directory: RunDirectory) -> Iterator[Signature]:
 
 
 def incident_text(spec: Spec, expect: Expectation, *, title: str, story: str = "", source: str = "") -> str:
-    """An incident with one variant, as YAML."""
-    if Capability.SIMULATION in spec.deployed_system.capabilities:
+    """An incident with one variant, as YAML: in simulation, where its system and its clients run there."""
+    if Capability.SIMULATION in spec.deployed_system.capabilities and spec.clients.library == NATIVE:
         spec = replace(spec, environment="sim")
     fields = stored_yaml.parse(spec.to_yaml())
     values = {"title": title, "source": source, "story": story, **fields, "expect": expect.to_mapping()}

@@ -86,7 +86,10 @@ class ShrinkResult:
 
 def failing(subject: ShrinkSubject) -> Failing:
     """Run a subject, and see that it fails. Raises NotShrinkable."""
-    spec = replace(subject.spec, environment="sim", hosts={})
+    try:
+        spec = replace(subject.spec, environment="sim", hosts={})
+    except ValueError as error:
+        raise NotShrinkable(f"{subject.origin} cannot be run in simulation: {error}") from None
     with TemporaryDirectory(prefix="faultline-shrink-") as store:
         outcome = run_in_simulation(spec, Path(store))
         if outcome.failure or outcome.directory is None:

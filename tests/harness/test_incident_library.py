@@ -22,7 +22,9 @@ from harness.incidents.telling import Telling, TryResult
 from harness.incidents.tried import read_outcomes, record_outcomes, rows
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
-from harness.spec import Spec
+from harness.shrinking.session import NotShrinkable, failing
+from harness.shrinking.subjects import ShrinkSubject
+from harness.spec import Spec, parse
 
 MEASURED = Path(__file__).parents[2] / "docs" / "incident-measurements.json"
 TOLD_HERE = (
@@ -225,3 +227,15 @@ def test_an_incident_made_from_a_run_of_kafka_stays_in_its_environment(tmp_path:
     path.write_text(incident_text(spec, Expectation(verdict=Validity.VALID), title="made"))
     (variant,) = load_incident(str(path)).variants
     assert (variant.spec.system, variant.spec.environment) == ("kafka", "docker")
+    with pytest.raises(NotShrinkable, match="cannot be run in simulation: environment: system kafka does not run"):
+        failing(ShrinkSubject("made", "the run of Kafka", spec))
+
+
+def test_an_incident_made_from_a_run_of_another_client_library_stays_in_its_environment(tmp_path: Path) -> None:
+    spec = parse({"environment": "docker", "clients": {"library": "librdkafka"}, "faults": "none"})
+    path = tmp_path / "made.yaml"
+    path.write_text(incident_text(spec, Expectation(verdict=Validity.VALID), title="made"))
+    (variant,) = load_incident(str(path)).variants
+    assert (variant.spec.clients.library, variant.spec.environment) == ("librdkafka", "docker")
+    with pytest.raises(NotShrinkable, match=r"cannot be run in simulation: clients\.library: librdkafka needs real"):
+        failing(ShrinkSubject("made", "the run of librdkafka", spec))

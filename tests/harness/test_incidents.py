@@ -262,6 +262,19 @@ def test_an_incident_made_from_a_run_is_told_as_the_run_ended(story: Path, tmp_p
     assert main(["incident", "run", str(new), "--store", str(runs)]) == 0
 
 
+def test_no_incident_is_made_from_a_run_that_was_never_checked(
+    story: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    assert main(["incident", "run", str(story), "--variant", "calm", "--store", str(runs)]) == 0
+    (runs / "latest" / "verdict.json").unlink()  # as if it had been killed
+    capsys.readouterr()
+    assert main(["incident", "new", "--from", str(runs / "latest")]) == 64
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "was never checked; faultline check says what its recorded part shows" in output.err
+
+
 def test_an_incident_made_from_a_run_that_lost_with_permission_expects_the_loss(tmp_path: Path) -> None:
     runs, new = tmp_path / "runs", tmp_path / "new.yaml"
     lossy = ["incident", "run", "acks-1-behind-an-isolated-leader", "--variant", "acks=1", "--store", str(runs)]
