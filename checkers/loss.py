@@ -81,7 +81,7 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
             deleted_below=deleted.get((topic, number), 0),
         )
         columns, lost = promises.columns, promises.lost
-        unpromised = _unpromised_lost(promises, evidence.settings.acks, _finally_read(evidence))
+        unpromised = _unpromised_lost(promises, evidence.settings.acks)
         rows = np.concatenate([promises.rows[lost], unpromised])
         if not len(rows):
             continue
@@ -170,7 +170,7 @@ def check_partition(
         "promised": float(len(values)),
         "lost": float(len(lost)),
         "deleted": float((offsets < deleted_below).sum()),
-        "acknowledged_lost_allowed": float(len(_unpromised_lost(promises, acks, finally_read))),
+        "acknowledged_lost_allowed": float(len(_unpromised_lost(promises, acks))),
     }
     undecided = np.setdiff1d(np.flatnonzero(offsets >= deleted_below), lost)
     doubts = []
@@ -199,8 +199,10 @@ class _Promises:
     rows: Int64
     on_disk: npt.NDArray[np.bool_]
     lost: Int64
-    """Which of them are lost."""
+    """Which of them are lost: missing, and not deleted."""
     deleted_below: int
+    kept: tuple[Int64, ...]
+    """The values that the final reads returned, if they were completed, and those in the logs, if all are there."""
 
 
 def _promises(
@@ -219,14 +221,18 @@ def _promises(
     values, offsets, rows = _promised(columns, acks)
     placed = offsets >= 0
     offsets = np.where(placed, offsets, _least_offsets(columns, rows))
-    read, on_disk = np.isin(values, final_values), np.isin(values, stored)
+    on_disk = np.isin(values, stored)
+    kept = (*((final_values,) if finally_read else ()), *((stored,) if every_log else ()))
+    lost = np.flatnonzero(_missing(values, kept) & (offsets >= deleted_below))
+    return _Promises(columns, final, values, offsets, placed, rows, on_disk, lost, deleted_below, kept)
+
+
+def _missing(values: Int64, kept: tuple[Int64, ...]) -> npt.NDArray[np.bool_]:
+    """Which of these values are not in all that was `kept`."""
     missing = np.zeros(len(values), dtype=bool)
-    if finally_read:
-        missing |= ~read
-    if every_log:
-        missing |= ~on_disk
-    missing &= offsets >= deleted_below
-    return _Promises(columns, final, values, offsets, placed, rows, on_disk, np.flatnonzero(missing), deleted_below)
+    for each in kept:
+        missing |= ~np.isin(values, each)
+    return missing
 
 
 def _returned(columns: Columns, chosen: npt.NDArray[np.bool_]) -> tuple[Int64, Int64, Int64]:
@@ -287,16 +293,15 @@ def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:
     return np.where(columns.value[order][where] == values, order[where], otherwise)
 
 
-def _unpromised_lost(promises: _Promises, acks: int, finally_read: bool) -> Int64:
+def _unpromised_lost(promises: _Promises, acks: int) -> Int64:
     """The rows of the acknowledged appends whose records are lost, and were not promised."""
-    if acks == -1 or not finally_read:
+    if acks == -1:
         return np.zeros(0, dtype=np.int64)
     columns = promises.columns
     acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
     rows = np.flatnonzero(acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below)))
     values = columns.value[rows]
-    final_values, _, _ = _returned(columns, promises.final)
-    return rows[~np.isin(values, final_values) & ~np.isin(values, promises.values)]
+    return rows[_missing(values, promises.kept) & ~np.isin(values, promises.values)]
 
 
 def _where(

@@ -8,8 +8,8 @@ Every part that is given must be met: the verdict of the run; a finding of that 
 about that partition and offset, all in one; and figures, each compared with a number. Check, finding and cause are a
 signature (`results.explanation.signature`): the finding belongs to the story of that cause, whatever other findings of
 its kind have as theirs. A figure is
-`checker.figure`, or `acknowledged_lost`: all acknowledged records that were lost, whether a promise was broken by it or
-not.
+`checker.figure`, or `acknowledged_lost`: all records that were lost, acknowledged or read, whether a promise was broken
+by it or not.
 """
 
 from __future__ import annotations

@@ -82,6 +82,18 @@ def test_acks_1_may_lose_acknowledged_records_but_no_records_that_were_read() ->
     assert read.validity is Validity.INVALID
 
 
+def test_what_acks_1_lost_is_counted_without_final_reads_where_every_log_was_collected() -> None:
+    replicas, ends = small_evidence.logs(b1=[(1, 8)], b2=[(1, 8)], b3=[])
+    main = [append(7, 1, 2, 0), append(8, 3, 4, 1)]
+
+    def lost(ends: pa.Table) -> float:
+        verdict = verdict_on(main, [], {}, settings={"acks": 1}, replicas=replicas, replica_ends=ends)
+        return verdict.figures["acknowledged_lost_allowed"]
+
+    assert lost(ends) == 1
+    assert lost(ends.filter([True, True, False])) == 0
+
+
 def test_every_lost_record_is_listed_promised_or_not() -> None:
     main = [append(7, 1, 2, 0), append(8, 3, 4, 1), append(9, 5, 6, 2), poll(0, 7, 8, 7), append(6, 9, outcome=INFO)]
     evidence = RunEvidence(
