@@ -2,8 +2,9 @@
 
 In simulation every trace event changes it at once. Elsewhere brokers are polled for their metadata every `POLL_S`: a
 condition is seen up to that much later, plus the time of the answers, and what begins and ends between two polls is
-missed. Metadata shows leaders, ISR, ELR, the brokers that are not fenced, the active controller, and the high watermark
-of each leader. Restarts and acknowledged appends are the harness's own doing, and known at once everywhere.
+missed. The first poll comes before the clients begin: what it shows has not occurred, it was there before. Metadata
+shows leaders, ISR, ELR, the brokers that are not fenced, the active controller, and the high watermark of each leader.
+Restarts and acknowledged appends are the harness's own doing, and known at once everywhere.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class MetadataSource:
             self._compare_brokers(frozenset(view.brokers))
             for number, partition in sorted(view.partitions.items()):
                 state = self._situation.partition(number)
-                change = partition.leader != state.leader
+                change = state.known and partition.leader != state.leader
                 self._situation.isr_changed(number, partition.isr)
                 state.known = True
                 state.leader, state.elr = partition.leader, partition.elr
@@ -164,8 +165,9 @@ class MetadataSource:
                     state.high_watermark = max(state.high_watermark, offsets[1])
         controller = await self._cluster.controller()
         if controller is not None and controller != self._controller:
-            self._controller = controller
-            self._situation.occurred(Occurrence.CONTROLLER_ELECTED, controller)
+            before, self._controller = self._controller, controller
+            if before is not None:
+                self._situation.occurred(Occurrence.CONTROLLER_ELECTED, controller)
         self._situation.changed()
 
     def _compare_brokers(self, unfenced: frozenset[str]) -> None:

@@ -292,6 +292,8 @@ class RunSession:
         """Drive clients and faults together, wait for the recovery, and read everything back."""
         spec, loop = self._spec, asyncio.get_running_loop()
         self.enter("running")
+        if metadata_source is not None:
+            await metadata_source.poll()
         until_s = loop.time() + spec.time_limit_s
         timeline = Timeline(self._situation, loop.time(), until_s)
 

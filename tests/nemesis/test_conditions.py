@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from harness.runner.observation import MetadataSource
 from nemesis.conditions import parse_condition
 from nemesis.fields import FieldError
 from nemesis.nemesis import Injection, Nemesis
@@ -208,3 +209,22 @@ def test_a_bound_name_goes_before_a_target_of_the_same_name() -> None:
     nodes = {record.number: record.nodes for record in records}
     assert nodes[2] == (*nodes[0], *nodes[1]), "as they were found, whoever leads now"
     assert nodes[3] == ("b3",)
+
+
+def test_what_the_first_metadata_shows_was_there_before_and_has_not_occurred() -> None:
+    cluster, situation = FakeCluster(), Situation()
+    cluster.leading["t", 0], cluster.active = "b1", "c1"
+
+    async def scenario() -> None:
+        source = MetadataSource(situation, cluster, "t")
+        await source.poll()
+        assert situation.events == []
+        assert situation.partition(0).leader == "b1"
+        cluster.leading["t", 0], cluster.active = "b2", "c2"
+        await source.poll()
+
+    run(scenario())
+    assert [(event.kind, event.subject) for event in situation.events] == [
+        (Occurrence.ELECTED, "b2"),
+        (Occurrence.CONTROLLER_ELECTED, "c2"),
+    ]
