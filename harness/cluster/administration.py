@@ -8,9 +8,10 @@ did not answer may pass the request on when it thaws: then the answer of another
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.alter_configs.v2 import request as replacing
 from kio.schema.alter_partition_reassignments.v0 import request as reassigning
@@ -74,8 +75,20 @@ _LED_ELSEWHERE = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.unknown_
 """Errors of a broker that does not lead a partition, or has not read of it."""
 
 
+T = TypeVar("T")
+
+
 def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1_000)
+
+
+def _first(answers: Iterable[T]) -> T:
+    return next(iter(answers))
+
+
+def _most_frequent(answers: Iterable[T]) -> T:
+    """The one given most often, the first of several such."""
+    return Counter(answers).most_common(1)[0][0]
 
 
 class _Reply(NamedTuple):
@@ -119,21 +132,30 @@ class Administration:
                     return self._known(described.replica_nodes)
         return ()
 
-    async def describe(self, topic: str) -> ClusterView | None:
+    async def describe(self, topic: str, *, of_most: bool = False) -> ClusterView | None:
         """Metadata and DescribeTopicPartitions of all brokers at once; of each partition the answer with the latest
-        leader epoch counts, and of the cluster that of the broker which knows the latest ones."""
+        leader epoch counts, and of the cluster that of the broker which knows the latest ones.
+
+        A broker that reads no metadata misses changes within a leader epoch: who has left the ISR, who is fenced. Of
+        answers that are equal in epochs the first counts, or, with `of_most`, the one that most brokers give."""
         asked = await asyncio.gather(*(self._describe(address, topic) for address in self._addresses.values()))
         answers = sorted(
             (answer for answer in asked if answer is not None), key=lambda answer: -sum(answer[1].values())
         )
         if not answers:
             return None
-        partitions: dict[int, tuple[int, PartitionView]] = {}
+        given: dict[int, list[tuple[int, PartitionView]]] = {}
         for view, epochs in answers:
             for number, partition in view.partitions.items():
-                if number not in partitions or epochs[number] > partitions[number][0]:
-                    partitions[number] = (epochs[number], partition)
-        return ClusterView(answers[0][0].brokers, {number: view for number, (_, view) in sorted(partitions.items())})
+                given.setdefault(number, []).append((epochs[number], partition))
+        choose = _most_frequent if of_most else _first
+        latest_sum = sum(answers[0][1].values())
+        brokers = choose(view.brokers for view, epochs in answers if sum(epochs.values()) == latest_sum)
+        partitions = {}
+        for number, views in sorted(given.items()):
+            latest = max(epoch for epoch, _ in views)
+            partitions[number] = choose(view for epoch, view in views if epoch == latest)
+        return ClusterView(brokers, partitions)
 
     async def _describe(self, address: tuple[str, int], topic: str) -> tuple[ClusterView, dict[int, int]] | None:
         """The view of one broker, and the leader epoch of each partition in it."""

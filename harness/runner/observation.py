@@ -149,7 +149,7 @@ class MetadataSource:
 
     async def poll(self) -> None:
         """Ask once."""
-        view = await self._cluster.admin.describe(self._topic)
+        view = await self._cluster.admin.describe(self._topic, of_most=True)
         if view is not None:
             self._compare_brokers(frozenset(view.brokers))
             for number, partition in sorted(view.partitions.items()):

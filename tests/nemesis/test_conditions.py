@@ -7,11 +7,13 @@ from random import Random
 
 import pytest
 
+from harness.cluster.administration import Administration
+from harness.cluster.layout import cluster_layout
 from harness.runner.observation import MetadataSource
 from nemesis.conditions import parse_condition
 from nemesis.fields import FieldError
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import ClusterView, EnvironmentCapability, PartitionView
 from nemesis.schedule import parse_script
 from nemesis.situation import Occurrence, Situation
 from tests.nemesis.fake_cluster import FakeCluster
@@ -228,3 +230,23 @@ def test_what_the_first_metadata_shows_was_there_before_and_has_not_occurred() -
         (Occurrence.ELECTED, "b2"),
         (Occurrence.CONTROLLER_ELECTED, "c2"),
     ]
+
+
+def test_a_broker_that_reads_no_metadata_does_not_hide_that_it_left_the_isr() -> None:
+    """Nothing of that is a new leader epoch, and the broker answers clients all the same."""
+    fresh = ClusterView(("b2", "b3"), {0: PartitionView("b3", ("b3", "b2"), ())})
+    stale = ClusterView(("b1", "b2", "b3"), {0: PartitionView("b3", ("b3", "b2", "b1"), ())})
+
+    class Isolated(Administration):
+        isolated = "b1"
+
+        async def _describe(self, address: tuple[str, int], topic: str) -> tuple[ClusterView, dict[int, int]]:
+            return (stale if address == self._addresses[self.isolated] else fresh), {0: 4}
+
+    cluster = FakeCluster()
+    for node in ("b1", "b2", "b3"):
+        admin, situation = Isolated(cluster_layout(3), cluster.now_ns), Situation()
+        admin.isolated = node
+        cluster.describe = admin.describe  # type: ignore[method-assign]
+        run(MetadataSource(situation, cluster, "t").poll())
+        assert situation.partition(0).isr == ("b3", "b2")
