@@ -156,8 +156,12 @@ def _step(before: ControllerState, results: tuple[ControllerResult[Any], ...]) -
         return None
     newest = replace(changes[-1], partition_epoch=0) if changes else before.partition
     controller = ControllerState(brokers, newest)
-    changed = [replace(change, partition_epoch=1) for change in changes] or [newest]
-    return ControllerStep(controller, tuple(update_of(controller, it) for it in changed))
+    epochs_before = (before.partition.partition_epoch, *(it.partition_epoch for it in changes))
+    changed = [
+        replace(it, partition_epoch=it.partition_epoch - epoch_before)
+        for it, epoch_before in zip(changes, epochs_before, strict=False)
+    ]
+    return ControllerStep(controller, tuple(update_of(controller, it) for it in changed or [newest]))
 
 
 def _sorted(partition: PartitionImage) -> PartitionImage:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import main
+from harness.search.exploration import controller_steps
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel
+from harness.search.exploration.controller_steps import ControllerSteps
 from harness.search.exploration.machine_steps import Action
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.scope_file import SHIPPED, load
@@ -21,6 +23,7 @@ from harness.search.quorum_exploration import scope_file as quorum_scope_file
 from harness.search.state_space.breadth_first import ExplorationResult
 from harness.search.state_space.canonical import CanonicalStates
 from harness.search.state_space.explored_model import Numbers
+from images.broker.controller.partition_change import PartitionChange, PartitionChangeBuilder
 from images.broker.truncation_protocol import TruncationProtocol
 
 TWO_REPLICAS = Scope(replicas=2, isr_changes_in_flight=True)
@@ -69,6 +72,26 @@ def test_every_flawed_protocol_loses_or_contradicts_a_committed_record(protocol:
 )
 def test_a_rule_that_is_off_breaks_a_promise(rule: str, promise: str) -> None:
     assert promise in broken(replace(TWO_REPLICAS, without=(rule,)))
+
+
+def test_brokers_read_of_the_partition_epochs_of_the_shipped_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change without a newer partition epoch is no news for a broker, as in the shell."""
+    before = controller_steps.created((1, 2), (1, 2))
+    build = PartitionChangeBuilder.build
+
+    def fenced(bump: int) -> list[int]:
+        def built(builder: PartitionChangeBuilder) -> PartitionChange | None:
+            change = build(builder)
+            epoch = before.partition.partition_epoch + bump
+            return change and replace(change, partition=replace(change.partition, partition_epoch=epoch))
+
+        monkeypatch.setattr(PartitionChangeBuilder, "build", built)
+        step = ControllerSteps(SMALL.rules, SMALL.topic_config).fence(before, 2, 1)
+        assert step is not None
+        assert step.controller.partition.isr == (1,)
+        return [it.registration.partition_epoch for it in step.updates]
+
+    assert [fenced(bump) for bump in (1, 0)] == [[1], [0]]
 
 
 DELAYED = replace(SMALL, isr_changes_in_flight=False, fetches_in_flight=True)
