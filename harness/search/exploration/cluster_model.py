@@ -258,9 +258,10 @@ class ClusterModel:
             if broker.partition.role is ReplicaRole.LEADER:
                 logs = [log for it in brokers for log in (it.records, *(it.disk.truncated if it.disk else ()))]
                 number = _unused_number(broker.partition, [*logs, history.committed])
-                after = self.machines.appended[state[place], number]
+                after, broken = self.machines.appended[state[place], number]
                 if after != state[place]:
-                    yield self._moved((*state[:-1], appended), Action("append", place + 1), {place: after})
+                    action = Action("append", place + 1)
+                    yield self._moved((*state[:-1], appended), action, {place: after}, broken=broken)
 
     def _publish(self, broker: int, updates: Iterable[int]) -> int:
         for update in updates:

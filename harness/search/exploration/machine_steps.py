@@ -315,8 +315,10 @@ class MachineSteps:
         )
         return self.brokers.number(replica_steps.receive(follower, request, answer, self._limits))
 
-    def _compute_appended(self, key: tuple[int, int]) -> int:
-        return self.brokers.number(replica_steps.append(self.brokers.values[key[0]], key[1], self._limits))
+    def _compute_appended(self, key: tuple[int, int]) -> tuple[int, str | None]:
+        leader = self.brokers.values[key[0]]
+        after = replica_steps.append(leader, key[1], self._limits)
+        return self.brokers.number(after), promises.broken_by_step(leader, after)
 
     def _compute_committed(self, key: tuple[int, int]) -> tuple[int, str | None]:
         history, broker = self.histories.values[key[0]], self.brokers.values[key[1]]

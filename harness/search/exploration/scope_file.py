@@ -43,7 +43,11 @@ def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ())
         scope = _scope(fields)
     except SpecError as error:
         raise SpecError(document.located(str(error))) from None
-    given = {**fields, "protocol": protocol or scope.protocol, "without": [*scope.without, *without]}
+    given = {
+        **fields,
+        "protocol": scope.protocol if protocol is None else protocol,
+        "without": [*scope.without, *without],
+    }
     return name, _scope(given)
 
 

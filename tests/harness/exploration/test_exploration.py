@@ -24,6 +24,9 @@ from harness.search.state_space.breadth_first import ExplorationResult
 from harness.search.state_space.canonical import CanonicalStates
 from harness.search.state_space.explored_model import Numbers
 from images.broker.controller.partition_change import PartitionChange, PartitionChangeBuilder
+from images.broker.log.leader_epochs import EpochCache
+from images.broker.replication import leader
+from images.broker.replication.partition import Limits, Partition, PartitionStep
 from images.broker.truncation_protocol import TruncationProtocol
 
 TWO_REPLICAS = Scope(replicas=2, isr_changes_in_flight=True)
@@ -72,6 +75,14 @@ def test_every_flawed_protocol_loses_or_contradicts_a_committed_record(protocol:
 )
 def test_a_rule_that_is_off_breaks_a_promise(rule: str, promise: str) -> None:
     assert promise in broken(replace(TWO_REPLICAS, without=(rule,)))
+
+
+def test_a_high_watermark_that_falls_with_an_append_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def appended(partition: Partition, epochs: EpochCache, log_end: int, limits: Limits) -> PartitionStep:
+        return PartitionStep(partition._replace(epochs=epochs, log_end=log_end, high_watermark=0))
+
+    monkeypatch.setattr(leader, "appended", appended)
+    assert broken(replace(TWO_REPLICAS, leader_epochs=1)) == "the high watermark of leader 1 falls from 1 to 0"
 
 
 def test_brokers_read_of_the_partition_epochs_of_the_shipped_controller(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,6 +262,7 @@ def test_a_bad_scope_is_one_line(text: str, line: str, tmp_path: Path, capsys: p
             "faultline explore: nowhere: there is no such file, and none of that name is shipped; shipped are: ans",
         ),
         (["truncation", "--protocol", "kip1"], "faultline explore: protocol: 'kip1' is not one of"),
+        (["truncation", "--protocol", ""], "faultline explore: protocol: '' is not one of"),
         (["truncation", "--without", "gravity"], "faultline explore: without: 'gravity' is not a rule"),
         (["truncation", "--jobs", "0"], "faultline explore: --jobs: 0 is not a number from 1 to"),
     ],
