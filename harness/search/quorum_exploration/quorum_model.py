@@ -28,6 +28,7 @@ from harness.search.quorum_exploration.symmetry import RENAMING, in_order
 from harness.search.quorum_exploration.voter_steps import VoterOutcome, VoterSteps
 from harness.search.state_space.explored_model import Numbers, ValueTables
 from harness.search.state_space.interning import Interned, Remembered
+from images.broker.raft.state import QuorumState
 from images.broker.raft.values import RaftRole
 
 
@@ -53,8 +54,8 @@ class _Move(NamedTuple):
     kind: str
     voter: int
     messages: Numbers
-    cuts_fetches: bool
-    """Whether it follows nobody, or somebody else, so that it waits no longer for the answer to a fetch."""
+    waits: tuple[bool, ...]
+    """Whether it goes on to wait for the answer to a fetch: each of what may be."""
     broken: str | None
 
 
@@ -152,14 +153,15 @@ class QuorumModel:
         self, state: Numbers, place: int, move: _Move, message: QuorumMessage | None = None
     ) -> Iterator[QuorumStep]:
         """The controller at `place` moves, and sends messages."""
-        after, broken = self._after(state, place, move)
-        yield from self._sent(after, move.messages, QuorumAction(move.kind, place + 1, message), broken)
+        for after, broken in self._after(state, place, move):
+            yield from self._sent(after, move.messages, QuorumAction(move.kind, place + 1, message), broken)
 
-    def _after(self, state: Numbers, place: int, move: _Move) -> tuple[Numbers, str | None]:
-        """The state once the controller at `place` has moved, and the promise that this breaks."""
-        network = self._cut[state[-2], place + 1] if move.cuts_fetches else state[-2]
+    def _after(self, state: Numbers, place: int, move: _Move) -> list[tuple[Numbers, str | None]]:
+        """Each state once the controller at `place` has moved, and the promise that this breaks."""
+        networks = {state[-2] if waits else self._cut[state[-2], place + 1]: None for waits in move.waits}
         history, mismatch = self._committed[state[-1], move.voter]
-        return (*state[:place], move.voter, *state[place + 1 : -2], network, history), move.broken or mismatch
+        voters, broken = (*state[:place], move.voter, *state[place + 1 : -2]), move.broken or mismatch
+        return [((*voters, network, history), broken) for network in networks]
 
     def _sent(
         self, state: Numbers, messages: Numbers, action: QuorumAction, broken: str | None
@@ -183,8 +185,11 @@ class QuorumModel:
                 place = self._receivers[message]
                 move = self._arrivals[state[place], message]
                 if move is not None:
-                    after, breaks = self._after(state, place, move)
-                    outcomes += [(after, (*order, *others), breaks) for order in self._orders[move.messages]]
+                    outcomes += [
+                        (after, (*order, *others), breaks)
+                        for after, breaks in self._after(state, place, move)
+                        for order in self._orders[move.messages]
+                    ]
             for outcome in outcomes:
                 if outcome[2] is not None or outcome[:2] not in tried:
                     tried.add(outcome[:2])
@@ -228,7 +233,7 @@ class QuorumModel:
             kind,
             self.voters.number(outcome.voter),
             tuple(numbers),
-            (old.role, old.epoch, old.leader) != (new.role, new.epoch, new.leader),
+            _waits_on(old, new),
             outcome.broken,
         )
 
@@ -318,6 +323,14 @@ class QuorumModel:
     def _compute_broken_pair(self, key: tuple[int, ...]) -> str | None:
         one, other = key
         return promises.broken_by_pair(self.voters.values[one], self.voters.values[other])
+
+
+def _waits_on(old: QuorumState, new: QuorumState) -> tuple[bool, ...]:
+    """Whether a controller that has changed goes on to wait for the answer to a fetch: not for that of another leader;
+    and of the same one, which it may stop following for a while, until the connection is lost."""
+    if (old.epoch, old.leader) != (new.epoch, new.leader):
+        return (False,)
+    return (True,) if old.role is new.role else (True, False)
 
 
 def _unawaited(messages: Iterable[QuorumMessage], sender: int, *, fetches_alone: bool) -> Iterator[QuorumMessage]:

@@ -15,6 +15,7 @@ from harness.search.quorum_exploration.quorum_values import RequestKind
 from harness.search.quorum_exploration.scope import QuorumScope
 from harness.search.quorum_exploration.scope_file import load
 from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult
+from harness.search.state_space.explored_model import Numbers
 from harness.search.state_space.shard import StateShard
 from images.broker.raft.values import RaftRole
 from tests.harness.exploration.random_walks import kinds_of_canonical_walks
@@ -54,6 +55,31 @@ def test_a_rule_that_is_off_breaks_a_promise(rule: str, scope: QuorumScope, prom
     violation = explored_in(replace(scope, without=(rule,))).violation
     assert violation is not None
     assert promise in violation.promise
+
+
+def test_a_follower_takes_the_answer_to_a_fetch_from_before_its_pre_votes_or_loses_the_connection() -> None:
+    """As in the shell: a fetch goes on while a controller asks for pre-votes, and counts once it follows again."""
+    model = QuorumModel(QuorumScope(epochs=2, records=0, in_flight=(RequestKind.FETCH,), messages=1))
+
+    def after(states: list[Numbers], kind: str, voter: int, role: RaftRole, *, waits: bool) -> list[Numbers]:
+        """The states after such a step in which controller 2 has this role, and waits for an answer or not."""
+        steps = (step for state in states for step in model.steps(state) if step.action[:2] == (kind, voter))
+        return [
+            step.state
+            for step in steps
+            if (cluster := model.cluster(step.state)).voters[1].quorum.role is role
+            and any(it.sender == 2 and it.awaited for it in cluster.network) is waits
+        ]
+
+    elected = after([model.initial()], "timeout", 1, RaftRole.FOLLOWER, waits=False)
+    fetching = after(elected, "fetch", 2, RaftRole.FOLLOWER, waits=True)
+    answered = after(fetching, "answer", 1, RaftRole.FOLLOWER, waits=True)
+    stands = after(answered, "timeout", 2, RaftRole.PROSPECTIVE, waits=True)
+    follows = after(stands, "timeout", 1, RaftRole.FOLLOWER, waits=True)  # with BeginQuorumEpoch
+    received = after(follows, "receive", 2, RaftRole.FOLLOWER, waits=False)
+    assert {len(model.cluster(state).voters[1].records) for state in received} == {1}
+    lost = after(stands, "timeout", 1, RaftRole.FOLLOWER, waits=False)
+    assert after(lost, "fetch", 2, RaftRole.FOLLOWER, waits=True)
 
 
 def test_an_exploration_of_so_many_steps_has_the_states_that_are_no_deeper() -> None:
