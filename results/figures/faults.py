@@ -85,8 +85,8 @@ def bars(faults: Sequence[DrawnFault]) -> Iterator[Figure]:
                 "opacity": [1.0 if fault.had_effect else 0.35 for fault in chosen],
                 "line": {"width": 0},
             },
-            "customdata": [_hover(fault) for fault in chosen],
-            "hovertemplate": "%{customdata}<extra></extra>",
+            "hovertext": [_hover(fault) for fault in chosen],
+            "hovertemplate": "%{hovertext}<extra></extra>",
         }
 
 

@@ -139,6 +139,14 @@ def test_every_figure_is_one_that_plotly_takes(made_run: RunDirectory) -> None:
         plotly.graph_objects.Figure(json.loads(to_json(figure)))
 
 
+def test_no_point_of_a_runs_figures_is_an_address_to_open(made_run: RunDirectory) -> None:
+    """The page's script follows the `customdata` of a point that is clicked."""
+    evidence = made_run.load()
+    drawn = [operations.draw(evidence), *(figure for _, figure in partitions.draw(evidence))]
+    assert not [trace for figure in drawn for trace in figure["data"] if "customdata" in trace]
+    assert any("held" in text or "b1" in text for trace in drawn[0]["data"] for text in trace.get("hovertext", ()))
+
+
 def test_a_run_without_appends_or_with_many_partitions_is_drawn(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
     recorder = Recorder(run.history_path, lambda: 0)

@@ -70,4 +70,4 @@ def test_a_fault_that_kept_a_node_down_is_drawn_as_one_with_an_effect() -> None:
     assert (kill.had_effect, cut.had_effect, cut.bit) == (True, True, False)
     (bar,) = [bar for bar in drawn_faults.bars([kill, cut]) if bar["y"] == ["power-loss"]]
     assert bar["marker"]["opacity"] == [1.0]
-    assert "kept b3 down" in bar["customdata"][0]
+    assert "kept b3 down" in bar["hovertext"][0]
