@@ -27,6 +27,9 @@ import numpy.typing as npt
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
+_RESAMPLED_MAX = 250_000
+"""Values resampled at a time. SciPy leaves out each run in turn as well, and would otherwise hold runs × runs values;
+the interval is the same."""
 
 Numbers = Sequence[float] | npt.NDArray[np.float64]
 _Array = npt.NDArray[np.float64]
@@ -69,6 +72,7 @@ def share(parts: Numbers, wholes: Numbers, *, seed: int = 0, resamples: int = RE
             confidence_level=_expanded_level(len(above)),
             paired=True,
             vectorized=True,
+            batch=max(1, _RESAMPLED_MAX // len(above)),
             method="BCa",
             rng=np.random.default_rng(seed),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from math import inf
 
 import numpy as np
@@ -54,6 +55,16 @@ def test_what_was_never_seen_may_still_happen() -> None:
 def test_a_run_counts_as_much_as_it_did() -> None:
     assert share([1, 0], [1, 99]).value == pytest.approx(0.01)
     assert share([0, 0], [0, 0]) == Interval(0.0, 0.0, 0.0)
+
+
+def test_an_interval_over_thousands_of_runs_takes_little_memory() -> None:
+    values = np.random.default_rng(3).normal(10, 2, 3000)
+    mean(values[:3])  # what SciPy needs once
+    tracemalloc.start()
+    share(values, np.ones(3000), resamples=1000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 * 2**20
 
 
 def test_pairing_sees_what_two_averages_hide() -> None:
