@@ -163,6 +163,11 @@ def suite_names(store: Path) -> list[str]:
     return sorted({path.parent.name.removeprefix("suite=") for path in paths})
 
 
+def mutant_cells(store: Path, suite: str) -> set[str]:
+    """The cells of a suite with a rule switched off, which are to be found; also those without a run."""
+    return _names(_plan(store, suite).get("mutants"))
+
+
 def newest(store: Path, name: str) -> str:
     """The suite of this name, or the newest of those that go by it. BadName when there is none."""
     every = suite_names(store)

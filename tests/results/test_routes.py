@@ -9,6 +9,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -142,6 +143,22 @@ def test_the_list_of_stored_runs_has_their_signatures(tmp_path: Path) -> None:
     make_night(tmp_path, 0, lambda *which: {**plain(*which), "lost": 1.0}, seeds=1)
     problems = {entry.problem for entry in listed(tmp_path).entries if entry.validity == "invalid"}
     assert problems == {SIGNATURE}
+
+
+def test_a_mutant_that_is_found_is_no_failure_in_a_list_and_one_that_is_missed_is_one_of_its_suite(
+    tmp_path: Path,
+) -> None:
+    def lost(random: np.random.Generator, cell: str, night: int) -> dict[str, float]:
+        return {**plain(random, cell, night), "lost": float(cell == "groups")}
+
+    make_night(tmp_path, 0, lost, seeds=3, mutants=("groups",))
+    site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
+    text = show(site, "/").text
+    assert "3 mutant found, 3 valid. Failures first No run is a failure." in text
+    assert "valid nightly-20261101T010000 6 3 mutant found, 3 valid" in text
+    assert "3 runs of 6 match" in show(site, "/runs?find=mutant+found").text
+    make_night(tmp_path, 1, lost, seeds=3, mutants=("groups", "another"))
+    assert "invalid nightly-20261102T010000 6 3 mutant found, 3 valid" in show(site, "/").text
 
 
 def test_runs_are_found_by_all_the_words_asked_for(site: Router, store: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
 from results.number_format import counted, numeral
 from results.pages import page
-from results.pages.browsing.listing import RunEntry, SuiteEntry
+from results.pages.browsing.listing import ORDER, RunEntry, SuiteEntry
 from results.pages.page import address
-from results.store.stored_runs import tally
 from results.store.tables import DamagedFile
+from results.suites import MUTANT_FOUND, MUTANT_MISSED
 
 RUNS_MAX = 500
 FIRST_MAX = 12
@@ -23,6 +24,12 @@ def address_of_run(entry: RunEntry) -> str:
     return address("runs", entry.run) if entry.has_directory else address("suites", entry.suite, entry.run)
 
 
+def tally(validities: Iterable[str]) -> str:
+    """`2 invalid, 1 mutant found, 40 valid`: worst first."""
+    counts = Counter(validities)
+    return ", ".join(f"{numeral(counts[name])} {name}" for name in ORDER if counts[name])
+
+
 def overview(
     store: str,
     suites: Sequence[SuiteEntry],
@@ -31,14 +38,16 @@ def overview(
     damaged: Sequence[DamagedFile],
 ) -> Markup:
     """The first page."""
-    worst = runs[0].validity if runs else ""
+    failing = [entry for entry in runs if entry.failed]
+    worst = failing[0].validity if failing else "valid" if runs else ""
     counts = tally(entry.validity for entry in runs)
     return page.render(
         "overview.html",
         colour=worst if worst in ("invalid", "unknown", "valid") else "",
         sentence=f"{counted(len(runs), 'run')} in {store}. {counts}." if runs else f"Nothing is in {store} yet.",
         damaged=[f"{file.path}: {file.reason}" for file in damaged],
-        failing=[entry for entry in runs if entry.validity != "valid"],
+        failing=failing,
+        mutants=any(entry.validity in (MUTANT_FOUND, MUTANT_MISSED) for entry in runs),
         newest=sorted(runs, key=lambda entry: (entry.started, entry.run), reverse=True),
         suites=suites,
         comparisons=comparisons,

@@ -7,7 +7,7 @@ sense are left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,12 @@ from results.atomic_files import json_object
 from results.explanation.stories import NEAREST_FIRST
 from results.store import tables
 from results.store.schema import SIGNATURES
+from results.suites import MUTANT_FOUND, MUTANT_MISSED, NOT_CHECKED, mutant_cells
 
-NOT_CHECKED = "not checked"
-ORDER = {"invalid": 0, "unknown": 1, NOT_CHECKED: 2, "valid": 3}
+ORDER = {
+    name: place for place, name in enumerate(("invalid", "unknown", NOT_CHECKED, MUTANT_FOUND, MUTANT_MISSED, "valid"))
+}
+"""The worst first. A mutant is to be found: neither of its outcomes is a failure, as on the page of its suite."""
 LISTED = ("runs", "verdicts")
 """The tables that lists are made from."""
 
@@ -35,14 +38,21 @@ class RunEntry:
     run: str
     has_directory: bool
     spec: str
+    cell: str
+    """Of its suite; empty for a directory."""
     seed: str
     validity: str
-    """A verdict, or NOT_CHECKED."""
+    """A verdict, NOT_CHECKED, or of a mutant MUTANT_FOUND or MUTANT_MISSED."""
     started: str
     version: str
     problem: str
     """The first thing wrong with it, in a line: the signature of its first story, or, where none was told, a finding;
     empty when nothing is."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is a failure."""
+        return ORDER[self.validity] < ORDER[MUTANT_FOUND]
 
     def fits(self, words: Iterable[str]) -> bool:
         """True when the entry contains every word (words are in lower case)."""
@@ -61,11 +71,21 @@ class SuiteEntry:
     started: str
     """Start time of its first run."""
     versions: tuple[str, ...]
+    worst: str
+    """`invalid` where a mutant was not found, else the worst verdict of its runs that are failures, else `valid`."""
 
-    @property
-    def worst(self) -> str:
-        """The worst verdict of its runs."""
-        return min(self.validities, key=ORDER.__getitem__)
+    @classmethod
+    def of(cls, name: str, runs: Sequence[RunEntry], mutants: Collection[str]) -> SuiteEntry:
+        """The suite of these runs; `mutants` are its cells that are to be found."""
+        found = {run.cell for run in runs if run.validity == MUTANT_FOUND}
+        failures = [run.validity for run in runs if run.failed]
+        return cls(
+            name,
+            tuple(run.validity for run in runs),
+            min(run.started for run in runs),
+            tuple(sorted({run.version for run in runs})),
+            "invalid" if not found.issuperset(mutants) else min(failures, key=ORDER.__getitem__, default="valid"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +93,8 @@ class StoreListing:
     """The entries of the tables, and the files left out."""
 
     entries: list[RunEntry]
+    mutants: Mapping[str, Collection[str]]
+    """Suite → its cells with a rule switched off."""
     damaged: tuple[tables.DamagedFile, ...]
 
 
@@ -95,8 +117,9 @@ def directory_entry(path: Path, suite: str) -> RunEntry:
         run=path.name,
         has_directory=True,
         spec=str(status.get("name", "")),
+        cell="",
         seed=str(status.get("seed", "")),
-        validity=validity if validity in ORDER else "unknown",
+        validity=validity if validity in ("invalid", "valid", NOT_CHECKED) else "unknown",
         started=str(status.get("started", "")),
         version=str(status.get("version", "")),
         problem=problem,
@@ -107,20 +130,28 @@ def listed(store: Path) -> StoreListing:
     read = {name: tables.read(store, name) for name in LISTED}
     verdicts = read["verdicts"].table
     findings = _first_findings(verdicts.filter(pc.not_equal(verdicts["validity"], "valid")).to_pylist())
-    names = ["suite", "run", "name", "seed", "validity", "started", "version", "state", "facts"]
+    names = ["suite", "run", "name", "cell", "seed", "validity", "started", "version", "state", "facts"]
     runs = read["runs"].table.select(names)
-    entries = [_stored_entry(row, findings.get((row["suite"], row["run"]), "")) for row in runs.to_pylist()]
-    return StoreListing(entries, tuple(file for stored in read.values() for file in stored.damaged))
+    mutants = {suite: mutant_cells(store, suite) for suite in pc.unique(runs["suite"]).to_pylist()}
+    entries = [
+        _stored_entry(row, findings.get((row["suite"], row["run"]), ""), mutant=row["cell"] in mutants[row["suite"]])
+        for row in runs.to_pylist()
+    ]
+    return StoreListing(entries, mutants, tuple(file for stored in read.values() for file in stored.damaged))
 
 
-def _stored_entry(row: Mapping[str, Any], problem: str) -> RunEntry:
+def _stored_entry(row: Mapping[str, Any], problem: str, *, mutant: bool) -> RunEntry:
+    validity = row["validity"] if row["validity"] in ("invalid", "unknown", "valid") else NOT_CHECKED
+    if mutant and row["state"] == "finished":
+        validity = MUTANT_FOUND if validity == "invalid" else MUTANT_MISSED
     return RunEntry(
         suite=row["suite"],
         run=row["run"],
         has_directory=False,
         spec=row["name"],
+        cell=row["cell"],
         seed=str(row["seed"]),
-        validity=row["validity"] if row["validity"] in ORDER else NOT_CHECKED,
+        validity=validity,
         started=row["started"],
         version=row["version"],
         problem=(_stored_signature(row["facts"]) or problem) if row["state"] == "finished" else row["state"],

@@ -69,15 +69,8 @@ class StoreBrowser:
         by_suite: dict[str, list[RunEntry]] = {}
         for entry in self.table_runs():
             by_suite.setdefault(entry.suite, []).append(entry)
-        suites = [
-            SuiteEntry(
-                name,
-                tuple(entry.validity for entry in entries),
-                min(entry.started for entry in entries),
-                tuple(sorted({entry.version for entry in entries})),
-            )
-            for name, entries in by_suite.items()
-        ]
+        mutants = self._listed().mutants
+        suites = [SuiteEntry.of(name, entries, mutants.get(name, ())) for name, entries in by_suite.items()]
         return sorted(suites, key=lambda suite: (suite.started, suite.name), reverse=True)
 
     def damaged(self) -> list[tables.DamagedFile]:
