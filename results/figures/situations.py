@@ -49,8 +49,9 @@ def accumulation(thoroughness: Thoroughness) -> Figure:
             ),
         ],
         "layout": {
-            "height": 300,
+            "height": 340,
             "margin": {"l": 60, "r": 14, "t": 12, "b": 40},
+            "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top"},
             "showlegend": True,
             "hovermode": "closest",
             "xaxis": {"title": {"text": "runs"}, "rangemode": "tozero"},

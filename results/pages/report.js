@@ -20,7 +20,7 @@
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: text, size: 12, family: getComputedStyle(document.body).fontFamily },
       hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--text") } },
-      margin: { ...layout.margin, l: narrow() ? 94 : layout.margin.l },
+      margin: { ...layout.margin, l: narrow() ? Math.min(94, layout.margin.l) : layout.margin.l },
     };
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis\d*$/.test(key)) {

@@ -27,6 +27,10 @@ RUNS_MAX = 5000
 CAUSES_MAX = 20
 RUNS_OF_A_CAUSE = 5
 _DRAWN = ("available", "p99")
+_BAND_PX = 60
+"""Height of a cell in a figure."""
+_POINTS_SHARE = 0.7
+"""Of it, what is left for points below the name of the cell."""
 
 
 def render(suite: SuiteResult, link: RunLink) -> str:
@@ -107,8 +111,8 @@ def _pictures(suite: SuiteResult, link: RunLink) -> list[tuple[Measure, Figure]]
 
 
 def _scatter(suite: SuiteResult, measure: Measure, link: RunLink) -> Figure:
-    """One band of points per cell, sorted by value, so that each band shows a distribution."""
-    traces = []
+    """One band of points per cell, below its name; sorted by value, so that each band shows a distribution."""
+    traces, names = [], []
     scale = measure.scale
     for number, cell in enumerate(suite.cells):
         values = [(measure.value(run), run) for run in suite.runs if run.cell == cell]
@@ -118,11 +122,11 @@ def _scatter(suite: SuiteResult, measure: Measure, link: RunLink) -> Figure:
                 "type": "scatter",
                 "mode": "markers",
                 "name": escape(cell),
-                "x": [round(number + (at + 1) / (len(known) + 1), 4) for at in range(len(known))],
-                "y": [round(scale * value, 4) for value, _ in known],
+                "x": [round(scale * value, 4) for value, _ in known],
+                "y": [round(number + 1 - _POINTS_SHARE * (at + 1) / (len(known) + 1), 4) for at in range(len(known))],
                 "text": [escape(f"{run.run}: {run.outcome}") for _, run in known],
                 "customdata": [link(run.run) for _, run in known],
-                "hovertemplate": "%{text}<br>%{y}<extra></extra>",
+                "hovertemplate": "%{text}<br>%{x}<extra></extra>",
                 "marker": {
                     "size": [6 if run.good else 10 for _, run in known],
                     "symbol": ["circle" if run.good else "x" for _, run in known],
@@ -132,27 +136,38 @@ def _scatter(suite: SuiteResult, measure: Measure, link: RunLink) -> Figure:
                 },
             }
         )
-    names = list(suite.cells)
-    axis = {
-        "tickvals": [number + 0.5 for number in range(len(names))],
-        "ticktext": [escape(name) for name in names],
-        "range": [0, len(names)],
-        "showgrid": False,
-        "zeroline": False,
-    }
+        names.append(
+            {
+                "xref": "paper",
+                "x": 0,
+                "xanchor": "left",
+                "y": number,
+                "yanchor": "top",
+                "text": escape(cell),
+                "showarrow": False,
+            }
+        )
     separators = [
-        {"type": "line", "yref": "paper", "x0": at, "x1": at, "y0": 0, "y1": 1, "line": {"color": GREY, "width": 0.5}}
+        {"type": "line", "xref": "paper", "y0": at, "y1": at, "x0": 0, "x1": 1, "line": {"color": GREY, "width": 0.5}}
         for at in range(1, len(names))
     ]
     return {
         "data": traces,
         "layout": {
-            "height": 300,
-            "margin": {"l": 60, "r": 14, "t": 12, "b": 40},
+            "height": 64 + _BAND_PX * len(names),
+            "margin": {"l": 14, "r": 14, "t": 12, "b": 52},
             "showlegend": False,
             "hovermode": "closest",
-            "xaxis": axis,
-            "yaxis": {"zeroline": False},
+            "meta": {"alone": True},
+            "xaxis": {"zeroline": False, "title": {"text": measure.unit}},
+            "yaxis": {
+                "range": [len(names), 0],
+                "showticklabels": False,
+                "showgrid": False,
+                "zeroline": False,
+                "fixedrange": True,
+            },
+            "annotations": names,
             "shapes": separators,
         },
     }

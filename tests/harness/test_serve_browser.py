@@ -20,12 +20,14 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from checkers.verdict import Finding, Validity, Verdict
 from harness.cli.serve import StoreServer
 from results.comparison import ComparedRun, compare
+from results.pages import suite as suite_page
 from results.pages.browsing.routes import Router
 from results.pages.browsing.store_browser import StoreBrowser
 from results.pages.page import address
 from results.run.directory import RunDirectory
 from results.store import tables
 from results.store.schema import batch_path
+from results.suites import SuiteResult, SuiteRun
 from tests.results.conftest import INVALID, VALID, make_run
 from tests.results.trend.nights import make_night, plain, suite_name
 
@@ -243,6 +245,43 @@ def test_runs_are_found_by_typing(visit: Open, store: Path) -> None:
     page.wait_for_url("**/runs?find=acknowledged-loss")
     expect(page.locator("tbody tr")).to_have_count(1)
     assert page.get_by_label("Find runs").input_value() == "acknowledged-loss"
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_a_picture_of_a_suite_names_every_cell_also_one_of_a_long_name(
+    tmp_path: Path, browser: Browser, width: int
+) -> None:
+    cells = ["append", "groups", "without broker_epoch_checked_in_alter_partition", "without vote_once_per_epoch"]
+    figures = plain(np.random.default_rng(0), "append", 0) | {"planned": 600.0}
+    runs = tuple(SuiteRun(f"{cell}-seed0", cell, 0, "valid", (), (), figures) for cell in cells)
+    path = tmp_path / "suite.html"
+    path.write_text(suite_page.render(SuiteResult("made", "", "", "", runs, len(runs)), lambda run: ""))
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-drawn=true]", state="attached", timeout=PATIENCE_MS)
+    for plot in page.locator(".plot").all():
+        edges = plot.bounding_box()
+        for cell in cells:
+            name = plot.get_by_text(cell, exact=True).bounding_box()
+            assert edges is not None
+            assert name is not None
+            assert edges["x"] <= name["x"]
+            assert name["x"] + name["width"] <= edges["x"] + edges["width"]
+    page.close()
+
+
+def test_a_click_on_the_bar_of_a_fault_stays_on_the_page(visit: Open, store: Path) -> None:
+    page = visit(f"/runs/{next(path.name for path in store.glob('2*seed7') if not path.is_symlink())}")
+    bar = page.locator(".plot .barlayer .point").first
+    bar.scroll_into_view_if_needed()
+    edges = bar.bounding_box()
+    assert edges is not None
+    page.mouse.move(edges["x"] + edges["width"] / 2, edges["y"] + edges["height"] / 2)
+    expect(page.locator(".hoverlayer").first).to_contain_text("b1")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_timeout(500)
+    assert "seed7" in page.url
 
 
 def test_a_number_of_a_suite_leads_to_the_runs_behind_it_and_from_there_to_a_run(visit: Open) -> None:

@@ -187,6 +187,7 @@ def test_the_page_stands_alone_names_failures_first_and_draws_what_plotly_takes(
     assert page.text.index(SIGNATURE) < page.text.index("loss: lost-append")
     assert page.text.index("lost-append") < page.text.index("planned writes acknowledged")
     assert not [tag for tag, attributes in page.elements if tag in ("script", "link") and attributes.get("src")]
+    assert "Planned is rate × time" in page.text, "more than 100 % of it may be acknowledged"
     assert len(page.figures) == 3
     assert "situations: 61 in 60 runs, 60 of them in one run only" in page.text
     for figure in page.figures:
