@@ -146,7 +146,7 @@ def _facts(subject: Subject) -> dict[str, Any]:
     spec = {name: value for name, value in _spec_facts(subject.spec_text).items() if name not in ("seed", "name")}
     return {
         "run": subject.path.resolve().name,
-        "seed": status.seed,
+        "seed": str(status.seed),  # to be copied: no quantity
         **spec,
         "faultline": status.version,
         "started": status.started.replace("T", " ").replace("+00:00", " UTC"),

@@ -67,6 +67,11 @@ def test_a_report_says_the_verdict_the_findings_and_how_to_bring_the_run_back(re
     assert reported.digest() in page.text
 
 
+def test_a_seed_stands_as_it_is_to_be_given_again(tmp_path: Path) -> None:
+    page = Page(write_report(RunDirectory.create(tmp_path, "append", 2404589740)))
+    assert "seed 2404589740 " in page.text.partition("This run has not been checked.")[2]
+
+
 def test_a_report_says_that_figures_of_availability_are_of_the_main_phase(reported: RunDirectory) -> None:
     text = Page(reported.report_path).text.split("Recovery and availability", 1)[1]
     assert "Of the main phase: final appends do not count." in text

@@ -122,6 +122,7 @@ def test_the_overview_tells_of_failures_before_anything_else(site: Router, store
     runs = [link for link in page.links() if link.startswith("/runs/")]
     assert runs[0] == f"/runs/{bad_run(store).name}"
     assert "acknowledged-loss: lost-append" in page.text
+    assert page.text.count("started, UTC") == 3
 
 
 def test_a_list_has_the_cause_of_a_run_before_its_consequences(tmp_path: Path) -> None:
@@ -177,6 +178,15 @@ def test_a_run_page_has_the_verdict_the_faults_the_pictures_and_the_logs(site: R
     assert sum(1 for tag, attributes in page.elements if attributes.get("class") == "plot") == 3
     assert f"/runs/{run.name}/logs/b1" in page.links()
     assert "elected" in show(site, f"/runs/{run.name}/logs/b1").text
+
+
+def test_every_picture_has_a_name(site: Router, store: Path) -> None:
+    make_night(store, 0, seeds=3)
+    for target in (f"/runs/{bad_run(store).name}", "/suites/nightly-20261101T010000", "/trends/nightly", "/situations"):
+        names = [a.get("aria-label") for tag, a in show(site, target).elements if a.get("class") == "plot"]
+        assert names
+        assert all(names)
+        assert len(set(names)) == len(names)
 
 
 def test_a_run_that_its_suite_kept_is_shown_from_there_with_its_logs(site: Router, store: Path) -> None:
