@@ -134,7 +134,8 @@ def _figures(verdict: Verdict) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
+    whole = float(value).is_integer() or abs(value) >= 999.5  # `.3g` would write it as a power of ten
+    return f"{value:.0f}" if whole else f"{value:.3g}"
 
 
 def _faults(outcome: Outcome) -> RenderableType:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,15 @@ def test_a_finding_outside_a_story_says_of_which_check_it_is(capsys: pytest.Capt
     verdicts = [Verdict("liveness", Validity.UNKNOWN, (Finding("undecided", ("a line",), "t", 1),))]
     summary(terminal(), verdicts, CheckSettings(), deviations=())
     assert "\n? liveness: undecided t-1\n    a line\n" in capsys.readouterr().out
+
+
+def test_figures_are_no_powers_of_ten(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = {"acks_share": 0.98765, "append_ms_p50": 999.7, "append_ms_p99": 2501.25, "append_ms_max": 12748.37}
+    verdict = Verdict("availability", Validity.VALID, figures=figures)
+    summary(terminal(), [verdict], CheckSettings(), deviations=())
+    words = capsys.readouterr().out.split()
+    shown = dict(pairwise(words))
+    assert [shown[name] for name in figures] == ["0.988", "1000", "2501", "12748"]
 
 
 def test_what_all_parts_of_a_run_lack_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
