@@ -34,8 +34,8 @@ family with the least key, each drawing its key alone. So a new family takes som
 leaves all others as they were, and so does a new fault within its family. Where no fault of a run may have an effect by
 itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family.
 Where each that may lasts too short a time for that (`Fault.acts_within`), the first of them begins earlier and lasts
-longer. The one that is sure to act keeps its times and its links. The last fault waits until clients have written
-something.
+longer. The one that is sure to act keeps its times and its links. One whose steps take longer than its time lasts as
+long as they may take (`Fault.least_s`). The last fault waits until clients have written something.
 
 **Density.** A run may have several schedules at the same time: a fault that mostly meets a healthy cluster in one of
 them meets others there. The first is that of the same seed alone; the others come from streams of their own. So do the
@@ -181,6 +181,7 @@ class _Drawing:
             fault = draw_fault(family, streams, slot, cluster, profile, alone=len(slots) == 1)
             if fault.ends_by_itself:
                 duration_s = _SCRIPTED_LONGEST * cluster.patience_s
+            duration_s = max(duration_s, fault.least_s(cluster))
             if at_s <= end_s and round(at_s, 3) < time_limit_s:
                 duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
                 of_slots.append(_to_the_millisecond(at_s, duration_s, fault))

@@ -105,6 +105,11 @@ class Fault:
         """Whether it has an effect where nothing else goes wrong, as the only fault of a run must."""
         return True
 
+    def least_s(self, cluster: ClusterShape) -> float:
+        """How long it lasts at least where it is drawn: as long as its steps may take, if its time counts from the
+        first of them."""
+        return 0.0
+
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Capabilities that the environment must have."""
         return frozenset()

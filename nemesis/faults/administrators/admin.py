@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from random import Random
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
@@ -50,6 +50,12 @@ _LEAVES_LIMIT_S = 10.0
 """Longest wait for a replica to leave the ISR."""
 _REGISTERED_LIMIT_S = 4.0
 """Longest wait for the controllers to register a broker."""
+_LEAVES_WITHIN: Final = 3.0
+"""Time for a follower to leave the ISR, and for the move after that, in multiples of the cluster's patience."""
+_CANCELLED_WITHIN: Final = 2.2
+"""Time for both pauses between the requests of a reassignment that is cancelled, in the same."""
+_TWICE_WITHIN: Final = 1.0
+"""Time for a broker to stop, to be registered again, and to stop once more, in the same."""
 _ANEW = " (any brokers)"
 _KEEPS = (KeepUnsynced.NOTHING, KeepUnsynced.PREFIX, KeepUnsynced.TORN)
 
@@ -118,6 +124,10 @@ class Reassign(Fault):
         else:
             await recorded(answers, handle.cluster.admin.reassign(handle.topic, self.partition, moved.target))
 
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Until the follower that is cut off has left the ISR, and until it asks again."""
+        return (_LEAVES_WITHIN * cluster.patience_s if self.short else 0.0) + (self.again_ms or 0.0) / 1000
+
     async def _cut_off(self, handle: FaultHandle) -> str:
         """Keep a follower from its leader until it has left the ISR."""
         leader = await handle.targets.leader(self.partition)
@@ -184,6 +194,10 @@ class CancelReassignment(Fault):
         answer = (await recorded(answers, admin.reassign(handle.topic, self.partition, None))).outcome
         outcome = {DONE: "cancelled", "NO_REASSIGNMENT_IN_PROGRESS": "completed"}.get(answer, "refused")
         handle.count_evidence("unanswered" if answer == UNANSWERED else outcome)
+
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Until it cancels what it has begun."""
+        return _CANCELLED_WITHIN * cluster.patience_s
 
     def describe(self) -> str:
         """Whether the replicas are any brokers."""
@@ -309,6 +323,10 @@ class ControlledRestart(Fault):
                 await until_event(handle, Event(Occurrence.REGISTERED, node), since, _REGISTERED_LIMIT_S)
                 await handle.stop(node, self.keep)
                 await let_pass()
+
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Until a broker that stops twice has done so."""
+        return _TWICE_WITHIN * cluster.patience_s if self.unheard else 0.0
 
     def describe(self) -> str:
         """Targets, whether they stop twice, and what is kept where the power is cut."""
