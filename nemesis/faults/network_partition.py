@@ -179,9 +179,10 @@ class NetworkPartition(Fault):
         return frozenset({EnvironmentCapability.CHANNELS} if self.channel is not None else ())
 
     def limited(self, random: Random, cluster: ClusterShape) -> Self:
-        """One of the channels between the nodes that the shape cuts apart."""
+        """One of the channels between the nodes that the shape cuts apart; from all nodes also that of the clients."""
         ones, others = _SIDES.get(self.shape, (self.nodes, self.against or ("all",)))
-        return replace(self, channel=draw_channel(random, cluster, ones, others, self.shape is PartitionShape.ISOLATE))
+        with_clients = self.shape in _OF_CLIENTS and not self.against
+        return replace(self, channel=draw_channel(random, cluster, ones, others, with_clients))
 
     def describe(self) -> str:
         """PartitionShape, targets and flavour."""

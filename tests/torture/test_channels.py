@@ -144,6 +144,10 @@ def test_channels_are_drawn_as_often_as_asked_for_and_change_no_other_draw() -> 
         (NetworkPartition(PartitionShape.CONTROLLERS_APART), {"quorum"}),
         (NetworkPartition(PartitionShape.ONE_WAY, ("c1",), ("c2",)), {"quorum"}),
         (NetworkPartition(PartitionShape.ONE_WAY, ("leader/0",), ("b2",)), {"fetch"}),
+        (
+            NetworkPartition(PartitionShape.ONE_WAY, ("b1",)),
+            {"fetch", "metadata", "heartbeat", "alter-partition", "forwarding", "client"},
+        ),
         (Packets(("b1",), ("controllers",), loss=0.1), {"metadata", "heartbeat", "alter-partition", "forwarding"}),
         (Packets(("controller",), ("brokers",), loss=0.1), {"metadata", "heartbeat", "alter-partition", "forwarding"}),
         (
