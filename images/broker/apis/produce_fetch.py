@@ -161,7 +161,7 @@ class ProduceFetchApis:
                 if fetch.replica is not None and result.error is NO_ERROR:
                     fetch.replica.answered(replica_id, request.connection)
         else:
-            self._trace_answers(fetches, results)
+            self._trace_moved_consumers(fetches, results)
         return _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
 
     def _find_by_name(self, name: str, key: Any, partition: Any) -> _PartitionFetch:
@@ -190,30 +190,15 @@ class ProduceFetchApis:
         topics = [(self._image().topic_by_id(topic_id), index) for topic_id, index in keys]
         return sorted(f"{topic.name}-{index}" for topic, index in topics if topic is not None)
 
-    def _trace_answers(self, fetches: list[_PartitionFetch], results: list[FetchResult]) -> None:
+    def _trace_moved_consumers(self, fetches: list[_PartitionFetch], results: list[FetchResult]) -> None:
         """Trace the answers that move a consumer: records behind the offset that it asked for, or no such offset."""
         for fetch, result in zip(fetches, results, strict=True):
-            asked = fetch.partition.fetch_offset
-            refused = result.error is ErrorCode.offset_out_of_range
+            requested, last_epoch = fetch.partition.fetch_offset, fetch.partition.last_fetched_epoch
             first = first_offset(result.records) if result.records else NO_OFFSET
-            if fetch.replica is None or not (refused or first > asked):
-                continue
-            replica, state = fetch.replica, fetch.replica.state
-            self._trace(
-                TraceEvent(
-                    "consumer_moved",
-                    replica.topic,
-                    replica.index,
-                    state.leader,
-                    state.leader_epoch,
-                    state.partition_epoch,
-                    offset=asked,
-                    log_end=state.log_end,
-                    high_watermark=state.high_watermark,
-                    detail={"first": first, "last_epoch": fetch.partition.last_fetched_epoch},
-                    topic_id=str(replica.topic_id),
-                )
-            )
+            moved = first > requested or result.error is ErrorCode.offset_out_of_range
+            if fetch.replica is not None and moved:
+                detail = {"first": first, "last_epoch": last_epoch}
+                fetch.replica.traced("consumer_moved", requested, fetch.replica.state.log_end, detail)
 
     def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)
