@@ -192,10 +192,8 @@ class Shard:
         if step.group.state is GroupState.COMPLETING and told:
             self.trace_now("generation_begun", name, told)
         for decision in step.decisions:
-            if isinstance(decision, StoreGroup | StoreReplacement):
+            if isinstance(decision, StoreGroup | StoreGeneration | StoreReplacement):
                 self._store(name, decision)
-            elif isinstance(decision, StoreGeneration):
-                self._store_generation(name, decision)
             elif isinstance(decision, JoinAnswer):
                 self._joins.respond(name, decision.member_id, decision)
             else:
@@ -219,14 +217,6 @@ class Shard:
         unanswered = [[member_id, "join"] for member_id in self._joins.members(name)]
         unanswered += [[member_id, "sync"] for member_id in self._syncs.members(name)]
         self.trace_now("group_request", name, {**verdict, **facts, "open": unanswered})
-
-    def _trace_storing(self, record: Group, append_result: AppendResult) -> None:
-        detail = {"group": record.id, **record_of(record), "error": append_result.error.name}
-        self._replica.traced("group_storing", append_result.base_offset, append_result.end, detail)
-
-    def _trace_stored(self, name: str, generation: int, append_result: AppendResult, error: ErrorCode) -> None:
-        detail = {"group": name, "generation": generation, "error": error.name}
-        self._replica.traced("group_stored", append_result.base_offset, append_result.end, detail)
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Apply the step of a join, and wait for its response."""
@@ -261,52 +251,42 @@ class Shard:
                 self.apply(name, on_tick(group, now_ms))
         return min((next_deadline_ms(group) for group in self.groups.values()), default=NEVER_MS)
 
-    def _store(self, name: str, store: StoreGroup | StoreReplacement) -> None:
-        """Append the group as it is now, and report the outcome to the state machine."""
+    def _store(self, name: str, store: StoreGroup | StoreGeneration | StoreReplacement) -> None:
+        """Append the record of the group that `store` asks for, and report the outcome to the state machine."""
         group = self.groups[name]
-        assigned = {member.id: member.assignment.hex() for member in group.members}
-        self.trace_now(
-            "group_assigned", name, {"generation": store.generation, "leader": group.leader, "members": assigned}
-        )
-        append_result = self._append((encode_group(group, self.record_ms()),))
-        self._trace_storing(group, append_result)
-        if isinstance(store, StoreReplacement):
-            self._spawn(self._report_replacement, name, store, append_result)
+        if not isinstance(store, StoreGeneration):
+            record = group
+            members = {member.id: member.assignment.hex() for member in group.members}
+            assignment = {"generation": store.generation, "leader": group.leader, "members": members}
+            self.trace_now("group_assigned", name, assignment)
+        elif self._rules.generation_stored_before_join:
+            record = generation_record(group, store.generation)
         else:
-            self._spawn(self._report_stored, name, store.generation, append_result)
-
-    def _store_generation(self, name: str, store: StoreGeneration) -> None:
-        """Append that the generation begins, and report the outcome to the state machine."""
-        if not self._rules.generation_stored_before_join:
-            self.apply(name, generation_stored(self.groups[name], store.generation, ErrorCode.none, self.now_ms()))
+            self.apply(name, generation_stored(group, store.generation, ErrorCode.none, self.now_ms()))
             return
-        record = generation_record(self.groups[name], store.generation)
         append_result = self._append((encode_group(record, self.record_ms()),))
-        self._trace_storing(record, append_result)
-        self._spawn(self._report_generation, name, store.generation, append_result)
+        detail = {"group": name, **record_of(record), "error": append_result.error.name}
+        self._replica.traced("group_storing", append_result.base_offset, append_result.end, detail)
+        self._spawn(self._report_stored, name, store, append_result)
 
-    async def _report_generation(self, name: str, generation: int, append_result: AppendResult) -> None:
+    async def _report_stored(
+        self, name: str, store: StoreGroup | StoreGeneration | StoreReplacement, append_result: AppendResult
+    ) -> None:
         error = await self._wait_until_committed(append_result)
         group = self.groups.get(name)
-        if group is not None and self.leads:
-            self._trace_stored(name, generation, append_result, error)
-            self.apply(name, generation_stored(group, generation, error, self.now_ms()))
-
-    async def _report_stored(self, name: str, generation: int, append_result: AppendResult) -> None:
-        error = await self._wait_until_committed(append_result)
-        group = self.groups.get(name)
-        if group is not None and self.leads:
-            if error is ErrorCode.coordinator_not_available:
-                error = ErrorCode.rebalance_in_progress  # members only need to join again
-            self._trace_stored(name, generation, append_result, error)
-            self.apply(name, stored(group, generation, error, self.now_ms()))
-
-    async def _report_replacement(self, name: str, store: StoreReplacement, append_result: AppendResult) -> None:
-        error = await self._wait_until_committed(append_result)
-        if name in self.groups and self.leads:
-            self._trace_stored(name, store.generation, append_result, error)
-            step = replacement_stored(self.groups[name], store.member_id, error, self.now_ms())
-            self.apply(name, step)
+        if group is None or not self.leads:
+            return
+        if isinstance(store, StoreGroup) and error is ErrorCode.coordinator_not_available:
+            error = ErrorCode.rebalance_in_progress  # members only need to join again
+        detail = {"group": name, "generation": store.generation, "error": error.name}
+        self._replica.traced("group_stored", append_result.base_offset, append_result.end, detail)
+        if isinstance(store, StoreReplacement):
+            step = replacement_stored(group, store.member_id, error, self.now_ms())
+        elif isinstance(store, StoreGeneration):
+            step = generation_stored(group, store.generation, error, self.now_ms())
+        else:
+            step = stored(group, store.generation, error, self.now_ms())
+        self.apply(name, step)
 
     def close(self) -> None:
         """End of the leadership: waiting requests get NOT_COORDINATOR, so that clients look up the new coordinator."""

@@ -194,10 +194,9 @@ SIXTH: Final = (
         (
             Edit(
                 _GROUPS_SHARD,
-                "        if group is not None and self.leads:\n"
-                "            self._trace_stored(name, generation, append_result, error)\n",
-                "        if group is not None and self.leads and error is ErrorCode.none:\n"
-                "            self._trace_stored(name, generation, append_result, error)\n",
+                "        if group is None or not self.leads:\n",
+                "        has_failed = isinstance(store, StoreGeneration) and error is not ErrorCode.none\n"
+                "        if group is None or not self.leads or has_failed:\n",
             ),
         ),
         VARIED_GROUPS,
