@@ -144,7 +144,12 @@ TOLD_LATE: Final = Mistake(
     "That a group is not served is traced once the offsets of the others have been read, too.",
     "images.broker.apis.groups:GroupCoordinator.offset_fetch",
     replace="if shard is not None:",
-    by='_ = shard or self._trace_unserved("fetch", requested.group_id, error)\n            if shard is not None:',
+    by="""if shard is None:
+                topic = self._topics[CONSUMER_OFFSETS_TOPIC]
+                partition = partition_for(requested.group_id, len(topic.partitions))
+                detail = {"group": requested.group_id, "api": "fetch", "error": error.name}
+                self._trace(TraceEvent("group_unserved", topic.name, partition, detail=detail, topic_id=str(topic.id)))
+            if shard is not None:""",
 )
 
 

@@ -177,35 +177,33 @@ class GroupCoordinator:
 
     # --- finding the shard --------------------------------------------------------------------------------------------
 
-    def _find(self, group: str) -> tuple[Shard | None, ErrorCode]:
+    def _find(self, group: str, api: str) -> tuple[Shard | None, ErrorCode]:
+        """The shard that coordinates a group, or the error for a request of `api` about it, which is traced. While the
+        group is being loaded a heartbeat gets no error, since clients take one for fatal."""
         if not group or not storable(group):
             return None, ErrorCode.invalid_group_id
         topic = self._image().topics.get(CONSUMER_OFFSETS_TOPIC)
         if topic is None or not topic.partitions:
             return None, ErrorCode.not_coordinator
-        shard = self._shards.get(partition_for(group, len(topic.partitions)))
+        partition = partition_for(group, len(topic.partitions))
+        shard = self._shards.get(partition)
         if shard is None or not shard.leads:
-            return None, ErrorCode.not_coordinator
-        if not shard.loaded:
-            return None, ErrorCode.coordinator_load_in_progress
-        return shard, ErrorCode.none
-
-    def _trace_unserved(self, api: str, group: str, error: ErrorCode) -> None:
-        """Trace with what error a broker that does not serve the group answers a request for it."""
-        topic = self._image().topics.get(CONSUMER_OFFSETS_TOPIC)
-        if error is not ErrorCode.invalid_group_id and topic is not None and topic.partitions:
-            partition = partition_for(group, len(topic.partitions))
-            detail = {"group": group, "api": api, "error": error.name}
-            self._trace(TraceEvent("group_unserved", topic.name, partition, detail=detail, topic_id=str(topic.id)))
+            error = ErrorCode.not_coordinator
+        elif shard.loaded:
+            return shard, ErrorCode.none
+        else:
+            error = ErrorCode.none if api == "heartbeat" else ErrorCode.coordinator_load_in_progress
+        detail = {"group": group, "api": api, "error": error.name}
+        self._trace(TraceEvent("group_unserved", topic.name, partition, detail=detail, topic_id=str(topic.id)))
+        return None, error
 
     # --- members ------------------------------------------------------------------------------------------------------
 
     async def join_group(self, request: Request[JoinGroupRequest]) -> JoinGroupResponse:
         """Join, and wait until the group's next generation has all its members."""
         body = request.body
-        shard, error = self._find(body.group_id)
+        shard, error = self._find(body.group_id, "join")
         if shard is None:
-            self._trace_unserved("join", body.group_id, error)
             return join_response(JoinAnswer(body.member_id, error))
         if not storable(body.protocol_type, body.group_instance_id, *(protocol.name for protocol in body.protocols)):
             return join_response(JoinAnswer(body.member_id, ErrorCode.invalid_request))
@@ -238,15 +236,14 @@ class GroupCoordinator:
         body = request.body
         if request.version >= _PROTOCOL_IN_SYNC_SINCE and (body.protocol_type is None or body.protocol_name is None):
             return sync_response(SyncAnswer(body.member_id, ErrorCode.inconsistent_group_protocol))
-        shard, error = self._find(body.group_id)
-        group = shard.groups.get(body.group_id) if shard is not None else None
-        caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
-        if shard is not None and group is None:
-            shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_in(body, body.generation_id))
+        shard, error = self._find(body.group_id, "sync")
         if shard is None:
-            self._trace_unserved("sync", body.group_id, error)
-        if shard is None or group is None:
-            return sync_response(SyncAnswer(body.member_id, error if shard is None else ErrorCode.unknown_member_id))
+            return sync_response(SyncAnswer(body.member_id, error))
+        group = shard.groups.get(body.group_id)
+        if group is None:
+            shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_in(body, body.generation_id))
+            return sync_response(SyncAnswer(body.member_id, ErrorCode.unknown_member_id))
+        caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
         assignments = {item.member_id: item.assignment for item in body.assignments}
         step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
         assigned = {member: content.hex() for member, content in assignments.items()}
@@ -255,14 +252,10 @@ class GroupCoordinator:
         return sync_response(await shard.sync_answer(body.group_id, step))
 
     async def heartbeat(self, request: Request[HeartbeatRequest]) -> HeartbeatResponse:
-        """A member is alive. While its group is being loaded there is no error, since clients take one for fatal."""
+        """A member is alive."""
         body = request.body
-        shard, error = self._find(body.group_id)
-        if error is ErrorCode.coordinator_load_in_progress:
-            error = ErrorCode.none
-        if shard is None:
-            self._trace_unserved("heartbeat", body.group_id, error)
-        else:
+        shard, error = self._find(body.group_id, "heartbeat")
+        if shard is not None:
             group = shard.groups.get(body.group_id)
             caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
             if group is None:
@@ -275,9 +268,8 @@ class GroupCoordinator:
     async def leave_group(self, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
         """Remove members from their group."""
         body = request.body
-        shard, error = self._find(body.group_id)
+        shard, error = self._find(body.group_id, "leave")
         if shard is None:
-            self._trace_unserved("leave", body.group_id, error)
             return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=())
         answers = []
         for member in body.members:
@@ -297,11 +289,9 @@ class GroupCoordinator:
     async def offset_commit(self, request: Request[OffsetCommitRequest]) -> OffsetCommitResponse:
         """Commit positions; answered when they are below the high watermark."""
         body = request.body
-        shard, error = self._find(body.group_id)
+        shard, error = self._find(body.group_id, "commit")
         refused: dict[TopicPartition, ErrorCode] = {}
-        if shard is None:
-            self._trace_unserved("commit", body.group_id, error)
-        else:
+        if shard is not None:
             # As in Kafka, every negative generation is none.
             generation = max(NO_GENERATION, body.generation_id_or_member_epoch)
             caller = Caller(body.member_id, generation, body.group_instance_id)
@@ -353,9 +343,7 @@ class GroupCoordinator:
         with ExitStack() as reads:
             group_reads = []
             for requested in request.body.groups:
-                shard, error = self._find(requested.group_id)
-                if shard is None:
-                    self._trace_unserved("fetch", requested.group_id, error)
+                shard, error = self._find(requested.group_id, "fetch")
                 read = reads.enter_context(shard.offsets_read()) if shard is not None else None
                 group_reads.append((requested, shard, error, read))
             for requested, shard, error, read in group_reads:
@@ -392,15 +380,13 @@ class GroupCoordinator:
         """Members, state and protocol of groups."""
         descriptions = []
         for name in request.body.groups:
-            shard, error = self._find(name)
+            shard, error = self._find(name, "describe")
             group = shard.groups.get(name) if shard is not None else None
             message = None
             if shard is not None and group is None and request.version >= _NOT_FOUND_SINCE:
                 error, message = ErrorCode.group_id_not_found, f"group {name} not found"
             description = described_group(name, group, error, message)
-            if shard is None:
-                self._trace_unserved("describe", name, error)
-            else:
+            if shard is not None:
                 shard.judged(name, "describe", error, described(description))
             descriptions.append(description)
         return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
@@ -409,10 +395,8 @@ class GroupCoordinator:
         """Delete groups that have no members, with their offsets."""
         results = []
         for name in dict.fromkeys(request.body.groups_names):
-            shard, error = self._find(name)
-            if shard is None:
-                self._trace_unserved("delete", name, error)
-            else:
+            shard, error = self._find(name, "delete")
+            if shard is not None:
                 error = await shard.delete(name)
             results.append(DeletableGroupResult(group_id=name, error_code=error))
         return DeleteGroupsResponse(throttle_time=NO_THROTTLE, results=tuple(results))

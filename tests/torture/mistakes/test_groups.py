@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import pytest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.describe_groups.v6.response import DescribedGroup
-from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse
 
 from images.broker.apis import groups
@@ -175,14 +174,12 @@ def _deadlines_by_the_wall_clock(patch: Patch) -> None:
 
 def _any_broker_takes_heartbeats(patch: Patch) -> None:
     """A broker answers a heartbeat without an error, whether or not it coordinates the group."""
-    right, find = groups.GroupCoordinator.heartbeat, groups.GroupCoordinator._find
-
-    async def heartbeat(self: groups.GroupCoordinator, request: Any) -> Any:
-        with pytest.MonkeyPatch.context() as within:  # nothing else runs before it is answered
-            within.setattr(self, "_find", lambda group: (find(self, group)[0], ErrorCode.none), raising=False)
-            return await right(self, request)
-
-    patch.setattr(groups.GroupCoordinator, "heartbeat", heartbeat)
+    replace_in(
+        patch,
+        "images.broker.apis.groups:GroupCoordinator._find",
+        "error = ErrorCode.not_coordinator",
+        'error = ErrorCode.none if api == "heartbeat" else ErrorCode.not_coordinator',
+    )
 
 
 def _deletions_remembered(patch: Patch) -> None:
