@@ -32,7 +32,7 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicImage,
 )
-from images.broker.metadata.image_trace import partition_detail, partitions_deleted, topic_configured
+from images.broker.metadata.image_trace import partition_changed, partitions_deleted, topic_configured
 from images.broker.rules import Rules
 from images.trace import TraceEvent
 from images.wire.field_values import NO_LEADER
@@ -308,24 +308,12 @@ class MetadataChange:
         unclean: bool = False,
         log_ends: Mapping[int, ReplicaLogEnd] | None = None,
     ) -> None:
-        detail = {**partition_detail(topic, partition), "reason": reason, "unclean": unclean}
+        detail: dict[str, object] = {"reason": reason, "unclean": unclean}
         if log_ends is not None:
             reports = sorted(log_ends.items())
             detail["told"] = {str(replica): [log.last_epoch, log.end] for replica, log in reports}
             detail["told_in"] = {str(replica): [log.broker_epoch, log.leader_epoch] for replica, log in reports}
-        self.trace.append(
-            TraceEvent(
-                "partition_changed",
-                topic=partition.topic,
-                partition=partition.index,
-                leader=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                partition_epoch=partition.partition_epoch,
-                members=partition.isr,
-                detail=detail,
-                topic_id=str(topic.id),
-            )
-        )
+        self.trace.append(partition_changed(topic, partition, **detail))
 
 
 def _refused(topic: str, index: int, error: ErrorCode, message: str) -> PartitionResult:

@@ -32,7 +32,7 @@ from images.broker.metadata.image import (
     TopicConfigRecord,
     TopicImage,
 )
-from images.broker.metadata.image_trace import partitions_deleted, topic_configured
+from images.broker.metadata.image_trace import partition_changed, partitions_deleted, topic_configured
 from images.broker.raft.log import decode_records
 from images.trace import TraceEvent
 from images.wire import batch as batches
@@ -76,27 +76,8 @@ def _partition(
     reason = _reason(topic, before_change, partition, registered)
     permitted = topic is not None and unclean_election_allowed(topic) and reason == "taken_over"
     unclean = permitted and before_change is not None and _leads_from_outside(before_change, partition)
-    return TraceEvent(
-        "partition_changed",
-        topic=partition.topic,
-        partition=partition.index,
-        leader=partition.leader,
-        leader_epoch=partition.leader_epoch,
-        partition_epoch=partition.partition_epoch,
-        members=partition.isr,
-        detail={
-            "elr": list(partition.elr),
-            "last_known_elr": list(partition.last_known_elr),
-            "replicas": list(partition.replicas),
-            "adding": list(partition.adding),
-            "removing": list(partition.removing),
-            "min_isr": topic.min_isr(partition) if topic is not None else 1,
-            "reason": reason,
-            "unclean": unclean or reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY),
-            "taken_over": True,
-        },
-        topic_id=str(partition.topic_id),
-    )
+    unclean = unclean or reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY)
+    return partition_changed(topic, partition, reason=reason, unclean=unclean, taken_over=True)
 
 
 def _leads_from_outside(before: PartitionImage, after: PartitionImage) -> bool:

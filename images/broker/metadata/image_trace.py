@@ -60,7 +60,7 @@ def _partition(topic: TopicImage, partition: PartitionImage) -> dict[str, object
         "leader_epoch": partition.leader_epoch,
         "partition_epoch": partition.partition_epoch,
         "isr": list(partition.isr),
-        **partition_detail(topic, partition),
+        **_partition_detail(topic, partition),
     }
 
 
@@ -79,7 +79,22 @@ def partitions_deleted(topic: TopicImage) -> list[TraceEvent]:
     return [TraceEvent("partition_deleted", topic.name, each.index, topic_id=id) for each in topic.partitions]
 
 
-def partition_detail(topic: TopicImage, partition: PartitionImage) -> dict[str, object]:
+def partition_changed(topic: TopicImage | None, partition: PartitionImage, **detail: object) -> TraceEvent:
+    """The event for a partition that is created or changed; `topic` is None once it is deleted."""
+    return TraceEvent(
+        "partition_changed",
+        topic=partition.topic,
+        partition=partition.index,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        members=partition.isr,
+        detail={**_partition_detail(topic, partition), **detail},
+        topic_id=str(partition.topic_id),
+    )
+
+
+def _partition_detail(topic: TopicImage | None, partition: PartitionImage) -> dict[str, object]:
     """What events say of a partition beside its leader, its epochs and its ISR."""
     return {
         "elr": list(partition.elr),
@@ -87,7 +102,7 @@ def partition_detail(topic: TopicImage, partition: PartitionImage) -> dict[str, 
         "replicas": list(partition.replicas),
         "adding": list(partition.adding),
         "removing": list(partition.removing),
-        "min_isr": topic.min_isr(partition),
+        "min_isr": topic.min_isr(partition) if topic is not None else 1,
     }
 
 
