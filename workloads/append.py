@@ -56,6 +56,7 @@ from workloads.clients.native import (
     LeadersUnknown,
     OffsetOutOfRangeError,
     Producer,
+    Reset,
     Truncation,
 )
 from workloads.clients.producer_clock import ProducerClock
@@ -96,6 +97,9 @@ class AppendWorkload:
         self._stream = stream
         self._library = library
         self._partitions = range(settings.partitions)
+        self._first_reader = settings.producers + settings.consumers
+        self._final_process = self._first_reader + settings.end_offset_readers
+        """Of the final reads; those of the script and of clients that begin later come after it."""
         self._next_value = 0
         self._lives = 0
         """Clients that began in the middle of the run."""
@@ -133,17 +137,15 @@ class AppendWorkload:
             asyncio.get_running_loop().time(),
             until_s,
         )
-        first_consumer = settings.producers
-        first_reader = first_consumer + settings.consumers
         async with asyncio.TaskGroup() as reading:
             readers = [
-                reading.create_task(self._tail(first_consumer + number, f"consumer-{number}"))
+                reading.create_task(self._tail(settings.producers + number, f"consumer-{number}"))
                 for number in range(settings.consumers)
             ]
             for number in range(settings.end_offset_readers):
                 consumer = self._reader(f"reader-{number}")
                 readers += [
-                    reading.create_task(self._keep_asking(consumer, first_reader + number, partition))
+                    reading.create_task(self._keep_asking(consumer, self._first_reader + number, partition))
                     for partition in self._partitions
                 ]
             self._time_readers = [
@@ -159,10 +161,9 @@ class AppendWorkload:
                 reader.cancel()
 
     async def final_reads(self, until_s: float) -> bool:
-        settings = self._settings
-        process = settings.producers + settings.consumers + settings.end_offset_readers
+        process = self._final_process
         consumer = self._consumer(process, "final", "final")
-        self._final = FinalReads(settings.topic, consumer, self._polled)
+        self._final = FinalReads(self._settings.topic, consumer, self._polled)
         try:
             async with asyncio.timeout_at(until_s) as timeout:
                 ends = {number: await self._end(consumer, process, "final", number) for number in self._partitions}
@@ -321,8 +322,7 @@ class AppendWorkload:
     def _later_process(self) -> int:
         """The process number of a client that begins in the middle of the run."""
         self._lives += 1
-        settings = self._settings
-        return settings.producers + settings.consumers + settings.end_offset_readers + 1 + self._lives
+        return self._final_process + 1 + self._lives
 
     # consumers
 
@@ -363,22 +363,27 @@ class AppendWorkload:
 
     def _consumer(self, process: int, name: str, phase: Phase, partitions: Sequence[int] | None = None) -> Consumer:
         """A consumer of every partition, or of some, from the start, whose fetches are poll operations of `process`."""
-        settings = self._settings
-        consumer = self._closed_later(
-            Consumer(
-                self._client(name),
-                fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
-                fetch_bytes_max=self._fetch_bytes_max(phase),
-                on_fetch=self._fetch_recorder(process, phase),
-                reset="earliest" if phase == "final" else settings.auto_offset_reset,
-                read_committed=settings.read_committed,
-                rules=ConsumerRules().without(settings.consumer_rules_off),
-                tell_epochs=settings.tell_epochs,
-                on_truncation=self._truncation_recorder(process, phase),
-            )
-        )
-        consumer.assign([(settings.topic, partition) for partition in partitions or self._partitions])
+        reset = "earliest" if phase == "final" else self._settings.auto_offset_reset
+        consumer = self._closed_later(self._recorded_consumer(self._client(name), process, phase, reset))
+        topic = self._settings.topic
+        consumer.assign([(topic, partition) for partition in partitions or self._partitions])
         return consumer
+
+    def _recorded_consumer(self, client: Client, process: int, phase: Phase, reset: Reset = "earliest") -> Consumer:
+        """A consumer whose fetches are poll operations of `process`. Final reads have a limited time for all logs,
+        however small the fetches of clients are."""
+        settings = self._settings
+        return Consumer(
+            client,
+            fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
+            fetch_bytes_max=max(settings.fetch_bytes_max, _FINAL_FETCH_BYTES if phase == "final" else 0),
+            on_fetch=self._fetch_recorder(process, phase),
+            reset=reset,
+            read_committed=settings.read_committed,
+            rules=ConsumerRules().without(settings.consumer_rules_off),
+            tell_epochs=settings.tell_epochs,
+            on_truncation=self._truncation_recorder(process, phase),
+        )
 
     def _tailing_consumer(self, process: int, name: str) -> ReadingClient:
         """As `_consumer`, of the library."""
@@ -402,10 +407,6 @@ class AppendWorkload:
             return self._recorder.invoke(process, "poll", topic, partition, phase=phase, offset=position)
 
         return invoke
-
-    def _fetch_bytes_max(self, phase: Phase) -> int:
-        """Final reads have a limited time for all logs, however small the fetches of clients are."""
-        return max(self._settings.fetch_bytes_max, _FINAL_FETCH_BYTES if phase == "final" else 0)
 
     def _truncation_recorder(self, process: int, phase: Phase) -> Callable[[str, int, Truncation], None]:
         """Records where `process` reads on after a truncation."""
@@ -440,8 +441,7 @@ class AppendWorkload:
     # the script
 
     def _scripted_client(self) -> ScriptedClient:
-        settings = self._settings
-        process = settings.producers + settings.consumers + settings.end_offset_readers + 1
+        process = self._final_process + 1
         producers: dict[str | None, tuple[int, AppendingClient]] = {None: (process, self._native_producer("script"))}
 
         async def append(partition: int, name: str | None) -> None:
@@ -451,7 +451,7 @@ class AppendWorkload:
 
         return ScriptedClient(
             process,
-            settings,
+            self._settings,
             self._recorder,
             append,
             lambda partition: self._consumer(process, f"script-{partition}", "main", [partition]),

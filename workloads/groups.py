@@ -65,7 +65,6 @@ from typing import Final
 
 from workloads.append import AppendWorkload
 from workloads.clients.assignments import RANGE
-from workloads.clients.consumer_rules import ConsumerRules
 from workloads.clients.library import ClientLibrary
 from workloads.clients.membership import Assignment, ChangeResult, FencedInstanceId, GroupMember, GroupSettings
 from workloads.clients.native import Client, CommittedPosition, Consumer, OffsetAndEpoch
@@ -195,13 +194,12 @@ class GroupsWorkload(AppendWorkload):
             await sleep_until(self._groups_begin_s)
 
     async def final_reads(self, until_s: float) -> bool:
-        settings = self._settings
-        process = settings.producers + settings.consumers + settings.end_offset_readers
+        topic = self._settings.topic
         asking = self._closed_later(Consumer(self._client("ends")))
         try:
             async with asyncio.timeout_at(until_s) as timeout:
                 wanted = {
-                    (settings.topic, partition): await self._end(asking, process, "final", partition)
+                    (topic, partition): await self._end(asking, self._final_process, "final", partition)
                     for partition in self._partitions
                 }
                 life = self._begin("drain", "final", until_s)
@@ -299,7 +297,7 @@ class GroupsWorkload(AppendWorkload):
                     await self._administer(life.member, life.awkward)
                     if life.read is not None and life.read.generation < assignment.generation:
                         await life.member.ask_late(life.read.generation)
-                consumer = self._committing_consumer(life.client, life.process, life.phase)
+                consumer = self._recorded_consumer(life.client, life.process, life.phase)
                 try:
                     consumer.assign(assignment.partitions)
                     for (topic, partition), position in started.items():
@@ -480,21 +478,7 @@ class GroupsWorkload(AppendWorkload):
             partial(GroupMember, client, group, (topic,), self._session),
             tuple((topic, partition) for partition in self._partitions),
             self._stream(f"groups/{name}"),
-            lambda: self._committing_consumer(client, process, "main"),
+            lambda: self._recorded_consumer(client, process, "main"),
             self._polled,
             self._groups_beside(group),
-        )
-
-    def _committing_consumer(self, client: Client, process: int, phase: Phase) -> Consumer:
-        settings = self._settings
-        return Consumer(
-            client,
-            fetch_wait_s_max=settings.fetch_wait_ms_max / 1000,
-            fetch_bytes_max=self._fetch_bytes_max(phase),
-            on_fetch=self._fetch_recorder(process, phase),
-            reset="earliest",
-            read_committed=settings.read_committed,
-            rules=ConsumerRules().without(settings.consumer_rules_off),
-            tell_epochs=settings.tell_epochs,
-            on_truncation=self._truncation_recorder(process, phase),
         )
