@@ -84,6 +84,11 @@ class _AssignedPartition:
     diverges: bool = False
     """A leader has answered that its log is another one."""
 
+    @property
+    def key(self) -> TopicPartition:
+        """Topic and partition."""
+        return self.topic, self.partition
+
 
 class _PendingFetch(NamedTuple):
     assigned: _AssignedPartition
@@ -132,19 +137,19 @@ class Consumer:
 
     def assign(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Read these (topic, partition) from now on. One assigned before keeps its position, others begin at 0."""
-        known = {(assigned.topic, assigned.partition): assigned for assigned in self._assigned}
+        known = {assigned.key: assigned for assigned in self._assigned}
         self._assigned = []
         for topic, partition in partitions:
             self.client.track_topic(topic)
             backoff = Backoff(self.client.timeouts, self.client.random)
             fresh = _AssignedPartition(topic, partition, FetchPosition(0), backoff, OffsetAndEpoch(0))
             self._assigned.append(known.get((topic, partition), fresh))
-        kept = {(assigned.topic, assigned.partition) for assigned in self._assigned}
+        kept = {assigned.key for assigned in self._assigned}
         self._truncated = {key: value for key, value in self._truncated.items() if key in kept}
         self._out_of_range = {key: value for key, value in self._out_of_range.items() if key in kept}
         for fetched in list(self._ready):
             if (fetched.topic, fetched.partition) not in kept:
-                self._drop_fetched(fetched.topic, fetched.partition)
+                self._drop_fetched((fetched.topic, fetched.partition))
 
     def seek(self, topic: str, partition: int, offset: int, leader_epoch: int | None = None) -> None:
         """Read on from `offset`; with the leader epoch of the record before it, it is validated first.
@@ -162,7 +167,7 @@ class Consumer:
     def next_offsets(self) -> dict[TopicPartition, OffsetAndEpoch]:
         """For every partition the end of the records that `poll` has returned, with the leader epoch of the last one:
         to be committed, or sought later."""
-        return {(assigned.topic, assigned.partition): assigned.delivered for assigned in self._assigned}
+        return {assigned.key: assigned.delivered for assigned in self._assigned}
 
     async def poll(self, timeout_s: float) -> list[CompletedFetch]:
         """The answers, as soon as there is one; none after `timeout_s` seconds.
@@ -189,7 +194,7 @@ class Consumer:
         for fetched in ready:
             if fetched.next is not None:
                 for assigned in self._assigned:
-                    if (assigned.topic, assigned.partition) == (fetched.topic, fetched.partition):
+                    if assigned.key == (fetched.topic, fetched.partition):
                         assigned.delivered = fetched.next
         return ready
 
@@ -240,7 +245,7 @@ class Consumer:
 
     def _find(self, topic: str, partition: int) -> _AssignedPartition:
         for assigned in self._assigned:
-            if assigned.topic == topic and assigned.partition == partition:
+            if assigned.key == (topic, partition):
                 return assigned
         raise KeyError(f"{topic}-{partition} is not assigned")
 
@@ -254,15 +259,15 @@ class Consumer:
         assigned.position = position
         assigned.delivered = OffsetAndEpoch(position.offset, position.epoch)
         assigned.needs_reset = assigned.diverges = False
-        self._truncated.pop((assigned.topic, assigned.partition), None)
-        self._out_of_range.pop((assigned.topic, assigned.partition), None)
-        self._drop_fetched(assigned.topic, assigned.partition)
+        self._truncated.pop(assigned.key, None)
+        self._out_of_range.pop(assigned.key, None)
+        self._drop_fetched(assigned.key)
 
-    def _drop_fetched(self, topic: str, partition: int) -> None:
+    def _drop_fetched(self, key: TopicPartition) -> None:
         """Drop the records of a partition that no `poll` has returned yet."""
         self._ready = [
             fetched._replace(records=(), leader_epoch=None, high_watermark=None, next=None)
-            if (fetched.topic, fetched.partition) == (topic, partition)
+            if (fetched.topic, fetched.partition) == key
             else fetched
             for fetched in self._ready
         ]
@@ -275,24 +280,20 @@ class Consumer:
         due: dict[tuple[int, str], list[tuple[_AssignedPartition, Leader]]] = {}
         client.refresh_if_old()
         for assigned in self._assigned:
-            key = (assigned.topic, assigned.partition)
             if not assigned.busy:
                 self._check_topic_id(assigned)
-            if assigned.busy or key in self._truncated or key in self._out_of_range:
+            if assigned.busy or assigned.key in self._truncated or assigned.key in self._out_of_range:
                 continue
             if assigned.not_before_s > now_s:
                 next_s = min(next_s, assigned.not_before_s)
                 continue
             leader = client.metadata.leader(assigned.topic, assigned.partition)
-            if leader is None:
-                client.refresh_soon()
-                assigned.not_before_s = now_s + assigned.backoff.next_s()
-                next_s = min(next_s, assigned.not_before_s)
-            elif assigned.needs_reset:
+            if leader is not None and assigned.needs_reset:
                 self._start(assigned, self._reset_by_policy(assigned))
-            elif (required := required_before_fetch(assigned.position, leader.epoch, self._rules)) == "wait":
-                client.refresh_soon()
-                assigned.not_before_s = now_s + assigned.backoff.next_s()
+            elif leader is None or (
+                (required := required_before_fetch(assigned.position, leader.epoch, self._rules)) == "wait"
+            ):
+                self._back_off(assigned)
                 next_s = min(next_s, assigned.not_before_s)
             elif assigned.diverges or (required == "validate" and not self._tell_epochs):
                 self._start(assigned, self._validate(assigned, leader))
@@ -311,7 +312,7 @@ class Consumer:
         out_of_range = assigned.position.offset
         self._move(assigned, FetchPosition(0))  # at once: nothing of the deleted topic may be committed for this one
         if self._reset == "none":
-            self._out_of_range[assigned.topic, assigned.partition] = out_of_range
+            self._out_of_range[assigned.key] = out_of_range
         assigned.needs_reset = self._reset != "none"
 
     def _begin(self, broker: int, topic: str, wanted: list[tuple[_AssignedPartition, Leader]]) -> None:
@@ -364,7 +365,7 @@ class Consumer:
         self._on_truncation(assigned.topic, assigned.partition, truncation)
         divergence = truncation.divergence
         if self._reset == "none":
-            self._truncated[assigned.topic, assigned.partition] = truncation
+            self._truncated[assigned.key] = truncation
         elif divergence is None:
             assigned.needs_reset = True
         else:
@@ -451,7 +452,7 @@ class Consumer:
             self.client.metadata.update_leader(fetched.topic, fetched.partition, hint)
             error = error_name(answer.error_code)
             if error == _OUT_OF_RANGE and self._reset == "none":
-                self._out_of_range[assigned.topic, assigned.partition] = fetched.position
+                self._out_of_range[assigned.key] = fetched.position
             assigned.needs_reset = error == _OUT_OF_RANGE and self._reset != "none"
             self._failed(fetch, error)
             return

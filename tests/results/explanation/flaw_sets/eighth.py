@@ -36,11 +36,9 @@ EIGHTH: Final = (
         (
             Edit(
                 _WORKLOADS_CLIENTS_CONSUMER,
-                "        return {(assigned.topic, assigned.partition): assigned.delivered for "
-                "assigned in self._assigned}\n",
+                "        return {assigned.key: assigned.delivered for assigned in self._assigned}\n",
                 "        return {\n"
-                "            (assigned.topic, assigned.partition): "
-                "OffsetAndEpoch(assigned.position.offset, assigned.position.epoch)\n"
+                "            assigned.key: OffsetAndEpoch(assigned.position.offset, assigned.position.epoch)\n"
                 "            for assigned in self._assigned\n"
                 "        }\n",
             ),
