@@ -67,21 +67,14 @@ def lost_records(evidence: RunEvidence) -> pa.Table:
     """Every record that is lost, promised or acknowledged, in the order of offsets, by the schema
     `checkers.tables.LOST`."""
     lost_rows = []
-    deleted = deletable_below(evidence)
+    deleted, finally_read = deletable_below(evidence), _finally_read(evidence)
     for topic, number, history in partitions(evidence.history):
         replicas, replica_ends = (
             of_partition(table, topic, number) for table in (evidence.replicas, evidence.replica_ends)
         )
-        promises = _promises(
-            history,
-            replicas,
-            evidence.settings.acks,
-            finally_read=_finally_read(evidence),
-            every_log=_every_log(replica_ends, evidence.settings),
-            deleted_below=deleted.get((topic, number), 0),
-        )
-        columns, lost = promises.columns, promises.lost
-        unpromised = _unpromised_lost(promises, evidence.settings.acks)
+        deleted_below = deleted.get((topic, number), 0)
+        promises = _promises(history, replicas, replica_ends, evidence.settings, finally_read, deleted_below)
+        columns, lost, unpromised = promises.columns, promises.lost, promises.unpromised_lost
         rows = np.concatenate([promises.rows[lost], unpromised])
         if not len(rows):
             continue
@@ -111,11 +104,6 @@ def _finally_read(evidence: RunEvidence) -> bool:
     return bool(evidence.recovery.get("final_reads"))
 
 
-def _every_log(replica_ends: pa.Table, settings: CheckSettings) -> bool:
-    """Whether the log of every replica of a partition was collected."""
-    return bool(replica_ends.num_rows >= max(1, settings.replication_factor))
-
-
 def check_partition(
     history: pa.Table,
     replicas: pa.Table,
@@ -128,28 +116,24 @@ def check_partition(
     tolerance: Tolerance,
 ) -> Verdict:
     """One partition of one run, whose final reads were completed or not."""
-    acks, every_log, deleted_below = settings.acks, _every_log(replica_ends, settings), tolerance.deleted_below
-    promises = _promises(
-        history, replicas, acks, finally_read=finally_read, every_log=every_log, deleted_below=deleted_below
-    )
-    columns, final = promises.columns, promises.final
-    values, offsets, rows, lost = promises.values, promises.offsets, promises.rows, promises.lost
+    promises = _promises(history, replicas, replica_ends, settings, finally_read, tolerance.deleted_below)
+    columns, values, offsets, rows = promises.columns, promises.values, promises.offsets, promises.rows
+    lost = promises.lost
 
     def explain(number: int) -> Finding:
         which = int(lost[number])
-        row, value, offset = int(rows[which]), int(values[which]), int(offsets[which])
-        place = offset if promises.placed[which] else -1
+        row, offset, is_placed = int(rows[which]), int(offsets[which]), bool(promises.placed[which])
         return Finding(
             kind="lost-append" if columns.kind[row] == APPEND else "lost-read",
             lines=(
                 columns.describe(row),
-                *(() if promises.placed[which] else ("it was acknowledged without an offset",)),
-                *_where(columns, final, replicas, value, place, finally_read, every_log),
+                *(() if is_placed else ("it was acknowledged without an offset",)),
+                *promises.found_instead(int(values[which]), offset if is_placed else -1),
             ),
             topic=topic,
             partition=partition,
             operations=(columns.index_of(row),),
-            offsets=(offset,) if promises.placed[which] else (),
+            offsets=(offset,) if is_placed else (),
             time_ns=int(columns.completed_ns[row]),
         )
 
@@ -166,13 +150,14 @@ def check_partition(
                 columns.invoked_ns[_appended_by(columns, values[lost[chosen]], rows[lost[chosen]])],
             )
         )
+    deleted = offsets < promises.deleted_below
     figures = {
         "promised": float(len(values)),
         "lost": float(len(lost)),
-        "deleted": float((offsets < deleted_below).sum()),
-        "acknowledged_lost_allowed": float(len(_unpromised_lost(promises, acks))),
+        "deleted": float(deleted.sum()),
+        "acknowledged_lost_allowed": float(len(promises.unpromised_lost)),
     }
-    undecided = np.setdiff1d(np.flatnonzero(offsets >= deleted_below), lost)
+    undecided = np.setdiff1d(np.flatnonzero(~deleted), lost)
     doubts = []
     if len(undecided) and not finally_read:
         unread = f"{len(undecided)} records promised to stay were not read back: the final reads were not completed"
@@ -189,6 +174,12 @@ class _Promises:
     """The promised records of one partition: an entry each in `values`, `offsets`, `rows` (witnesses) and `on_disk`."""
 
     columns: Columns
+    replicas: pa.Table
+    acks: int
+    finally_read: bool
+    every_log: bool
+    """Whether the log of every replica was collected."""
+    deleted_below: int
     final: npt.NDArray[np.bool_]
     """Which operations are final reads."""
     values: Int64
@@ -200,31 +191,72 @@ class _Promises:
     on_disk: npt.NDArray[np.bool_]
     lost: Int64
     """Which of them are lost: missing, and not deleted."""
-    deleted_below: int
     kept: tuple[Int64, ...]
     """The values that the final reads returned, if they were completed, and those in the logs, if all are there."""
+
+    @property
+    def unpromised_lost(self) -> Int64:
+        """The rows of the acknowledged appends whose records are lost, and were not promised."""
+        if self.acks == -1:
+            return np.zeros(0, dtype=np.int64)
+        columns = self.columns
+        acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
+        rows = np.flatnonzero(acknowledged & ~((columns.offset >= 0) & (columns.offset < self.deleted_below)))
+        values = columns.value[rows]
+        return rows[_missing(values, self.kept) & ~np.isin(values, self.values)]
+
+    def found_instead(self, value: int, offset: int) -> tuple[str, ...]:
+        """What the final reads and the disks have at `offset`, -1 where that is not known, in place of `value`."""
+        lines = []
+        if self.finally_read:
+            values, offsets, _ = _returned(self.columns, self.final)
+            instead = values[offsets == offset]
+            end = int(offsets.max(initial=-1)) + 1
+            lines.append(
+                f"the final reads did not return value {value}: "
+                + (f"offset {offset} held value {instead[0]}" if len(instead) else f"they ended at {end}")
+            )
+        if self.replicas.num_rows or self.every_log:
+            holders = _holders(self.replicas, value)
+            nowhere = "on no replica" if self.every_log else "in none of the logs collected, which are not all"
+            lines.append(f"on disk at the end: {', '.join(holders) if holders else nowhere}")
+        return tuple(lines)
 
 
 def _promises(
     history: pa.Table,
     replicas: pa.Table,
-    acks: int,
-    *,
+    replica_ends: pa.Table,
+    settings: CheckSettings,
     finally_read: bool,
-    every_log: bool,
     deleted_below: int,
 ) -> _Promises:
     columns = Columns.from_table(history)
     final = np.asarray(pc.equal(history.column("phase"), "final").to_numpy(zero_copy_only=False), dtype=bool)
     final_values, _, _ = _returned(columns, final)
     stored = numbers(pc.drop_null(replicas.column("value")), FOREIGN)
-    values, offsets, rows = _promised(columns, acks)
+    values, offsets, rows = _promised(columns, settings.acks)
     placed = offsets >= 0
     offsets = np.where(placed, offsets, _least_offsets(columns, rows))
+    every_log = bool(replica_ends.num_rows >= max(1, settings.replication_factor))
     on_disk = np.isin(values, stored)
     kept = (*((final_values,) if finally_read else ()), *((stored,) if every_log else ()))
-    lost = np.flatnonzero(_missing(values, kept) & (offsets >= deleted_below))
-    return _Promises(columns, final, values, offsets, placed, rows, on_disk, lost, deleted_below, kept)
+    return _Promises(
+        columns,
+        replicas,
+        settings.acks,
+        finally_read,
+        every_log,
+        deleted_below,
+        final,
+        values,
+        offsets,
+        placed,
+        rows,
+        on_disk,
+        np.flatnonzero(_missing(values, kept) & (offsets >= deleted_below)),
+        kept,
+    )
 
 
 def _missing(values: Int64, kept: tuple[Int64, ...]) -> npt.NDArray[np.bool_]:
@@ -291,43 +323,6 @@ def _appended_by(columns: Columns, values: Int64, otherwise: Int64) -> Int64:
     order = appends[np.argsort(columns.value[appends], kind="stable")]
     where = np.minimum(np.searchsorted(columns.value[order], values), len(order) - 1)
     return np.where(columns.value[order][where] == values, order[where], otherwise)
-
-
-def _unpromised_lost(promises: _Promises, acks: int) -> Int64:
-    """The rows of the acknowledged appends whose records are lost, and were not promised."""
-    if acks == -1:
-        return np.zeros(0, dtype=np.int64)
-    columns = promises.columns
-    acknowledged = (columns.kind == APPEND) & (columns.outcome == OK)
-    rows = np.flatnonzero(acknowledged & ~((columns.offset >= 0) & (columns.offset < promises.deleted_below)))
-    values = columns.value[rows]
-    return rows[_missing(values, promises.kept) & ~np.isin(values, promises.values)]
-
-
-def _where(
-    columns: Columns,
-    final: npt.NDArray[np.bool_],
-    replicas: pa.Table,
-    value: int,
-    offset: int,
-    read: bool,
-    every_log: bool,
-) -> tuple[str, ...]:
-    """The records at that place instead, according to the final reads and the disks."""
-    lines = []
-    if read:
-        values, offsets, _ = _returned(columns, final)
-        instead = values[offsets == offset]
-        end = int(offsets.max(initial=-1)) + 1
-        lines.append(
-            f"the final reads did not return value {value}: "
-            + (f"offset {offset} held value {instead[0]}" if len(instead) else f"they ended at {end}")
-        )
-    if replicas.num_rows or every_log:
-        holders = _holders(replicas, value)
-        nowhere = "on no replica" if every_log else "in none of the logs collected, which are not all"
-        lines.append(f"on disk at the end: {', '.join(holders) if holders else nowhere}")
-    return tuple(lines)
 
 
 def _holders(replicas: pa.Table, value: int) -> list[str]:
