@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from errno import EIO
 
 from kio.schema.errors import ErrorCode
@@ -75,6 +75,7 @@ class ReplicaManager:
         self._checkpoint = _read_high_watermarks(node_ports.files)
         """The content of the checkpoint of the high watermarks."""
         self._applied = False
+        """Whether this broker has applied metadata since its start."""
         self._fetch_limits = FetchLimits(
             max_wait_s=config.seconds("replica.fetch.wait.max.ms"),
             partition_max_bytes=config.number("replica.fetch.max.bytes"),
@@ -100,6 +101,9 @@ class ReplicaManager:
             if self._config.node_id in partition.replicas
         }
         self._delete_all_except(hosted)
+        if not self._applied:
+            self._applied = True
+            self._delete_strays(hosted)
         for key, (topic, partition) in hosted.items():
             replica = self._replicas.get(key)
             if replica is None:
@@ -267,27 +271,27 @@ class ReplicaManager:
                 del self._replicas[key]
                 self._delete(replica.name)
                 self._node_ports.trace(TraceEvent("replica_deleted", *key, topic_id=str(replica.topic_id)))
-        if not self._applied:
-            self._applied = True
-            known = {f"{topic}-{index}" for topic, index in hosted}
-            for name in self._node_ports.files.list("."):
-                if name.endswith(DELETED_SUFFIX):
-                    self._node_ports.files.delete(name)
-                elif name not in known and _is_of_replica(self._node_ports.files, name):
-                    self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
-                    self._delete_stray(name)
+
+    def _delete_strays(self, hosted: Iterable[tuple[str, int]]) -> None:
+        """Delete what a start finds on the disk of replicas that are not on this broker."""
+        known = {f"{topic}-{index}" for topic, index in hosted}
+        for name in self._node_ports.files.list("."):
+            if name.endswith(DELETED_SUFFIX):
+                self._node_ports.files.delete(name)
+            elif name not in known and _is_of_replica(self._node_ports.files, name):
+                self._node_ports.log(f"deleting {name}: its topic is gone, or its replica is elsewhere")
+                self._delete_stray(name)
 
     def _delete_stray(self, directory: str) -> None:
-        """Delete the log that a start finds on the disk and that is of no replica here, and trace both."""
+        """Delete the directory of a log that is of no replica here; if the log has records, both are traced."""
         files, (topic, _, index) = self._node_ports.files, directory.rpartition("-")
-        found = index.isdecimal() and holds_records(files, directory)
-        if found:
-            event = TraceEvent("stray_found", topic, int(index), topic_id=_stray_topic_id(files, directory))
-            self._node_ports.trace(event._replace(offset=first_segment(files, directory)))
+        if not (index.isdecimal() and holds_records(files, directory)):
             self._delete(directory)
-            self._node_ports.trace(event._replace(kind="replica_deleted"))
-        else:
-            self._delete(directory)
+            return
+        event = TraceEvent("stray_found", topic, int(index), topic_id=_stray_topic_id(files, directory))
+        self._node_ports.trace(event._replace(offset=first_segment(files, directory)))
+        self._delete(directory)
+        self._node_ports.trace(event._replace(kind="replica_deleted"))
 
     def _delete(self, directory: str) -> None:
         """Delete the directory of a replica. A power loss leaves it whole, or under a name of no replica."""
