@@ -64,13 +64,18 @@ def readable_end(partition: Partition, limits: Limits) -> int:
     return partition.log_end
 
 
-def divergence(partition: Partition, last_fetched_epoch: int, offset: int, limits: Limits) -> EpochEnd | None:
-    """Where the log of a fetch from `offset` diverges from this leader's. None if it is a prefix, or if the fetch gives
-    no last fetched epoch; undefined if this leader has no such epoch."""
-    if last_fetched_epoch == NO_EPOCH:
-        return None
-    diverging = diverging_epoch(partition.epochs, partition.log_end, last_fetched_epoch, offset)
-    return diverging if diverging is None or limits.rules.truncate_on_divergence else None
+def check_position(
+    partition: Partition, last_fetched_epoch: int, offset: int, limits: Limits
+) -> tuple[ErrorCode, EpochEnd | None]:
+    """Whether `offset`, with the epoch of the record before it, is a position in this leader's log. If it is not, an
+    error or where the logs diverge; a fetch without that epoch (-1) does not diverge."""
+    diverging = None
+    if last_fetched_epoch != NO_EPOCH and limits.rules.truncate_on_divergence:
+        diverging = diverging_epoch(partition.epochs, partition.log_end, last_fetched_epoch, offset)
+    is_beyond = offset > partition.log_end if diverging is None else diverging.undefined
+    if is_beyond or offset < partition.log_start:
+        return ErrorCode.offset_out_of_range, None
+    return NO_ERROR, diverging
 
 
 class FetchStep(NamedTuple):
@@ -96,17 +101,13 @@ def on_replica_fetch(
         error = ErrorCode.not_leader_or_follower if known else ErrorCode.unknown_leader_epoch
     if error is NO_ERROR and _of_earlier_incarnation(partition, fetch, active, limits.rules):
         error = ErrorCode.not_leader_or_follower
+    diverging = None
+    if error is NO_ERROR:
+        error, diverging = check_position(partition, fetch.last_fetched_epoch, fetch.offset, limits)
     if error is not NO_ERROR:
         return FetchStep(PartitionStep(partition), error)
-    if fetch.offset < partition.log_start:
-        return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
-    diverging = divergence(partition, fetch.last_fetched_epoch, fetch.offset, limits)
-    if diverging is not None and diverging.undefined:
-        return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     if diverging is not None:
         return FetchStep(PartitionStep(partition), diverging=diverging)
-    if fetch.offset > partition.log_end:
-        return FetchStep(PartitionStep(partition), ErrorCode.offset_out_of_range)
     joined = _consider_join(_record_fetch(partition, fetch, now_ms), fetch.replica, active, limits)
     candidates = {*partition.leader_state.awaited, fetch.replica}
     moved = advance_high_watermark(_await_caught_up(joined.partition, candidates, active, now_ms, limits), limits)

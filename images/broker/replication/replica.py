@@ -249,17 +249,14 @@ class Replica:
     ) -> FetchResult:
         """Answer a consumer with committed records, all below the same high watermark; if it gives the epoch of the
         record before `offset` and this log has another one there, with the point of divergence."""
-        error = self.check_leader("fetch", leader_epoch)
+        error, diverging = self.check_leader("fetch", leader_epoch), None
+        if error is NO_ERROR:
+            error, diverging = leader.check_position(self.state, last_fetched_epoch, offset, self.limits)
         if error is not NO_ERROR:
             return FetchResult(error)
         end = leader.readable_end(self.state, self.limits)
-        diverging = leader.divergence(self.state, last_fetched_epoch, offset, self.limits)
-        if offset < self.log.start or (diverging is not None and diverging.undefined):
-            return FetchResult(ErrorCode.offset_out_of_range)
         if diverging is not None:
             return FetchResult(NO_ERROR, high_watermark=end, log_start=self.log.start, diverging=diverging)
-        if offset > self.log.end:
-            return FetchResult(ErrorCode.offset_out_of_range)
         records = self.log.read(offset, max_bytes, end, at_least_one) if offset < end else b""
         return FetchResult(NO_ERROR, records, end, self.log.start)
 

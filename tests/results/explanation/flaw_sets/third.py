@@ -35,11 +35,12 @@ THIRD: Final = (
         (
             Edit(
                 "images/broker/replication/leader.py",
-                "    diverging = divergence(partition, fetch.last_fetched_epoch, fetch.offset, limits)\n",
-                "    # Committed records never differ, so the logs can only part above the high watermark.\n"
-                "    uncommitted = fetch.offset > partition.high_watermark\n"
-                "    diverging = divergence(partition, fetch.last_fetched_epoch, fetch.offset, limits) if "
-                "uncommitted else None\n",
+                "        error, diverging = check_position(partition, fetch.last_fetched_epoch, fetch.offset, "
+                "limits)\n",
+                "        # Committed records never differ, so the logs can only part above the high watermark.\n"
+                "        uncommitted = fetch.offset > partition.high_watermark\n"
+                "        last_epoch = fetch.last_fetched_epoch if uncommitted else NO_EPOCH\n"
+                "        error, diverging = check_position(partition, last_epoch, fetch.offset, limits)\n",
             ),
         ),
         HALF_A_MINUTE,
