@@ -51,7 +51,7 @@ from images.broker.groups.membership import check_commit, heartbeat, leave
 from images.broker.groups.rebalance import join, sync
 from images.broker.groups.records import STRING_BYTES_MAX, OffsetAndMetadata, TopicPartition, partition_for, storable
 from images.broker.groups.shard import Shard
-from images.broker.groups.trace_details import described, join_told, leave_told, said_in
+from images.broker.groups.trace_details import description_detail, join_detail, leave_detail, sender_detail
 from images.broker.metadata.image import ClusterImage, TopicImage
 from images.broker.metadata.internal_topics import CONSUMER_OFFSETS_TOPIC
 from images.broker.ports import NodePorts
@@ -239,16 +239,16 @@ class GroupCoordinator:
         shard, error = self._find(body.group_id, "sync")
         if shard is None:
             return sync_response(SyncAnswer(body.member_id, error))
-        group = shard.groups.get(body.group_id)
+        group, sender = shard.groups.get(body.group_id), sender_detail(body, body.generation_id)
         if group is None:
-            shard.judged(body.group_id, "sync", ErrorCode.unknown_member_id, said_in(body, body.generation_id))
+            shard.trace_request(body.group_id, "sync", ErrorCode.unknown_member_id, sender)
             return sync_response(SyncAnswer(body.member_id, ErrorCode.unknown_member_id))
         caller = Caller(body.member_id, body.generation_id, body.group_instance_id)
         assignments = {item.member_id: item.assignment for item in body.assignments}
         step = sync(group, caller, (body.protocol_type, body.protocol_name), assignments, shard.now_ms())
         assigned = {member: content.hex() for member, content in assignments.items()}
         sync_error = step.answer.error if step.answer is not None else None
-        shard.judged(body.group_id, "sync", sync_error, {**said_in(body, body.generation_id), "assigned": assigned})
+        shard.trace_request(body.group_id, "sync", sync_error, {**sender, "assigned": assigned})
         return sync_response(await shard.sync_answer(body.group_id, step))
 
     async def heartbeat(self, request: Request[HeartbeatRequest]) -> HeartbeatResponse:
@@ -262,7 +262,7 @@ class GroupCoordinator:
                 error = ErrorCode.unknown_member_id
             else:
                 shard.groups[body.group_id], error = heartbeat(group, caller, shard.now_ms())
-            shard.judged(body.group_id, "heartbeat", error, said_in(body, body.generation_id))
+            shard.trace_request(body.group_id, "heartbeat", error, sender_detail(body, body.generation_id))
         return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=error)
 
     async def leave_group(self, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
@@ -277,11 +277,11 @@ class GroupCoordinator:
             step, member_error = None, ErrorCode.unknown_member_id
             if group is not None:
                 step, member_error = leave(group, member_id, instance_id, shard.now_ms())
-            shard.judged(body.group_id, "leave", member_error, {"member": member_id, "instance": instance_id})
+            shard.trace_request(body.group_id, "leave", member_error, {"member": member_id, "instance": instance_id})
             if step is not None:
                 shard.apply(body.group_id, step)
             answers.append(MemberResponse(member_id=member_id, group_instance_id=instance_id, error_code=member_error))
-        shard.trace_now("leave_answered", body.group_id, leave_told(body.members, answers))
+        shard.trace("leave_answered", body.group_id, leave_detail(body.members, answers))
         return LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=error, members=tuple(answers))
 
     # --- offsets ------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ class GroupCoordinator:
             group, error = check_commit(shard.groups.get(body.group_id), caller, shard.now_ms(), self._limits)
             if group is not None:
                 shard.groups[body.group_id] = group
-            shard.judged(body.group_id, "commit", error, said_in(body, generation))
+            shard.trace_request(body.group_id, "commit", error, sender_detail(body, generation))
         if shard is not None and error is ErrorCode.none:
             offsets = []
             for key, part in _partitions(body.topics):
@@ -370,7 +370,7 @@ class GroupCoordinator:
             ]
             if not types or _CLASSIC in types:
                 told = {group.group_id: str(group.group_state) for group in of_shard}
-                shard.trace_now("groups_listed", "", {"asked": list(states), "told": told})
+                shard.trace("groups_listed", "", {"asked": list(states), "told": told})
             listed += of_shard
         loading = any(not shard.loaded for shard in self._shards.values())
         error = ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
@@ -387,7 +387,7 @@ class GroupCoordinator:
                 error, message = ErrorCode.group_id_not_found, f"group {name} not found"
             description = described_group(name, group, error, message)
             if shard is not None:
-                shard.judged(name, "describe", error, described(description))
+                shard.trace_request(name, "describe", error, description_detail(description))
             descriptions.append(description)
         return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(descriptions))
 
@@ -415,8 +415,8 @@ def _trace_join(
         "subscriptions": [crc32c(subscription) for _, subscription in request.protocols],
     }
     if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.none:
-        facts["told"] = join_told(answer)
-    shard.judged(group, "join", answer.error if answer is not None else None, facts)
+        facts["told"] = join_detail(answer)
+    shard.trace_request(group, "join", answer.error if answer is not None else None, facts)
 
 
 def _new_member_id(prefix: str, random: Random) -> str:

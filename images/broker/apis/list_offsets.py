@@ -143,7 +143,7 @@ class OffsetApis:
                     "timestamp": timestamp,
                     "epoch": epoch,
                 }
-                replica.traced("offset_told", offset, replica.log.end, told)
+                replica.trace("offset_told", offset, replica.log.end, told)
         return ListOffsetsPartitionResponse(
             partition_index=part.partition_index,
             error_code=error,
@@ -176,7 +176,7 @@ class OffsetApis:
                         epoch, end = replica.state.epochs.end_offset_for(part.leader_epoch, replica.state.log_end)
                         requested = part.current_leader_epoch
                         told = {"asked": part.leader_epoch, "requested": requested, "epoch": epoch}
-                        replica.traced("epoch_end_told", end, replica.log.end, told)
+                        replica.trace("epoch_end_told", end, replica.log.end, told)
                 answers.append(
                     EpochEndOffset(error_code=error, partition=part.partition, leader_epoch=epoch, end_offset=end)
                 )

@@ -107,7 +107,7 @@ class ProduceFetchApis:
                 if error is NO_ERROR and replica is not None:
                     if body.acks == ACKS_ALL:
                         error = await replica.wait_until_committed(result, until)
-                    replica.append_answered(result, body.acks, error)
+                    replica.trace_append_answered(result, body.acks, error)
                 answers.append(_produce_response(index, error, result, replica))
             topics.append(TopicProduceResponse(name=name, partition_responses=tuple(answers)))
         return ProduceResponse(responses=tuple(topics), throttle_time=NO_THROTTLE)
@@ -159,7 +159,7 @@ class ProduceFetchApis:
         if of_follower:
             for fetch, result in zip(fetches, results, strict=True):
                 if fetch.replica is not None and result.error is NO_ERROR:
-                    fetch.replica.answered(replica_id, request.connection)
+                    fetch.replica.on_fetch_answered(replica_id, request.connection)
         else:
             self._trace_moved_consumers(fetches, results)
         return _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
@@ -198,7 +198,7 @@ class ProduceFetchApis:
             moved = first > requested or result.error is ErrorCode.offset_out_of_range
             if fetch.replica is not None and moved:
                 detail = {"first": first, "last_epoch": last_epoch}
-                fetch.replica.traced("consumer_moved", requested, fetch.replica.state.log_end, detail)
+                fetch.replica.trace("consumer_moved", requested, fetch.replica.state.log_end, detail)
 
     def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)

@@ -59,7 +59,13 @@ from images.broker.groups.records import (
     encode_offset,
 )
 from images.broker.groups.tombstones import Tombstones
-from images.broker.groups.trace_details import generation_told, offset_changes, offsets_by_name, record_of, waiting_for
+from images.broker.groups.trace_details import (
+    generation_detail,
+    offset_changes,
+    offsets_by_name,
+    record_detail,
+    waits_detail,
+)
 from images.broker.groups.waiting_requests import WaitingRequests
 from images.broker.replication import leader as leading
 from images.broker.replication.partition import ReplicaRole
@@ -146,8 +152,8 @@ class Shard:
         self.groups = {name: group.loaded(now_ms) for name, group in self.groups.items()}
         self.loaded = True
         for name, group in self.groups.items():
-            self.trace_now("group_loaded", name, {"state": str(group.state), "at_ms": now_ms, **record_of(group)})
-        replica.traced(
+            self.trace("group_loaded", name, {"state": str(group.state), "at_ms": now_ms, **record_detail(group)})
+        replica.trace(
             "coordinator_loaded",
             replica.log.start,
             end,
@@ -188,9 +194,9 @@ class Shard:
             return
         before, self.groups[name] = self.groups.get(name), step.group
         self._trace_group(before, step.group)
-        told = generation_told(step.group, step.decisions)
-        if step.group.state is GroupState.COMPLETING and told:
-            self.trace_now("generation_begun", name, told)
+        generation = generation_detail(step.group, step.decisions)
+        if step.group.state is GroupState.COMPLETING and generation:
+            self.trace("generation_begun", name, generation)
         for decision in step.decisions:
             if isinstance(decision, StoreGroup | StoreGeneration | StoreReplacement):
                 self._store(name, decision)
@@ -202,21 +208,21 @@ class Shard:
 
     def _trace_group(self, before: Group | None, group: Group) -> None:
         """Trace a group that waits for something else than before."""
-        detail = waiting_for(group)
-        if before is None or waiting_for(before) != detail:
-            self.trace_now("group_changed", group.id, {**detail, "held": self._held(group.id), "at_ms": self.now_ms()})
+        detail = waits_detail(group)
+        if before is None or waits_detail(before) != detail:
+            self.trace("group_changed", group.id, {**detail, "held": self._held(group.id), "at_ms": self.now_ms()})
 
-    def trace_now(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
-        """Trace an event of a group that has no record of its own."""
+    def trace(self, kind: str, name: str, detail: Mapping[str, object]) -> None:
+        """Trace an event of a group, at the end of the log."""
         end = self._replica.state.log_end
-        self._replica.traced(kind, end, end, {"group": name, **detail})
+        self._replica.trace(kind, end, end, {"group": name, **detail})
 
-    def judged(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
-        """Trace how a request of a member is judged, before anything changes; without an error it waits."""
-        verdict = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
+    def trace_request(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
+        """Trace the error with which a request about a group is answered, before anything changes; None if it waits."""
+        answer = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
         unanswered = [[member_id, "join"] for member_id in self._joins.members(name)]
         unanswered += [[member_id, "sync"] for member_id in self._syncs.members(name)]
-        self.trace_now("group_request", name, {**verdict, **facts, "open": unanswered})
+        self.trace("group_request", name, {**answer, **facts, "open": unanswered})
 
     async def join_answer(self, name: str, step: GroupStep) -> JoinAnswer:
         """Apply the step of a join, and wait for its response."""
@@ -238,7 +244,7 @@ class Shard:
             answer = await waiting
         if answer.error is ErrorCode.none:
             told = {"generation": step.group.generation, "members": {answer.member_id: answer.assignment.hex()}}
-            self.trace_now("assignment_told", name, told)
+            self.trace("assignment_told", name, told)
         return answer
 
     def on_tick(self) -> int:
@@ -258,15 +264,15 @@ class Shard:
             record = group
             members = {member.id: member.assignment.hex() for member in group.members}
             assignment = {"generation": store.generation, "leader": group.leader, "members": members}
-            self.trace_now("group_assigned", name, assignment)
+            self.trace("group_assigned", name, assignment)
         elif self._rules.generation_stored_before_join:
             record = generation_record(group, store.generation)
         else:
             self.apply(name, generation_stored(group, store.generation, ErrorCode.none, self.now_ms()))
             return
         append_result = self._append((encode_group(record, self.record_ms()),))
-        detail = {"group": name, **record_of(record), "error": append_result.error.name}
-        self._replica.traced("group_storing", append_result.base_offset, append_result.end, detail)
+        detail = {"group": name, **record_detail(record), "error": append_result.error.name}
+        self._replica.trace("group_storing", append_result.base_offset, append_result.end, detail)
         self._spawn(self._report_stored, name, store, append_result)
 
     async def _report_stored(
@@ -279,7 +285,7 @@ class Shard:
         if isinstance(store, StoreGroup) and error is ErrorCode.coordinator_not_available:
             error = ErrorCode.rebalance_in_progress  # members only need to join again
         detail = {"group": name, "generation": store.generation, "error": error.name}
-        self._replica.traced("group_stored", append_result.base_offset, append_result.end, detail)
+        self._replica.trace("group_stored", append_result.base_offset, append_result.end, detail)
         if isinstance(store, StoreReplacement):
             step = replacement_stored(group, store.member_id, error, self.now_ms())
         elif isinstance(store, StoreGeneration):
@@ -325,7 +331,7 @@ class Shard:
 
     def _trace_commit(self, kind: str, append_result: AppendResult, detail: dict[str, Any]) -> None:
         held = {"held": self._held(detail["group"])}
-        self._replica.traced(kind, append_result.base_offset, append_result.end, {**detail, **held})
+        self._replica.trace(kind, append_result.base_offset, append_result.end, {**detail, **held})
 
     def _held(self, name: str) -> dict[str, int]:
         """For the trace: the committed offsets of a group, as this coordinator has them now."""
@@ -354,7 +360,7 @@ class Shard:
         self._apply_committed_offsets()
         offsets = self._offsets.of(name)
         told = {"offsets": offsets_by_name(offsets), "read": read, "confirmed": list(confirmed)}
-        self.trace_now("offsets_told", name, told)
+        self.trace("offsets_told", name, told)
         return ErrorCode.none, offsets
 
     async def delete(self, name: str) -> ErrorCode:
@@ -365,7 +371,7 @@ class Shard:
         self._apply_committed_offsets()
         uncommitted = self._offsets.uncommitted_of(name)
         error = check_deletion(self.groups.get(name))
-        self.judged(name, "delete", error, {"member": "", "instance": None})
+        self.trace_request(name, "delete", error, {"member": "", "instance": None})
         if error is ErrorCode.group_id_not_found and uncommitted:
             waited = await self._wait_until_committed(uncommitted[-1].append_result)
             return error if waited is ErrorCode.none else waited
@@ -417,7 +423,7 @@ class Shard:
         changes = offset_changes(content)
         if changes and append_result.error is ErrorCode.none:
             base, end = append_result.base_offset, append_result.end
-            self._replica.traced("offsets_storing", base, end, {"changes": changes})
+            self._replica.trace("offsets_storing", base, end, {"changes": changes})
         return append_result
 
     async def _wait_until_committed(
@@ -427,6 +433,6 @@ class Shard:
         if error is ErrorCode.none:
             error = await self._replica.wait_until_committed(append_result, self._clock() + self._commit_timeout_s)
         if error is ErrorCode.none:
-            self._replica.append_answered(append_result, ACKS_ALL, error)
+            self._replica.trace_append_answered(append_result, ACKS_ALL, error)
             self._apply_committed_offsets()
         return errors.get(error, error)

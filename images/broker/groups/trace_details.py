@@ -30,13 +30,13 @@ def offset_changes(records: Records) -> list[list[object]]:
     return changes
 
 
-def waiting_for(group: Group) -> dict[str, object]:
+def waits_detail(group: Group) -> dict[str, object]:
     """The state of a group, and the answers that its members wait for."""
     waits = {member.id: "join" if member.joining else "sync" if member.syncing else "" for member in group.members}
     return {"state": str(group.state), "generation": group.generation, "storing": group.storing, "members": waits}
 
 
-def record_of(group: Group) -> dict[str, object]:
+def record_detail(group: Group) -> dict[str, object]:
     """What a record of a group has of it: {member: [instance id, session timeout, rebalance timeout, assignment]}."""
     members = {
         member.id: [
@@ -50,20 +50,20 @@ def record_of(group: Group) -> dict[str, object]:
     return {"generation": group.generation, "leader": group.leader, "protocol": group.protocol, "record": members}
 
 
-def generation_told(group: Group, decisions: Iterable[Decision]) -> dict[str, object]:
+def generation_detail(group: Group, decisions: Iterable[Decision]) -> dict[str, object]:
     """A generation, and what the answers to the joins of its members say of it."""
     joins = [one for one in decisions if isinstance(one, JoinAnswer) and one.error is ErrorCode.none]
-    told = {one.member_id: join_told(one) for one in joins}
+    told = {one.member_id: join_detail(one) for one in joins}
     members = [member.id for member in group.members]
     return {"generation": group.generation, "members": members, "told": told} if told else {}
 
 
-def join_told(answer: JoinAnswer) -> list[object]:
+def join_detail(answer: JoinAnswer) -> list[object]:
     """The generation, the leader and the members that the answer to a join gives."""
     return [answer.generation, answer.leader, [member_id for member_id, _, _ in answer.members]]
 
 
-def leave_told(asked: Iterable[Any], answers: Iterable[Any]) -> dict[str, object]:
+def leave_detail(asked: Iterable[Any], answers: Iterable[Any]) -> dict[str, object]:
     """The members that are to leave, and those that the answer has, with the error of each."""
     return {
         "asked": [[member.member_id, member.group_instance_id] for member in asked],
@@ -71,7 +71,7 @@ def leave_told(asked: Iterable[Any], answers: Iterable[Any]) -> dict[str, object
     }
 
 
-def described(description: Any) -> dict[str, object]:
+def description_detail(description: Any) -> dict[str, object]:
     """What the answer to DescribeGroups tells of a group."""
     return {
         "member": "",
@@ -82,6 +82,6 @@ def described(description: Any) -> dict[str, object]:
     }
 
 
-def said_in(request: Any, generation: int) -> dict[str, object]:
+def sender_detail(request: Any, generation: int) -> dict[str, object]:
     """What a request, which gives this generation, says of its sender."""
     return {"member": request.member_id, "said": generation, "instance": request.group_instance_id}

@@ -193,7 +193,7 @@ class Fetcher:
         """The answer to a fetch of the partition `asked` has others that the fetch had not: the session begins anew."""
         unasked = [f"{topic_id}-{index}" for topic_id, index in keys]
         self._log(f"broker {self.leader} answered a fetch for partitions that it did not have: {', '.join(unasked)}")
-        asked.replica.traced("answer_unasked", asked.offset, asked.offset, {"unasked": unasked, "by": self.leader})
+        asked.replica.trace("answer_unasked", asked.offset, asked.offset, {"unasked": unasked, "by": self.leader})
         self._session.begin_anew()
 
     async def _call(self, request: Any) -> Any:

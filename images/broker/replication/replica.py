@@ -238,7 +238,7 @@ class Replica:
             urgent=urgent or (new_read and self._latest_reads > 0),
         )
 
-    def answered(self, replica: int, connection: int) -> None:
+    def on_fetch_answered(self, replica: int, connection: int) -> None:
         """Record that an answer with the current state is sent to `replica` on `connection`."""
         if self.state.leadership is not None:
             self._last_answers[replica] = (connection, self.state.leadership.read_index, self.state.high_watermark)
@@ -485,11 +485,11 @@ class Replica:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def append_answered(self, appended: AppendResult, acks: int, error: ErrorCode) -> None:
+    def trace_append_answered(self, appended: AppendResult, acks: int, error: ErrorCode) -> None:
         """Trace that an append, which was not refused, is answered."""
         self._trace.append_answered(self.state, appended, acks, error)
 
-    def traced(self, kind: str, offset: int, log_end: int, detail: Mapping[str, object]) -> None:
-        """Trace an event of whoever answers from this log: of an API, or of the group coordinator."""
+    def trace(self, kind: str, offset: int, log_end: int, detail: Mapping[str, object]) -> None:
+        """Trace an event of an API, or of the group coordinator, that answers from this log."""
         watermark = self.state.high_watermark
         self._trace.event(self.state, kind, offset=offset, log_end=log_end, high_watermark=watermark, detail=detail)

@@ -62,7 +62,7 @@ def answered_at_once(broker: Broker, index: int) -> bool:
     fetch = ReplicaFetch(2, 1, 1, 0, -1)
     partition = broker.partition(index)
     fetched = partition.fetch_for_replica(fetch, 9, broker.replica_manager.active, 0, False)
-    partition.answered(2, 9)
+    partition.on_fetch_answered(2, 9)
     return fetched.urgent
 
 

@@ -40,7 +40,7 @@ def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connec
     )
     answer = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, True)
     if answer.error is ErrorCode.none:
-        leader.answered(state.node, connection)
+        leader.on_fetch_answered(state.node, connection)
         if answer.diverging is not None:
             follower.on_divergence(asked.offset, asked.leader_epoch, *answer.diverging)
         else:

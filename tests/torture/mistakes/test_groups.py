@@ -82,16 +82,16 @@ def _reads_shared(patch: Patch) -> None:
 
 def _member_left_out(patch: Patch) -> None:
     """The answer to LeaveGroup for several members is without the last one; the trace has what is answered."""
-    right = groups.leave_told
+    right = groups.leave_detail
 
     def answer(*, members: Sequence[Any], **others: Any) -> LeaveGroupResponse:
         return LeaveGroupResponse(members=tuple(members[: max(1, len(members) - 1)]), **others)
 
-    def leave_told(asked: Iterable[Any], answers: Sequence[Any]) -> dict[str, object]:
+    def leave_detail(asked: Iterable[Any], answers: Sequence[Any]) -> dict[str, object]:
         return right(asked, answers[: max(1, len(answers) - 1)])
 
     patch.setattr(groups, "LeaveGroupResponse", answer)
-    patch.setattr(groups, "leave_told", leave_told)
+    patch.setattr(groups, "leave_detail", leave_detail)
 
 
 def _assignments_exchanged(patch: Patch) -> None:
