@@ -147,47 +147,53 @@ class Fetcher:
             self._connection.close()
 
     async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            now = loop.time()
-            states = {
-                (replica.topic_id, replica.index): _FetchState.of(replica)
-                for replica in self._replicas
-                if replica.state.role is ReplicaRole.FOLLOWER
-                and replica.state.leader == self.leader
-                and self._delayed_until.get(replica, now) <= now
-            }
-            if not states:
-                await self._back_off()
-                continue
+            states = self._states()
             try:
-                if any(state.epoch_query is not None for state in states.values()):
-                    await self._query_epochs(states)
-                    continue
-                response = await self._call(self._fetch_request(states))
-                if not self._session.answered(response.error_code, response.session_id):
-                    self._log(f"broker {self.leader} ended the fetch session: {response.error_code.name}")
-                    continue
-                answers = {
-                    (topic.topic_id, answer.partition_index): answer
-                    for topic in response.responses
-                    for answer in topic.partitions
-                }
-                if unasked := [key for key in answers if key not in states]:
-                    self._on_unasked(unasked, next(iter(states.values())))
+                if not states:
                     await self._back_off()
-                    continue
-                for key, answer in answers.items():
-                    if not states[key].answer_applies():
-                        self._session.discarded(key)
-                    await self._process(states[key], answer)
-                for key, state in states.items():
-                    if key not in answers:
-                        state.replica.on_fit(state.offset, state.leader_epoch)
+                elif any(state.epoch_query is not None for state in states.values()):
+                    await self._query_epochs(states)
+                else:
+                    await self._fetch(states)
             except ConnectionLost as lost:
                 self._session.begin_anew()
                 self._log(f"fetching from broker {self.leader} failed: {lost}")
                 await self._back_off()
+
+    def _states(self) -> dict[Key, _FetchState]:
+        """The states of the replicas that follow this leader and are not delayed."""
+        now = asyncio.get_running_loop().time()
+        return {
+            (replica.topic_id, replica.index): _FetchState.of(replica)
+            for replica in self._replicas
+            if replica.state.role is ReplicaRole.FOLLOWER
+            and replica.state.leader == self.leader
+            and self._delayed_until.get(replica, now) <= now
+        }
+
+    async def _fetch(self, states: Mapping[Key, _FetchState]) -> None:
+        """Send one Fetch, and pass each partition of the answer to its replica."""
+        response = await self._call(self._fetch_request(states))
+        if not self._session.answered(response.error_code, response.session_id):
+            self._log(f"broker {self.leader} ended the fetch session: {response.error_code.name}")
+            return
+        answers = {
+            (topic.topic_id, answer.partition_index): answer
+            for topic in response.responses
+            for answer in topic.partitions
+        }
+        if unasked := [key for key in answers if key not in states]:
+            self._on_unasked(unasked, next(iter(states.values())))
+            await self._back_off()
+            return
+        for key, answer in answers.items():
+            if not states[key].answer_applies():
+                self._session.discarded(key)
+            await self._process(states[key], answer)
+        for key, state in states.items():
+            if key not in answers:
+                state.replica.on_fit(state.offset, state.leader_epoch)
 
     def _on_unasked(self, keys: Iterable[Key], asked: _FetchState) -> None:
         """The answer to a fetch of the partition `asked` has others that the fetch had not: the session begins anew."""
