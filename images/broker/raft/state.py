@@ -241,9 +241,8 @@ class QuorumState:
             return state, verdict
         caught_up_ms = now.ms if fetch.offset >= log.end else progress.caught_up_ms
         position = VoterProgress(fetch.offset, now.ms, caught_up_ms)
-        return replace(state, progress=state.progress.set(fetch.replica, position))._advance_high_watermark(
-            log.end
-        ), verdict
+        state = replace(state, progress=state.progress.set(fetch.replica, position))
+        return state._advance_high_watermark(log.end), verdict
 
     def on_fetch_snapshot(self, replica: int, epoch: int, now: Moment) -> QuorumState:
         """Handle a request for a chunk of a snapshot: of a voter in this epoch, it says that the voter follows."""
@@ -300,10 +299,13 @@ class QuorumState:
             leader_answered=False,
             deadline_ms=now.ms + self._election_ms(now),
         )
-        if len(self.voters) == 1:
-            return state._count_votes(end, now)
-        request = VoteRequest(self.node_id, state.epoch, end, pre_vote=True)
-        return state, tuple(SendVote(voter, request) for voter in self.others)
+        return state._ask_for_votes(end, now, pre_vote=True)
+
+    def _ask_for_votes(self, end: EpochAndOffset, now: Moment, *, pre_vote: bool) -> Outcome:
+        if not self.others:
+            return self._count_votes(end, now)
+        request = VoteRequest(self.node_id, self.epoch, end, pre_vote)
+        return self, tuple(SendVote(voter, request) for voter in self.others)
 
     def _count_votes(self, end: EpochAndOffset, now: Moment) -> Outcome:
         granted = 1 + sum(self.votes.values())
@@ -326,10 +328,7 @@ class QuorumState:
             votes=FrozenMap(),
             deadline_ms=now.ms + self._election_ms(now),
         )
-        if len(self.voters) == 1:
-            return state._count_votes(end, now)
-        request = VoteRequest(self.node_id, state.epoch, end, pre_vote=False)
-        return state, tuple(SendVote(voter, request) for voter in self.others)
+        return state._ask_for_votes(end, now, pre_vote=False)
 
     def _elected(self, end: EpochAndOffset, now: Moment) -> Outcome:
         state = replace(
