@@ -229,10 +229,9 @@ class _ActiveController:
             result = decide(self._controller, _now_ms())
             if result.records:
                 await self._commit(result)
+                self._recovery.metadata_changed()
             else:
                 self._publish(result)
-            if result.records:
-                self._recovery.metadata_changed()
             return result.answer
 
     async def _decide_confirmed(self, decide: Callable[[Controller, int], ControllerResult[A]]) -> A:
@@ -290,21 +289,20 @@ class _ActiveController:
         """BrokerRegistration. A broker with the node id of a controller gets INVALID_REGISTRATION (119)."""
         message = messages.parse_registration(request.body)
         if request.body.cluster_id != self._cluster_id:
-            return messages.registration_response(RegistrationAnswer(ErrorCode.inconsistent_cluster_id))
-        if message is None:
-            return messages.registration_response(RegistrationAnswer(ErrorCode.invalid_request))
-        if message.id in self._voters:
-            return messages.registration_response(RegistrationAnswer(ErrorCode.invalid_registration))
-        return messages.registration_response(
-            await self._decide(lambda controller, now_ms: controller.register(message, now_ms))
-        )
+            answer = RegistrationAnswer(ErrorCode.inconsistent_cluster_id)
+        elif message is None:
+            answer = RegistrationAnswer(ErrorCode.invalid_request)
+        elif message.id in self._voters:
+            answer = RegistrationAnswer(ErrorCode.invalid_registration)
+        else:
+            answer = await self._decide(lambda controller, now_ms: controller.register(message, now_ms))
+        return messages.registration_response(answer)
 
     async def heartbeat(self, request: Request[BrokerHeartbeatRequest]) -> Any:
         """BrokerHeartbeat."""
         message = messages.parse_heartbeat(request.body)
-        return messages.heartbeat_response(
-            await self._decide(lambda controller, now_ms: controller.heartbeat(message, now_ms))
-        )
+        answer = await self._decide(lambda controller, now_ms: controller.heartbeat(message, now_ms))
+        return messages.heartbeat_response(answer)
 
     async def alter_partition(self, request: Request[AlterPartitionRequest]) -> Any:
         """AlterPartition."""
@@ -388,10 +386,8 @@ class _ActiveController:
         """ElectLeaders."""
         if request.body.election_type not in (admin_messages.PREFERRED, admin_messages.UNCLEAN):
             return admin_messages.elections_refused(request.body, ErrorCode.invalid_request, "Unknown election type.")
-        requested, unclean = (
-            admin_messages.parse_elections(request.body),
-            request.body.election_type == admin_messages.UNCLEAN,
-        )
+        requested = admin_messages.parse_elections(request.body)
+        unclean = request.body.election_type == admin_messages.UNCLEAN
         results = await self._decide_confirmed(lambda controller, _: controller.elect(requested, unclean=unclean))
         return admin_messages.elect_leaders_response(request.body, results)
 
