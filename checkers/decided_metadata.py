@@ -105,7 +105,7 @@ class DecidedEvent:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What it has in common with other traces of it, and with no other event of its change."""
+        """The fields that all traces of this change share, and no other event of its batch has."""
         event = self.event
         return event.kind, *self.place, event.partition_epoch, event.broker, event.broker_epoch, self.detail.get("name")
 
@@ -207,7 +207,7 @@ class DecidedConfigurations:
         self._ends = {name: sorted(configurations) for name, configurations in self._of.items()}
 
     def at(self, topic: str, offset: int) -> Mapping[str, str]:
-        """That of the topic of this name (or `name#2`) in the metadata up to `offset`; empty where nothing is known."""
+        """The configuration of a topic (or of `name#2`) in the metadata up to `offset`; empty if it is not known."""
         name = topic.partition("#")[0]
         ends = self._ends.get(name, [])
         place = bisect_right(ends, offset)

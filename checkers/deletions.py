@@ -160,7 +160,7 @@ def _unlimited_since(evidence: RunEvidence, request: DeletionRequest) -> list[in
 
 
 def _on_disk(evidence: RunEvidence, name: TopicPartition, request: DeletionRequest) -> Iterator[Deletion]:
-    """What brokers deleted that write no trace: up to the greatest start of any replica's log, in unknown steps."""
+    """Deletions by brokers that write no trace: up to the greatest start of any replica's log, in unknown steps."""
     since_ns = _unlimited_since(evidence, request)
     starts = of_partition(evidence.replica_ends, *name).column("log_start").to_pylist()
     if since_ns and starts:

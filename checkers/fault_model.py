@@ -380,7 +380,7 @@ def _lost_by_last_known_leaders(
 
 
 class Tolerances(dict[TopicPartition, Tolerance]):
-    """What every partition may show. In the dict are those that lost or deleted records, and, where the topic permits
+    """The tolerance of every partition. The dict has those that lost or deleted records, and, where the topic permits
     unclean elections, those of which it is known when they had one; the others have `default`."""
 
     def __init__(self, default: Tolerance) -> None:

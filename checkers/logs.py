@@ -277,7 +277,7 @@ def _falls(log: ReplicaLog) -> Iterator[_Difference]:
 
 
 def _checkpoint(log: ReplicaLog, recovered: bool, deletable_below: int) -> Iterator[_Difference]:
-    """What is wrong with the epoch checkpoint of a log, the first difference of each kind."""
+    """The errors in the epoch checkpoint of a log, the first difference of each kind."""
     entries = epoch_entries(log.epoch_checkpoint)
     if entries is None:
         rule = "a new one takes its place in one step, once it is synced"

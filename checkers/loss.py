@@ -206,7 +206,7 @@ class _Promises:
         return rows[_missing(values, self.kept) & ~np.isin(values, self.values)]
 
     def found_instead(self, value: int, offset: int) -> tuple[str, ...]:
-        """What the final reads and the disks have at `offset`, -1 where that is not known, in place of `value`."""
+        """The records at `offset` (-1: not known) in place of `value`, by the final reads and on the disks."""
         lines = []
         if self.finally_read:
             values, offsets, _ = _returned(self.columns, self.final)

@@ -190,7 +190,7 @@ def _gaps_of_vanished(evidence: RunEvidence) -> Iterator[EvidenceGap]:
 
 
 def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:
-    """What the checker `name` rests on in this run. A checker that is not in the registry rests on everything."""
+    """The evidence that checker `name` rests on in this run; everything if it is not in the registry."""
     parts = RESTS_ON.get(name, frozenset(EvidencePart))
     if EvidencePart.LOSSES in parts and _needs_trace(evidence.settings, evidence.faults):
         parts |= {EvidencePart.TRACE}

@@ -198,7 +198,7 @@ class TraceRow(NamedTuple):
 
     @property
     def power_loss(self) -> str:
-        """What a loss of power at its moment would have done to that which it says is on the disk; empty without."""
+        """The effect of a power loss at its moment on files that it reports as on the disk; empty without one."""
         if '"at_risk"' not in self.detail:  # of most events, whose detail need not be read for it
             return ""
         did = "brought back" if self.kind == "replica_deleted" else "taken something of"
@@ -219,7 +219,7 @@ def with_added_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 WITH_BYTES_BEHIND = "what it appends next lies behind them, where neither a read nor the next opening finds it"
-"""What it means to a replica that it has left bytes behind the last batch in the file of a log (`bytes_behind`)."""
+"""The consequence for a replica that has left bytes behind the last batch in the file of a log (`bytes_behind`)."""
 
 DAMAGED_CHECKPOINT = "damaged"
 """The value of `epoch_checkpoint` for a file that Kafka could not read."""

@@ -249,11 +249,11 @@ class Tolerance:
     """The time of the first one."""
     exceeded: tuple[FaultModelExceeded, ...] = ()
     deletions: tuple[Deletion, ...] = ()
-    """What may have been deleted (`checkers.deletions`), in the order of the times."""
+    """The deletions that are permitted (`checkers.deletions`), in the order of the times."""
 
     @classmethod
     def of_any(cls, tolerances: Iterable[Tolerance]) -> Tolerance:
-        """What an unclean election or a loss that one of these tells of permits."""
+        """The tolerance of an unclean election or a loss that any of these has."""
         each_of = tuple(tolerances)
         unclean_ns = [each.unclean_since_ns for each in each_of if each.unclean]
         exceeded = tuple(excess for each in each_of for excess in each.exceeded)

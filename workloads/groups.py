@@ -140,7 +140,7 @@ class _MemberLifetime:
     wanted: dict[TopicPartition, int] | None = None
     """Ends once these are committed."""
     awkward: Random | None = None
-    """What it draws its awkward steps from; None unless its life is awkward."""
+    """The random stream of its awkward steps; None unless its life is awkward."""
     followed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the next member of its instance may begin: at its end, or when it stalls."""
 
@@ -318,7 +318,7 @@ class GroupsWorkload(AppendWorkload):
         return self._session.session_timeout_s * _IMPATIENT_SESSIONS_MAX * drawn.random() ** 2
 
     async def _finish_work(self, life: _MemberLifetime) -> None:
-        """What an awkward member still does, now and then, when it is to join again."""
+        """Let an awkward member be busy, now and then, before it joins again."""
         if life.awkward is not None and life.read is not None and life.awkward.random() < _BUSY_SHARE:
             sessions = life.awkward.uniform(0, _BUSY_SESSIONS_MAX)
             await life.member.dawdle(self._session.session_timeout_s * sessions)
@@ -437,7 +437,7 @@ class GroupsWorkload(AppendWorkload):
         return result.outcome == "ok"
 
     def _draw_late(self, life: _MemberLifetime) -> _Reading | None:
-        """What the member is to commit late in the rebalance that begins; None for most."""
+        """The offsets to commit late in the rebalance that begins; None for most."""
         share = self._settings.late_commits
         return life.read if life.read is not None and share and life.random.random() < share else None
 

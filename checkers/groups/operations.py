@@ -51,7 +51,7 @@ class GroupOperation:
 
     @property
     def owner(self) -> int | str:
-        """Who owns a partition by it: an instance, whose members take the place of one another, or a member alone."""
+        """The owner of a partition by it: an instance, whose members replace one another, or a member alone."""
         return self.instance or self.process
 
     def __str__(self) -> str:

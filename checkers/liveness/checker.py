@@ -146,7 +146,7 @@ def _not_ready(evidence: RunEvidence) -> Verdict:
 
 
 def _still_missing(evidence: RunEvidence, head: str, waiting: list[str]) -> tuple[str, ...]:
-    """What a cluster waits for, below a first line, and why as far as the trace tells."""
+    """The conditions a cluster waits for, below a first line, and the causes as far as the trace has them."""
     causes = out_of_sync.reasons(evidence.trace) if evidence.settings.has_ordered_trace else []
     missing = [f"still missing: {line}" for line in waiting[:1]] + waiting[1:]
     return (head, *causes[:4], *_more(causes, 4), *missing[:4], *_more(missing, 4))

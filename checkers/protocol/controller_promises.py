@@ -48,7 +48,7 @@ def broker_registered(cluster: ClusterState, event: TraceRow) -> None:
     if is_first and clean is True:
         cluster.clean_lives[node] = event.time_ns
     elif clean is False and (is_first or cluster.clean_lives.pop(node, None) is not None):
-        # What was accepted before may have been a late request of the life before this one.
+        # The registration accepted before may have been a late request of the life before this one.
         cluster.unclean_lives[node] = cluster.life_starts[node]
     for partition in cluster.partitions.values():
         partition.candidates_to_check = True

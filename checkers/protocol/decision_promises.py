@@ -60,7 +60,7 @@ _InForce = Callable[[str, int], CheckSettings]
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a change makes of a partition, beside epochs and replicas."""
+    """The state of a partition after a change, beside epochs and replicas."""
 
     leader: int
     isr: frozenset[int]
@@ -226,7 +226,7 @@ def _converted(before: DecidedPartition, after: DecidedPartition, earlier: str, 
 
 
 def _wrong_replicas(situation: _Situation) -> str:
-    """What is wrong with the replicas after a change, empty if nothing is."""
+    """The error in the replicas after a change, in words; empty without one."""
     before, after, isr = situation.before, situation.after, situation.after.isr
     moving = bool(before.adding | before.removing)
     originals = [replica for replica in before.replicas if replica not in before.adding]
@@ -392,7 +392,7 @@ def _check_all(cluster: ClusterState, metadata: DecidedMetadata, change: Decided
 
 
 def _able(decided: DecidedPartition, metadata: DecidedMetadata, settings: CheckSettings) -> frozenset[int]:
-    """Who might be elected without an unclean recovery or the wish of an administrator."""
+    """Replicas that can be elected without an unclean recovery or a request of an administrator."""
     candidates = decided.isr or decided.elr
     if not candidates and settings.unclean_recovery == _LAST_KNOWN_LEADER and len(decided.last_known_elr) == 1:
         candidates = decided.last_known_elr

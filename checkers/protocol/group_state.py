@@ -22,7 +22,7 @@ Offsets = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a member said of itself when it joined last."""
+    """A member as it described itself when it last joined."""
 
     instance: str | None
     session_ms: int
@@ -234,7 +234,7 @@ class GroupsState:
         return coordinator if coordinator is not None and coordinator.serving else None
 
     def changes_in(self, log: list[int], end: int) -> list[StoredChange]:
-        """What a log, given as leader epochs, holds below `end`, in order."""
+        """The changes that a log, given as leader epochs, holds below `end`, in order."""
         found = [one for one in self.stored.values() if one.end <= end and log[one.base] == one.epoch]
         return sorted(found, key=lambda one: one.base)
 

@@ -109,8 +109,8 @@ def _check_empty(partition: PartitionState, event: TraceRow, detail: Mapping[str
 
 
 def check_snapshot(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """What replaces the batches before the first segment knows the last one of each producer there, and no later
-    one."""
+    """The snapshot in place of the batches before the first segment has the last one of each producer there, and no
+    later one."""
     detail, held = event.details(), partition.batches_of(event.node)
     lied = cluster.lied(event.node, event.time_ns)
     if lied or _may_expire(cluster, event, detail.get("producer_expiration_ms", 0)):

@@ -71,7 +71,7 @@ def check_log_start(partition: PartitionState, event: TraceRow, start: int, how:
 
 
 def _check_on_disk(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """What a broker takes to be on its disk is on it: the disk itself says what a loss of power would take."""
+    """Everything that a broker takes to be on its disk is there, as the simulated disk reports at that moment."""
     if not event.power_loss:
         return
     did = {
@@ -190,7 +190,7 @@ def check_no_snapshot_above(cluster: ClusterState, partition: PartitionState, ev
 
 
 def check_stray(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """What a start finds of a log on the disk, although nobody asks for it any more, had not been deleted before."""
+    """A log of no replica that a start finds on the disk had not been deleted before."""
     found = f"{event.node} found a log with records on its disk, the first segment at {event.offset}, {event.at}"
     _check_deleted(cluster, partition, event, found)
 
@@ -242,7 +242,7 @@ def _told(before: TraceRow, what: str, end: int) -> tuple[str, str]:
 
 
 def _did(event: TraceRow) -> str:
-    """What a node did with its log, which was opened or cut."""
+    """The event of a log as a verb: it was cut or opened."""
     return "cut" if event.kind == "truncated" else "opened"
 
 

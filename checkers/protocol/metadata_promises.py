@@ -150,8 +150,8 @@ def _check_recovery(change: _Change) -> None:
 
 
 def _check_last_known(change: _Change) -> None:
-    """Who was in the ELR is remembered until the ISR is large enough again, or an unclean election ends it. With the
-    strategy `last-known-leader` a leader alone is, until it becomes another one."""
+    """A replica that leaves the ELR is in the LastKnownELR until the ISR is large enough again, or until an unclean
+    election. With the strategy `last-known-leader` only the last leader is, until there is another one."""
     before, after, detail = change.before, change.after, change.event.details()
     unclean = change.reason == "unclean_recovery" or detail.get("unclean")
     if unclean or "last-known-leader" in (before.strategy, after.strategy) or len(after.isr) >= after.min_isr:
@@ -298,7 +298,7 @@ def check_deleted(cluster: ClusterState, event: TraceRow) -> None:
 
 
 def _applied_end(cluster: ClusterState, partition: PartitionState, node: str) -> str:
-    """That a node had applied the end of a partition's topic, in words; empty where it had not."""
+    """The line that a node had applied the deletion of a partition's topic; empty if it had not."""
     deleted_at, applied = partition.deleted_at, cluster.applied.get(node, UNKNOWN)
     if deleted_at is None or partition.created_again or applied < deleted_at:
         return ""
@@ -380,7 +380,7 @@ _OF_REPLICAS = (
     "isr_proposed",
     "fetch_accepted",
 )
-"""What a broker does with a replica of a topic that exists."""
+"""Events of replicas, which exist only while their topic does."""
 EXISTENCE: Mapping[str, ClusterRowHandler] = dict.fromkeys(_OF_REPLICAS, check_exists)
 TAKING_OVER: Mapping[str, ClusterRowHandler] = dict.fromkeys(
     (*_OF_REPLICAS, "isr_counted", "acknowledged", "latest_told"), check_taken_over

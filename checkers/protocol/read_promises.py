@@ -23,7 +23,7 @@ from checkers.tables import TraceRow
 _EARLIEST, _MAX_TIMESTAMP = -2, -3
 """The times by which ListOffsets asks for the earliest offset, and for the record with the largest timestamp."""
 _SPECIAL: Final[Mapping[int, str]] = {_EARLIEST: "its earliest offset", _MAX_TIMESTAMP: "the newest record"}
-"""What is asked for by each of these, in the words of a finding."""
+"""The offset that each of these asks for, in the words of a finding."""
 
 
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -296,7 +296,7 @@ def _offset_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -
 
 
 def _contradiction(partition: PartitionState, event: TraceRow, start: int) -> str | None:
-    """What the answer of a leader whose log starts at `start` should have been, if it is not that."""
+    """The right answer of a leader whose log starts at `start`; None if it gave that."""
     detail = event.details()
     asked, log = detail["asked"], partition.log(event.node)
     if asked == _EARLIEST:
@@ -346,8 +346,8 @@ def _is_of(event: TraceRow, batch: ReplicaBatch, start: int, asked: int) -> bool
 
 
 def _consumer_moved(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """A consumer that says of which epoch it has read last is told where its log and the leader's part. That it is out
-    of range says less: it would go by its policy, and skip records or read all of them again."""
+    """A consumer that gives the epoch of its last record is told where its log and the leader's part. An answer
+    OFFSET_OUT_OF_RANGE is not enough: it would go by its policy, and skip records or read all of them again."""
     detail, log, start = event.details(), partition.log(event.node), partition.log_starts.get(event.node, 0)
     told_range, last_epoch = detail["first"] < 0, detail["last_epoch"]
     is_beyond = event.offset > event.log_end == len(log)

@@ -218,7 +218,7 @@ class PartitionState:
     retained: dict[str, RetainedLog] = field(default_factory=dict)
     """By node, where the topic has a retention."""
     overdue: list[Overdue] = field(default_factory=list)
-    """What leaders had to delete for a while, and had not."""
+    """Segments that leaders had not deleted although they had to for a while."""
     deletions: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by DeleteRecords."""
     confirmed_deletions: list[TraceRow] = field(default_factory=list)

@@ -61,7 +61,7 @@ _OF_DRY_RUNS: Final = (*_KINDS, *OF_BROKERS)
 
 
 class _Place(NamedTuple):
-    """What a request is for: a change of a topic, or of one partition."""
+    """The change that a request asks for: of a topic, or of one partition."""
 
     change: str
     topic: str

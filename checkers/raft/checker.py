@@ -211,9 +211,9 @@ class _RaftState:
         self.check_ends(event)
 
     def check_ends(self, event: TraceRow) -> None:
-        """What a controller that is asked for its vote knows of its own log, and for whose it votes. A vote for itself
-        has no ends, nor has one of a version that did not trace them. Where the last record is not known, the voter's
-        own word is taken."""
+        """A voter knows where its own log ends, and votes for no candidate whose log is behind. A vote for itself has
+        no log ends, nor has one of a version that did not trace them. Where the last record is not known, the end
+        that the voter reports is taken."""
         detail = event.details()
         if "candidate" not in detail:
             return

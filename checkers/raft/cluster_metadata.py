@@ -132,7 +132,7 @@ def _of_topics(configured: Iterable[TraceRow], loaded: Mapping[str, Any]) -> Ite
 
 
 def _applied_otherwise(events: list[TraceRow]) -> Iterator[Finding]:
-    """What a broker applies, by its sums, is what the changes up to there add up to; and it goes on, never back."""
+    """The sums of the metadata that a broker applies are those of the changes up to there, and it never goes back."""
     changes = changes_of(event for event in events if event.kind in OF_BROKERS + OF_PARTITIONS and event.offset >= 0)
     applied = sorted((each for each in events if each.kind == "metadata_applied"), key=lambda each: each.log_end)
     replay = MetadataReplay(changes)

@@ -75,7 +75,7 @@ class _AssignedPartition:
     delivered: OffsetAndEpoch
     """The end of the records that `poll` has returned; records fetched ahead are beyond."""
     topic_id: UUID | None = None
-    """That of the topic which the position is in; None until it is fetched from."""
+    """Id of the topic that the position is in; None before the first fetch."""
     not_before_s: float = 0.0
     busy: bool = False
     """A request about it is in flight: a fetch, a validation or a reset."""

@@ -1,1 +1,1 @@
-"""What coordinators of consumer groups promise, about their logs and about each group."""
+"""The promises of coordinators of consumer groups, about their logs and about each group."""

@@ -69,7 +69,7 @@ def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event:
 def _check_loaded(
     partition: PartitionState, event: TraceRow, coordinator: Coordinator, changes: Iterable[StoredChange]
 ) -> None:
-    """What a coordinator has loaded is what the records of its log say, the last one of each group and partition."""
+    """A coordinator has loaded the last record of each group and partition in its log."""
     offsets: Offsets = {}
     records: dict[str, StoredChange] = {}
     for change in changes:
@@ -112,8 +112,8 @@ def _forget_loaded(cluster: ClusterState, coordinator: Coordinator, changes: Ite
 
 
 def _as_loaded(detail: Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """What counts of a group that is loaded: one without a record has nothing but offsets. Its state follows from the
-    record: without a leader the generation only begins."""
+    """The facts by which a loaded group is compared: one without a record has nothing but offsets. Its state follows
+    from the record: without a leader the generation only begins."""
     if detail is None:
         return EMPTY, 0, None, None, {}
     state = detail.get("state")

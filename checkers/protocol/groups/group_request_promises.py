@@ -240,7 +240,7 @@ def _standing(group: HeldGroup, member: str, generation: int, instance: str | No
 
 
 def _learn(partition: PartitionState, event: TraceRow, group: HeldGroup, detail: Mapping[str, Any]) -> None:
-    """What follows from a request that is judged, before the group changes."""
+    """Note the effects of a request that is checked, before the group changes."""
     api, error, member = detail["api"], detail["error"], str(detail["member"])
     at_ms = int(detail["at_ms"])
     if api == "join":

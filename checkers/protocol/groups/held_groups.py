@@ -1,4 +1,4 @@
-"""What a coordinator has of its groups, and what it promises of that at any moment, whatever happens. See
+"""The groups as a coordinator holds them, and the promises about them that hold at any moment. See
 `checkers.protocol.groups.group_promises`."""
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def described(group: HeldGroup) -> str:
 
 
 def assigned_to(partition: PartitionState, name: str, generation: int, member: str) -> set[str] | None:
-    """What the leader of the generation gave to a member, or to one of its instance; None where that is not known."""
+    """The assignment that the leader gave to a member, or to one of its instance; None where it is not known."""
     groups = partition.groups
     of_generation = groups.assigned.get((name, generation))
     if of_generation is None:

@@ -1,4 +1,4 @@
-"""What a coordinator's trace says of its groups and their offsets."""
+"""Details of the trace events about groups and their offsets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def offsets_by_name(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict
 
 
 def offset_changes(records: Records) -> list[list[object]]:
-    """What records do to committed offsets: [group, partition by name, offset], None for one that is deleted; with no
-    partition, the group is deleted."""
+    """Changes of committed offsets by records: [group, partition by name, offset]. Without an offset it is deleted,
+    without a partition the group is."""
     changes: list[list[object]] = []
     for key, value in records:
         entry = decode(key, value)
@@ -37,7 +37,7 @@ def waits_detail(group: Group) -> dict[str, object]:
 
 
 def record_detail(group: Group) -> dict[str, object]:
-    """What a record of a group has of it: {member: [instance id, session timeout, rebalance timeout, assignment]}."""
+    """A group as its record has it: {member: [instance id, session timeout, rebalance timeout, assignment]}."""
     members = {
         member.id: [
             member.instance_id,
@@ -72,7 +72,7 @@ def leave_detail(asked: Iterable[Any], answers: Iterable[Any]) -> dict[str, obje
 
 
 def description_detail(description: Any) -> dict[str, object]:
-    """What the answer to DescribeGroups tells of a group."""
+    """A group as DescribeGroups describes it."""
     return {
         "member": "",
         "instance": None,
@@ -83,5 +83,5 @@ def description_detail(description: Any) -> dict[str, object]:
 
 
 def sender_detail(request: Any, generation: int) -> dict[str, object]:
-    """What a request, which gives this generation, says of its sender."""
+    """The sender of a request that gives this generation."""
     return {"member": request.member_id, "said": generation, "instance": request.group_instance_id}

@@ -84,7 +84,7 @@ class Log:
         self.producers = ProducerTable()
         self.recovery = LogRecovery(clean=True)
         self.left_over: LeftOver | None = None
-        """What was deleted when it was opened."""
+        """The segments that were deleted when it was opened."""
         self._files = files
         self._log_line = log_line
         self._snapshots = ProducerSnapshots(files, directory)

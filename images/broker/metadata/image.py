@@ -254,7 +254,7 @@ class ClusterImage:
     topics: FrozenMap[str, TopicImage] = field(default_factory=FrozenMap)
     next_producer_id: int = 0
     broker_configs: FrozenMap[int, FrozenMap[str, str]] = field(default_factory=FrozenMap)
-    """What is set on each broker while it runs; a broker without an entry has nothing set."""
+    """Settings of each broker that were set while it runs; a broker without an entry has none."""
     _names: FrozenMap[int, str] = field(default_factory=FrozenMap, repr=False, compare=False)
     """Topic names by the number that the id is: a UUID hashes and compares in Python, and every fetch looks here."""
 

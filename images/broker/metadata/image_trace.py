@@ -42,7 +42,7 @@ def metadata_loaded(image: ClusterImage, epoch: int) -> TraceEvent:
 
 
 def applied_detail(image: ClusterImage) -> dict[str, object]:
-    """What tells an image from most others at a small cost, since brokers apply metadata all the time."""
+    """Sums that tell an image from most others; they are cheap, since brokers apply metadata all the time."""
     partitions = [partition for topic in image.topics.values() for partition in topic.partitions]
     return {
         "partitions": len(partitions),
@@ -95,7 +95,7 @@ def partition_changed(topic: TopicImage | None, partition: PartitionImage, **det
 
 
 def _partition_detail(topic: TopicImage | None, partition: PartitionImage) -> dict[str, object]:
-    """What events say of a partition beside its leader, its epochs and its ISR."""
+    """The facts about a partition that have no column of their own in the trace."""
     return {
         "elr": list(partition.elr),
         "last_known_elr": list(partition.last_known_elr),

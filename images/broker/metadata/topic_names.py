@@ -1,4 +1,4 @@
-"""What a topic may be called."""
+"""Legal names of topics."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def validate_fetch(fetch: MetadataFetch, log: LogView, rules: Rules) -> FetchVal
 
 
 def _answer_to_other_log(fetch: MetadataFetch, log: LogView) -> FetchValidation | None:
-    """What a follower is answered whose log is no prefix of `log`; None where it is one."""
+    """The answer to a follower whose log is no prefix of `log`; None if it is one."""
     if fetch.last_epoch == UNDEFINED:
         return FetchValidation(ErrorCode.offset_out_of_range) if fetch.offset > log.end else None
     if (fetch.offset, fetch.last_epoch) in log.snapshots:

@@ -89,7 +89,7 @@ class QuorumState:
 
     @property
     def leadership(self) -> tuple[RaftRole, int, int]:
-        """What it is in which epoch, and who leads then."""
+        """Its role, the epoch, and the leader of that epoch."""
         return self.role, self.epoch, self.leader
 
     @property

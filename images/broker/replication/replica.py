@@ -100,8 +100,9 @@ class Replica:
         self.fetched_epoch = NO_EPOCH
         """The last leader epoch in which this replica led, or a fetch of it was answered."""
         self._latest_reads = 0
-        """Those that have begun and not ended. Each fetch may confirm them."""
+        """Number of reads of the latest offset that have begun and not ended. Each fetch may confirm them."""
         self._deletions = 0
+        """Number of deletions that wait for the low watermark, which each fetch may raise."""
 
     @property
     def name(self) -> str:

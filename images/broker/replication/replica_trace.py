@@ -44,7 +44,7 @@ class ReplicaTrace:
         self._answered: dict[int, tuple[int, int, int]] = {}
         """Follower → leader epoch, connection, and number of reads begun, of the last answer to it that was traced."""
         self._isr: tuple[object, ...] = ()
-        """What was last traced of the ISR that this leader counts."""
+        """The ISR that this leader counts, as it was last traced."""
 
     def event(
         self,
@@ -350,8 +350,8 @@ def _producer_epoch(header: Header) -> dict[str, object]:
 
 
 def log_detail(log: Log) -> dict[str, object]:
-    """What a log knows besides its records: its epoch cache, the last sequence number of each producer, and what its
-    file has behind it, or it counts as synced there."""
+    """The state of a log besides its records: epoch cache, last sequence number of each producer, bytes behind its
+    end, and the recovery point if that is above the end."""
     behind = log.bytes_behind
     synced_behind = {"synced_below": log.recovery_point} if log.recovery_point > log.end else {}
     return {
