@@ -174,7 +174,12 @@ class FaultHandle:
         """Let true time pass between two steps; where the environment takes longer to carry one out, as long."""
         await asyncio.sleep(max(seconds, self._step_s))
 
-    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> Heal:
+    async def hold(self, links: Sequence[Link]) -> Heal:
+        """Hold all messages of `links` until the fault heals, or until what this returns is called and awaited: then
+        they arrive, as soon as the environment can have them do so."""
+        return await self.cut(links, kept=True)
+
+    async def cut(self, links: Sequence[Link], *, reset: bool = False, kept: bool = False) -> Heal:
         """Cut `links` until the fault heals, or until what this returns is called and awaited."""
         for link in links:
             _acquire(self._effects.cuts, link)
@@ -186,7 +191,7 @@ class FaultHandle:
                 await self._apply(self.cluster.heal_links(free), _CUT)
 
         early = self.add_undo(heal_links)
-        await uninterrupted(self._apply(self.cluster.cut(links, reset=reset), _CUT))
+        await uninterrupted(self._apply(self.cluster.cut(links, reset=reset, kept=kept), _CUT))
         return early
 
     async def degrade(self, links: Sequence[Link], quality: LinkQuality) -> None:

@@ -224,10 +224,10 @@ class SimDeployment:
         """The one elected last."""
         return self._controller
 
-    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
+    async def cut(self, links: Sequence[Link], *, reset: bool = False, kept: bool = False) -> None:
         """Stop delivery; with `reset`, connections over the links break at both ends."""
         for link in links:
-            self._world.network.cut(*_ends(link), channel=link.channel, reset=reset)
+            self._world.network.cut(*_ends(link), channel=link.channel, reset=reset, kept=kept)
 
     async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again. Evidence: `held`, `refused` (connection attempts stopped), `reset` (ends broken)."""

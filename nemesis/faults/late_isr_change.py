@@ -66,7 +66,7 @@ class LateIsrChange(Fault):
         follower, controllers = handle.random.choice(followers), handle.cluster.controllers
         handle.targets.add((follower,))
         since = len(handle.situation.events)
-        reunite = await handle.cut(both_ways([leader], [follower]))
+        reunite = await handle.hold(both_ways([leader], [follower]))
         if not await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, self._limit_s):
             return
         rule = MessageRule(API_KEYS[NodeRequest.ALTER_PARTITION], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
@@ -78,7 +78,7 @@ class LateIsrChange(Fault):
         await drawn_pause(handle, self.patience_ms, 0.05, 0.15)  # other partitions may have come first
         since = len(handle.situation.events)
         if self.fenced:
-            await handle.cut(both_ways([follower], controllers))
+            await handle.hold(both_ways([follower], controllers))
             await until_event(handle, Event(Occurrence.FENCED, follower), since, self._limit_s)
         else:
             start = await handle.stop(follower)

@@ -230,9 +230,9 @@ class LateMessage(Fault):
         follower = handle.random.choice([each for each in followers if each in victims] or followers)
         if follower not in victims and handle.random.random() < 0.5:
             interception = await self._intercept(handle, links)
-            return interception, await handle.cut(both_ways([leader], [follower]))
+            return interception, await handle.hold(both_ways([leader], [follower]))
         since, left = len(handle.situation.events), Event(Occurrence.LEFT_ISR, follower, partition)
-        reunite = await handle.cut(both_ways([leader], [follower]))
+        reunite = await handle.hold(both_ways([leader], [follower]))
         await until_occurred(handle, lambda event: event == left, since, self._limit_s)
         interception = await self._intercept(handle, links)
         await reunite()

@@ -169,7 +169,7 @@ class FakeCluster:
     async def leaders(self) -> Mapping[tuple[str, int], str]:
         return dict(self.leading)
 
-    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
+    async def cut(self, links: Sequence[Link], *, reset: bool = False, kept: bool = False) -> None:
         self.calls.append("cut")
         self.cuts.update(links)
         self.ever_cut.update(links)

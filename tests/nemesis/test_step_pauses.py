@@ -46,8 +46,8 @@ class _Calls(list[str]):
 class _Electing(FakeCluster):
     """A cluster in which every cut makes the next broker lead, and the next controller active."""
 
-    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
-        await super().cut(links, reset=reset)
+    async def cut(self, links: Sequence[Link], *, reset: bool = False, kept: bool = False) -> None:
+        await super().cut(links, reset=reset, kept=kept)
         for partition, leader in self.leading.items():
             self.leading[partition] = self.brokers[self.brokers.index(leader) - 1]
         self.active = self.controllers[self.controllers.index(str(self.active)) - 1]

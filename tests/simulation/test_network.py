@@ -105,6 +105,26 @@ def test_what_a_cut_stopped_comes_when_its_kernel_sends_it_again(
     world.run(scenario())
 
 
+def test_what_a_cut_keeps_comes_soon_after_the_mend_and_what_another_one_drops_does_not(world: World) -> None:
+    async def after_the_mend_s(*kept: bool) -> float:
+        caller = await Caller.connect("b1")
+        for each in kept:
+            world.network.cut(HARNESS, "b1", kept=each)
+        caller.send("x")
+        await asyncio.sleep(7)
+        world.network.heal_link(HARNESS, "b1")
+        healed_s = _now_s()
+        await caller.answer()
+        return _now_s() - healed_s
+
+    async def scenario() -> None:
+        assert await after_the_mend_s(True) < 0.21
+        assert await after_the_mend_s(True, False) > 5
+        assert await after_the_mend_s(False, True) > 5
+
+    world.run(scenario())
+
+
 def test_a_one_way_cut_lets_the_other_direction_through(world: World) -> None:
     log: list[str] = []
 

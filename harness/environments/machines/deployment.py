@@ -232,8 +232,9 @@ class MachineDeployment:
         """From DescribeQuorum."""
         return await self._admin.controller()
 
-    async def cut(self, links: Sequence[Link], *, reset: bool = False) -> None:
-        """Drop what arrives over the links; with `reset`, refuse it, so that connections break once they are used."""
+    async def cut(self, links: Sequence[Link], *, reset: bool = False, kept: bool = False) -> None:
+        """Drop what arrives over the links; with `reset`, refuse it, so that connections break once they are used.
+        Nothing can be kept: kernels send it again."""
         for link in links:
             self._link_faults.cut[link] = reset
         counters = await self._apply_links(receivers(links))

@@ -45,14 +45,16 @@ class LinkState:
     low_ns: int
     span_ns: int
     cut: bool = False
+    keeps: bool = False
+    """Whether it keeps what arrives while it is cut, so that no kernel has to send it again."""
     refuses: bool = False
     """Whether it answers attempts to connect while it is cut."""
     quality: LinkQuality | None = None
     interceptions: tuple[Interception, ...] = ()
     """Those that look at the messages of this link."""
     counters: LinkCounters = field(default_factory=LinkCounters)
-    cut_channels: dict[str, LinkCounters] = field(default_factory=dict)
-    """Names of connections that are cut alone, with what was stopped."""
+    cut_channels: dict[str, tuple[bool, LinkCounters]] = field(default_factory=dict)
+    """Names of connections that are cut alone, with whether their packets are kept, and what was stopped."""
     degraded_channels: dict[str, tuple[LinkQuality, LinkCounters]] = field(default_factory=dict)
     """Names of connections that are degraded alone."""
     holding: dict[Channel, None] = field(default_factory=dict)
@@ -107,10 +109,10 @@ class Channel:
     """One direction of one connection: packets in order over a link."""
 
     __slots__ = (
+        "_dropped_ns",
         "_held",
         "_last_ns",
         "_network",
-        "_stopped_ns",
         "_world",
         "carries_requests",
         "channel_id",
@@ -141,7 +143,7 @@ class Channel:
         self._held: deque[tuple[Interception | None, tuple[int, bytes]]] = deque()
         """Packets, each with the interception that holds it, if any."""
         self._last_ns = 0
-        self._stopped_ns: int | None = None
+        self._dropped_ns: int | None = None
 
     @property
     def request_link(self) -> Link:
@@ -211,37 +213,36 @@ class Channel:
     def _arrive(self, packet: tuple[int, bytes]) -> None:
         link = self.link
         if link.cut or self._held or (link.cut_channels and self.name in link.cut_channels):
-            if link.cut:
-                link.counters.held += 1
-                self._is_stopped()
-            elif self.name in link.cut_channels:
-                link.cut_channels[self.name].held += 1
-                self._is_stopped()
-            if packet[0] != ABORT:
+            cut_alone = link.cut_channels.get(self.name, (True, LinkCounters()))
+            kept, counters = (link.keeps, link.counters) if link.cut else cut_alone
+            counters.held += 1
+            if not kept:
+                self._is_dropped()
+            if kept or packet[0] != ABORT:
                 self._held.append((None, packet))
                 link.holding[self] = None
             return
         if not link.target.powered:
             self.stranded = True
-            self._is_stopped()
+            self._is_dropped()
             return
         self.receiver.arrive(*packet)
 
-    def _is_stopped(self) -> None:
-        if self._stopped_ns is None:
-            self._stopped_ns = self._world.now_ns
+    def _is_dropped(self) -> None:
+        if self._dropped_ns is None:
+            self._dropped_ns = self._world.now_ns
 
-    def until_sent_again_ns(self) -> int:
-        """How long until the sender's kernel sends again what was first stopped. The time between two attempts doubles,
-        so that it can be as long again as the packet was stopped."""
-        if self._stopped_ns is None:
-            return 0
-        stopped_for_ns = self._world.now_ns - self._stopped_ns
+    def until_sent_again_ns(self) -> int | None:
+        """How long until the sender's kernel sends again what was first dropped; None where nothing was. The time
+        between two attempts doubles, so that it can be as long again as since then."""
+        if self._dropped_ns is None:
+            return None
+        dropped_for_ns = self._world.now_ns - self._dropped_ns
         again_ns = timeout_ns = RETRANSMISSION_NS
-        while again_ns < stopped_for_ns:
+        while again_ns < dropped_for_ns:
             timeout_ns = min(2 * timeout_ns, RETRANSMISSION_MAX_NS)
             again_ns += timeout_ns
-        return again_ns - stopped_for_ns
+        return again_ns - dropped_for_ns
 
     def release_after(self, delay_ns: int) -> None:
         """Let what is held through in `delay_ns`, and nothing sent from now on before it."""
@@ -258,7 +259,7 @@ class Channel:
                 return
             if not self.link.target.powered:
                 self.stranded = True
-                self._is_stopped()
+                self._is_dropped()
                 held.clear()
                 break
             held.popleft()
@@ -268,7 +269,7 @@ class Channel:
     def _holds_nothing(self) -> None:
         self.link.holding.pop(self, None)
         if not self.stranded:
-            self._stopped_ns = None
+            self._dropped_ns = None
 
     def forget(self) -> None:
         """Drop what the sender's kernel would have to send again. Messages that interceptions hold have left it, and

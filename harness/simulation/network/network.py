@@ -8,9 +8,9 @@ observe of it:
   cut link, a machine that is off) it is sent again after 1, 2, 4 … seconds, and the attempt times out after 127 s
   as in Linux.
 - *A cut link holds data.* Whatever arrives at it waits; the sender sees nothing until its own timeouts. After the
-  healing it comes through in order once the sender's kernel sends again, which it does 200 ms after the first time,
-  then after 400, 800 …: up to as long after the healing as it was stopped before. Cutting with `reset` breaks
-  connections instead, and refuses new ones.
+  healing it comes through in order: soon if the cut keeps it, and else once the sender's kernel sends again, which it
+  does after 200 ms, then after 400, 800 …: up to as long after the healing as it was stopped before. Cutting with
+  `reset` breaks connections instead, and refuses new ones.
 - *A cut or a degradation of one channel* concerns the connections of that name, which their first request gives them:
   they are still made, and what they carry is stopped or slow.
 - *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
@@ -42,6 +42,8 @@ from nemesis.ports import Link, LinkQuality, MessageRule
 
 _Protocol = TypeVar("_Protocol", bound=asyncio.BaseProtocol)
 
+KEPT_NS = 200_000_000
+"""What was kept arrives so long after the healing at most."""
 RETRANSMISSIONS_MAX = 6
 SYN_RETRY_NS = 1_000_000_000
 SYN_ATTEMPTS_MAX = 7
@@ -110,17 +112,21 @@ class Network:
             self._links[source, target] = state
         return state
 
-    def cut(self, source: str, target: str, *, channel: str = "", reset: bool = False) -> None:
+    def cut(self, source: str, target: str, *, channel: str = "", reset: bool = False, kept: bool = False) -> None:
         """Stop delivery; with `reset`, break the connections that use this direction at both ends. With a `channel`
-        only the connections of that name."""
+        only the connections of that name. What is `kept` passes once every cut that is in force has kept it."""
         link = self.link(source, target)
         if source == target:
             return
-        counters = link.cut_channels.setdefault(channel, LinkCounters()) if channel else link.counters
-        if not channel and not link.cut:
-            link.cut = True
-            link.counters.held = link.counters.refused = link.counters.reset = 0
-        if not channel:
+        if channel:
+            keeps, counters = link.cut_channels.get(channel, (True, LinkCounters()))
+            link.cut_channels[channel] = (keeps and kept, counters)
+        else:
+            counters = link.counters
+            if not link.cut:
+                link.cut = link.keeps = True
+                counters.held = counters.refused = counters.reset = 0
+            link.keeps = link.keeps and kept
             link.refuses = reset
         if reset:
             for transport in list(self.connections):
@@ -133,11 +139,12 @@ class Network:
         link = self.link(source, target)
         if not (channel in link.cut_channels if channel else link.cut):
             return LinkCounters()
-        counters = link.cut_channels.pop(channel) if channel else link.counters
+        counters = link.cut_channels.pop(channel)[1] if channel else link.counters
         link.cut = link.cut and bool(channel)
         for held in list(link.holding):
             if channel in ("", held.name):
-                held.release_after(held.until_sent_again_ns())
+                again_ns = held.until_sent_again_ns()
+                held.release_after(int(self.random() * KEPT_NS) if again_ns is None else again_ns)
         return counters
 
     def degrade(self, source: str, target: str, quality: LinkQuality, *, channel: str = "") -> None:
@@ -237,7 +244,7 @@ class Network:
             channel = transport.outgoing
             if channel.stranded and channel.link.target is node:
                 channel.stranded = False
-                again_ns = self.world.now_ns + channel.until_sent_again_ns()
+                again_ns = self.world.now_ns + (channel.until_sent_again_ns() or 0)
                 self.world.at(again_ns, lambda back: back.reset(), transport.peer.outgoing)
 
     # Names and ports

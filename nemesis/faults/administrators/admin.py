@@ -137,7 +137,7 @@ class Reassign(Fault):
             return ""
         follower, since = handle.random.choice(followers), len(handle.situation.events)
         handle.targets.add((leader, follower))
-        await handle.cut(both_ways([leader], [follower]))
+        await handle.hold(both_ways([leader], [follower]))
         await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, _LEAVES_LIMIT_S)
         return follower
 

@@ -40,7 +40,7 @@ async def cut_coordinator_off(
     handle.targets.add((coordinator,))
     links = both_ways((coordinator,), handle.cluster.controllers)
     if trouble is CoordinatorTrouble.BEHIND:
-        return await handle.cut(on_channel(links, ChannelName.METADATA))
+        return await handle.hold(on_channel(links, ChannelName.METADATA))
     others = [broker for broker in handle.cluster.brokers if broker != coordinator]
 
     async def is_succeeded() -> bool:
@@ -60,10 +60,10 @@ async def cut_coordinator_off(
 
     if trouble is CoordinatorTrouble.LOADING:
         fetches = on_channel(one_way(others, others), ChannelName.FETCH)
-        reconnect = await handle.cut((*links, *both_ways((coordinator,), others), *fetches))
+        reconnect = await handle.hold((*links, *both_ways((coordinator,), others), *fetches))
         await meanwhile(until(is_succeeded, f"{coordinator} has no successor"))
         return reconnect
-    reconnect = await handle.cut(on_channel(one_way(others, (coordinator,)), ChannelName.FETCH))
+    reconnect = await handle.hold(on_channel(one_way(others, (coordinator,)), ChannelName.FETCH))
     # Nobody lags where nothing is appended: so the commits go on.
     await meanwhile(until(is_alone, f"{coordinator} is not left alone"))
     return reconnect

@@ -130,7 +130,7 @@ class DeleteRecords(Fault):
             handle.notes.append("no leader to be cut off")
             return
         handle.targets.add([leader])
-        await handle.cut(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
+        await handle.hold(both_ways([leader], [broker for broker in handle.cluster.brokers if broker != leader]))
         await handle.sleep(handle.random.uniform(0.1, 0.6) * self.patience_ms / 1000)
 
     async def _move_leadership(self, handle: FaultHandle) -> None:
@@ -141,7 +141,7 @@ class DeleteRecords(Fault):
             return
         coming = handle.random.choice(others)
         handle.targets.add((leader, coming))
-        await handle.cut(both_ways([leader], [coming]))
+        await handle.hold(both_ways([leader], [coming]))
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         await put_first(handle, self.partition, coming, before, answers)
@@ -157,7 +157,7 @@ class DeleteRecords(Fault):
         follower = handle.random.choice(followers)
         handle.targets.add((leader, follower))
         _, end = await self._offsets(handle)
-        await handle.cut(both_ways([leader], [follower]))
+        await handle.hold(both_ways([leader], [follower]))
         await self._await(handle, Occurrence.LEFT_ISR, follower)
         await handle.sleep(handle.random.uniform(0.1, 0.5) * self.patience_ms / 1000)
         return end
@@ -171,7 +171,7 @@ class DeleteRecords(Fault):
             return
         handle.targets.add((leader, *followers))
         others = [node for node in (*handle.cluster.brokers, *handle.cluster.controllers) if node not in followers]
-        await handle.cut(both_ways(followers, others))
+        await handle.hold(both_ways(followers, others))
         if self.waits:
             return
         try:

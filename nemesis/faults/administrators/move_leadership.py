@@ -73,7 +73,7 @@ class MoveLeadership(Fault):
         if self.cut:
             among = _pair(handle, before, leader)
             handle.targets.add(among)
-            await handle.cut(both_ways(among[:1], among[1:]))
+            await handle.hold(both_ways(among[:1], among[1:]))
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         for number in range(self.moves):

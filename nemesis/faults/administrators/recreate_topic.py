@@ -275,7 +275,9 @@ class RecreateTopic(Fault):
         """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack;
         what heals that again."""
         if self.behind is not None:
-            return await handle.cut(both_ways(await handle.targets.resolve((self.behind,)), handle.cluster.controllers))
+            return await handle.hold(
+                both_ways(await handle.targets.resolve((self.behind,)), handle.cluster.controllers)
+            )
         if self.coordinator is not None:
             meanwhile = partial(self._meanwhile, handle)
             return await cut_coordinator_off(self.coordinator, handle, self.patience_ms, meanwhile)

@@ -72,7 +72,7 @@ class SlowCatchUp(ScriptedLeaderFault):
         await handle.intercept(one_way([leader, successor], handle.cluster.controllers), rule)
         slow = LinkQuality(delay_ms=handle.random.uniform(0.05, 0.12) * self.patience_ms)
         await handle.degrade(one_way([successor], [follower]), slow)
-        hear = await handle.cut(one_way([leader], [follower]))
+        hear = await handle.hold(one_way([leader], [follower]))
         await handle.sleep(handle.random.uniform(1.2, 2.4) * patience_s)
         await admin.elect_preferred(handle.topic, self.partition)
         for _ in range(_READS):  # the first one, if possible, before the follower has asked for anything

@@ -62,7 +62,7 @@ class ZombieController(ScriptedQuorumFault):
         zombie = await self.active_of_three(handle)
         if zombie is None:
             return
-        reunite = await handle.cut(both_ways([zombie], controllers))
+        reunite = await handle.hold(both_ways([zombie], controllers))
         await _commit_something(handle)
         successor = await _until_another_is_active(handle, zombie, 3 * patience_s)
         if successor is None:
@@ -72,7 +72,7 @@ class ZombieController(ScriptedQuorumFault):
             await _commit_something(handle)
         await reunite()
         await handle.sleep(handle.random.uniform(0.1, 0.5) * patience_s)
-        await handle.cut(both_ways([successor], (*controllers, *handle.cluster.brokers)))
+        await handle.hold(both_ways([successor], (*controllers, *handle.cluster.brokers)))
         await handle.sleep(handle.random.uniform(1.0, 2.0) * patience_s)
 
 
@@ -96,7 +96,7 @@ class LaggingController(ScriptedQuorumFault):
             return
         laggard = handle.random.choice([controller for controller in controllers if controller != active])
         handle.targets.add((laggard,))
-        reunite = await handle.cut(both_ways([laggard], controllers))
+        reunite = await handle.hold(both_ways([laggard], controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.6) * patience_s)
         await _commit_something(handle)
         await handle.pause(active)

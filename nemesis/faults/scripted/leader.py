@@ -40,22 +40,22 @@ class ZombieFollower(ScriptedLeaderFault):
         if brokers is None:
             return
         leader, follower, successor = brokers
-        reunite_follower = await handle.cut(both_ways([follower], controllers))
+        reunite_follower = await handle.hold(both_ways([follower], controllers))
         await handle.sleep(handle.random.uniform(1.2, 1.4) * patience_s)
-        await handle.cut(both_ways([leader], [successor]))
+        await handle.hold(both_ways([leader], [successor]))
         await handle.sleep(handle.random.uniform(1.3, 1.6) * patience_s)
-        release = await handle.cut([Link(follower, leader)])
+        release = await handle.hold([Link(follower, leader)])
         await handle.sleep(handle.random.uniform(0.3, 0.5) * patience_s)
         await reunite_follower()
         await handle.degrade([Link(follower, successor)], LinkQuality(delay_ms=0.3 * self.patience_ms))
-        reunite_leader = await handle.cut(both_ways([leader], controllers))
+        reunite_leader = await handle.hold(both_ways([leader], controllers))
         await until_led_by(handle, self.partition, successor, 2 * patience_s)
         await reunite_leader()
         await handle.sleep(0.05 * patience_s)
-        await handle.cut(both_ways([successor], controllers))
+        await handle.hold(both_ways([successor], controllers))
         await until_led_by(handle, self.partition, leader, 2 * patience_s)
         await handle.sleep(0.05 * patience_s)
-        await handle.cut([Link(leader, follower)])
+        await handle.hold([Link(leader, follower)])
         await release()
         await handle.sleep(handle.random.uniform(0.05, 0.8) * patience_s)
         await handle.pause(leader)
@@ -139,7 +139,7 @@ class DeafLeader(ScriptedLeaderFault):
         handle.random.shuffle(followers)
         wake = await handle.pause(followers[0])
         await handle.sleep(handle.random.uniform(1.0, 1.4) * patience_s)
-        answer = await handle.cut(one_way(handle.cluster.controllers, [leader]))
+        answer = await handle.hold(one_way(handle.cluster.controllers, [leader]))
         await wake()
         await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
         await handle.pause(followers[-1])
@@ -173,12 +173,12 @@ class HiddenCommit(ScriptedLeaderFault):
         leader, successor, laggard = brokers
         delay_ms = handle.random.uniform(0.2, 0.35) * self.patience_ms
         slow, slower = LinkQuality(delay_ms), LinkQuality(delay_ms * handle.random.uniform(1.05, 1.4))
-        reunite = await handle.cut(both_ways([laggard], controllers))
+        reunite = await handle.hold(both_ways([laggard], controllers))
         await handle.sleep(handle.random.uniform(1.2, 1.4) * patience_s)
         await handle.degrade([Link(leader, successor)], slow)
         await handle.degrade([Link(leader, laggard)], slower)
         await handle.sleep(handle.random.uniform(1.5, 2.5) * patience_s)
-        await handle.cut(both_ways([leader], handle.cluster.brokers + controllers))
+        await handle.hold(both_ways([leader], handle.cluster.brokers + controllers))
         await handle.degrade([Link(successor, laggard)], slow)
         await reunite()
         await until_led_by(handle, self.partition, successor, 2 * patience_s)
@@ -235,15 +235,15 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
         if leader == victim:
             handle.notes.append("the victim leads")
             return
-        apart = await handle.cut([Link(leader, victim)])
+        apart = await handle.hold([Link(leader, victim)])
         await handle.sleep(handle.random.uniform(1.2, 1.6) * patience_s)
-        silent = await handle.cut(both_ways([victim], controllers))
+        silent = await handle.hold(both_ways([victim], controllers))
         await handle.sleep(handle.random.uniform(0.45, 0.55) * patience_s)
-        unheard = await handle.cut(one_way([leader], controllers))
+        unheard = await handle.hold(one_way([leader], controllers))
         await apart()
         await handle.sleep(handle.random.uniform(0.2, 0.4) * patience_s)
         start = await handle.power_off(victim, self.keep)
-        await handle.cut(both_ways([victim], [leader]))
+        await handle.hold(both_ways([victim], [leader]))
         await handle.sleep(handle.random.uniform(0.15, 0.2) * patience_s)
         await silent()
         await start()
@@ -283,9 +283,9 @@ class QuickSuccession(ScriptedLeaderFault):
         if len(followers) < 2:
             handle.notes.append("two followers are needed")
             return
-        await handle.cut(both_ways([followers[0]], followers[1:]))
+        await handle.hold(both_ways([followers[0]], followers[1:]))
         await handle.sleep(handle.random.uniform(0.0, 0.3) * patience_s)
-        await handle.cut(both_ways([leader], everyone))
+        await handle.hold(both_ways([leader], everyone))
 
         async def one_of_them() -> str | None:
             successor = await handle.targets.leader(self.partition)
@@ -297,5 +297,5 @@ class QuickSuccession(ScriptedLeaderFault):
             return
         handle.targets.add((successor,))
         await handle.sleep(handle.random.uniform(0.05, 0.4) * patience_s)
-        await handle.cut(both_ways([successor], everyone))
+        await handle.hold(both_ways([successor], everyone))
         await handle.sleep(2 * patience_s)

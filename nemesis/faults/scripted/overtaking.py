@@ -66,13 +66,13 @@ class LateProposal(ScriptedLeaderFault):
         if brokers is None:
             return
         leader, follower, laggard = brokers
-        hear = await handle.cut([Link(laggard, leader)])
+        hear = await handle.hold([Link(laggard, leader)])
         await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
-        reunite = await handle.cut(both_ways([follower], controllers))
+        reunite = await handle.hold(both_ways([follower], controllers))
         await handle.sleep(handle.random.uniform(0.4, 0.5) * patience_s)
-        unheard = await handle.cut(one_way([leader], controllers))
+        unheard = await handle.hold(one_way([leader], controllers))
         await handle.sleep(handle.random.uniform(0.52, 0.6) * patience_s)
-        await handle.cut(both_ways([follower], [leader]))
+        await handle.hold(both_ways([follower], [leader]))
         await hear()
         await reunite()
         await handle.sleep(handle.random.uniform(0.2, 0.3) * patience_s)
@@ -128,7 +128,7 @@ class LateJoin(ScriptedPowerLoss):
         if leader == victim:
             handle.notes.append("the victim leads")
             return
-        reunite = await handle.cut(both_ways([leader], [victim]))
+        reunite = await handle.hold(both_ways([leader], [victim]))
         if not await until_isr(handle, partition, lambda isr: victim not in isr, patience_s):
             handle.notes.append(f"{victim} stayed in the ISR")
             return
@@ -141,7 +141,7 @@ class LateJoin(ScriptedPowerLoss):
         await handle.sleep(handle.random.uniform(0.05, 0.15) * patience_s)  # other partitions may have come first
         since, unfenced = len(handle.situation.events), Event(Occurrence.UNFENCED, victim)
         start = await handle.power_off(victim, self.keep)
-        await handle.cut(both_ways([leader], [victim]))
+        await handle.hold(both_ways([leader], [victim]))
         await handle.sleep(handle.random.uniform(0.05, 0.3) * patience_s)
         await start()
         if not await until_occurred(handle, lambda event: event == unfenced, since, _JOIN_LIMIT * patience_s):
@@ -219,14 +219,14 @@ class RemovedAndBack(ScriptedLeaderFault):
         answers: list[AdminResult] = []
 
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
-        hear = await handle.cut(one_way([leader], handle.cluster.controllers))
+        hear = await handle.hold(one_way([leader], handle.cluster.controllers))
         await handle.sleep(handle.random.uniform(0.3, 0.4) * patience_s)
         removed = await recorded(answers, admin.reassign(handle.topic, self.partition, rest))
         await asyncio.sleep(handle.random.uniform(0.002, 0.02) * patience_s)  # requests need no injection
         returned = await admin.reassign(handle.topic, self.partition, before)
         if DONE == removed.outcome == returned.outcome:
             handle.count_evidence("reassigned")
-        await handle.cut(one_way(followers, [leader]))
+        await handle.hold(one_way(followers, [leader]))
         await hear()
         await handle.sleep(handle.random.uniform(0.6, 1.5) * patience_s)
 

@@ -179,7 +179,7 @@ class CancelledInDoubt(ScriptedLeaderFault):
         handle.targets.add((*apart, new))
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
-        await handle.cut(both_ways([leader], apart))
+        await handle.hold(both_ways([leader], apart))
         if not await until_isr(handle, self.partition, lambda isr: not set(isr) & set(apart), patience_s):
             handle.notes.append("the other replicas stayed in the ISR")
             return

@@ -298,7 +298,9 @@ MISTAKES = (
     PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
-    PlayedMistake("tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG),
+    PlayedMistake(
+        "tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG | {"seed": 2}
+    ),
     PlayedMistake("tombstone-missing", _tombstones_last, [TROUBLED | {"coordinator": "alone"}], LONG),
     PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
     PlayedMistake("joins-answered-otherwise", _led_by_absent_member, world=LATE_STATIC | {"seed": 6}),
