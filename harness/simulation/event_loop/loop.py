@@ -76,6 +76,8 @@ class NodeLoop(RefusingLoop):
         self._clock = node.clock
         self.ready: deque[Ready | Timer] = deque()
         """Callbacks whose time has come, first in, first out."""
+        self._rest_of_callback: list[Ready] = []
+        """What the process, frozen in the middle of a callback, has to do before anything else once it goes on."""
         self._timers: list[tuple[int, int, Timer]] = []
         self.cancelled_timers = 0
         """How many of the timers that wait were cancelled."""
@@ -114,6 +116,10 @@ class NodeLoop(RefusingLoop):
             self.world.runnable.append(self)
         self.ready.append(handle)
         return handle
+
+    def call_first(self, callback: Callable[[], object], context: Context) -> None:
+        """Run `callback()` before all that waits, as soon as this frozen process goes on."""
+        self._rest_of_callback.append(Ready(callback, (), self, context))
 
     def call_later(
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
@@ -190,6 +196,8 @@ class NodeLoop(RefusingLoop):
     def thaw(self) -> int:
         """Go on: first what arrived meanwhile, then the timers that are due. Returns how many callbacks had waited."""
         self.queued = False
+        self.ready.extendleft(reversed(self._rest_of_callback))
+        self._rest_of_callback.clear()
         self.fire_due_timers()
         return len(self.ready)
 
@@ -356,9 +364,10 @@ class NodeLoop(RefusingLoop):
         if self in self.world.runnable:
             self.world.runnable.remove(self)
         self.queued = True
-        self._remains = [self.ready, self._timers]  # dropping them could run a finalizer
+        self._remains = [self.ready, self._timers, self._rest_of_callback]  # dropping them could run a finalizer
         self.ready = deque(maxlen=0)  # accepts and forgets, so that the hot path needs no check
         self._timers = []
+        self._rest_of_callback = []
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
 

@@ -404,7 +404,7 @@ class SimTransport(asyncio.Transport):
         if self._loop.node.frozen:
             if not self._write_scheduled:
                 self._write_scheduled = True
-                self._loop.call_soon(self._writable, context=self._context)
+                self._loop.call_first(self._writable, self._context)
         elif not self._backlog and out.unread_bytes + len(data) <= KERNEL_BYTES_MAX:
             out.send(DATA, data)
             return
