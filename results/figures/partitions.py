@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def _membership(changes: Sequence[Mapping[str, Any]], names: Mapping[int, str], 
             ("leads", 15, [change["leader"] == replica for change in changes]),
         ):
             spans = []
-            for change, after, inside in zip(changes, [*changes[1:], None], member, strict=True):
+            for (change, after), inside in zip(zip_longest(changes, changes[1:]), member, strict=True):
                 stop = after["time_ns"] / 1e9 if after is not None else end_s
                 words = f"{name} {what}, leader epoch {change['leader_epoch']}"
                 if inside:
