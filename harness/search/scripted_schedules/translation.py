@@ -294,8 +294,9 @@ class _Translation:
     def _session_ends(self, step: WalkedStep) -> None:
         self._prefer_elected(step)
         node, at_s = name(step.action.broker), self._now + 1.0
-        cut = fault(at_s, at_s + self.times.session_s + 1.0, "partition", nodes=[node], channel="heartbeat")
-        self._add(self.place + 1, {**cut, "until": {"fenced": node}})
+        silent = {"nodes": [node], "against": ["controllers"], "api": "BrokerHeartbeat", "effect": "drop", "count": 0}
+        dropped = fault(at_s, at_s + self.times.session_s + 1.0, "message", **silent)
+        self._add(self.place + 1, {**dropped, "until": {"fenced": node}})
 
     def _reassign(self, step: WalkedStep) -> None:
         """A refusal is left at that: with everything on the controller may refuse what it does in the schedule."""
