@@ -326,8 +326,8 @@ class ClusterUnderTest(Protocol):
 
     async def cut(self, links: Sequence[Link], *, reset: bool = False, kept: bool = False) -> None:
         """Stop delivery on each link. Open connections hang (`reset=False`) or break. With a channel new connections
-        are still made, and stop at their first request. What is stopped arrives after the healing: once its sender
-        sends it again, or at once where it is to be `kept` and the environment can keep it."""
+        are still made, and stop or break at their first request. What is stopped arrives after the healing: once its
+        sender sends it again, or at once where it is to be `kept` and the environment can keep it."""
 
     async def heal_links(self, links: Sequence[Link]) -> Evidence:
         """Deliver again, held data first. Evidence: `held` (messages that were stopped), `refused` (connections)."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from harness.simulation.digest import SENT
 from harness.simulation.network.channel_names import name_of
 from harness.simulation.network.interception import Interception
-from harness.simulation.network.packets import ABORT, RST
+from harness.simulation.network.packets import ABORT, DATA, RST
 from harness.simulation.views import NodeView, WorldView
 from nemesis.ports import Link, LinkQuality, MessageEffect
 
@@ -36,6 +36,22 @@ class LinkCounters:
     lost: int = 0
 
 
+@dataclass(slots=True)
+class Cut:
+    """What becomes of the packets of a link that is cut, or of one channel of it."""
+
+    keeps: bool = True
+    """Whether it keeps what arrives, so that no kernel has to send it again."""
+    refuses: bool = False
+    """Whether it answers with a reset."""
+    counters: LinkCounters = field(default_factory=LinkCounters)
+
+    def add(self, *, kept: bool, reset: bool) -> None:
+        """It is cut once more: what one cut drops is dropped; the latest one says whether it answers."""
+        self.keeps = self.keeps and kept
+        self.refuses = reset
+
+
 @dataclass(slots=True, eq=False)
 class LinkState:
     """One direction between two nodes."""
@@ -44,17 +60,13 @@ class LinkState:
     target: NodeView
     low_ns: int
     span_ns: int
-    cut: bool = False
-    keeps: bool = False
-    """Whether it keeps what arrives while it is cut, so that no kernel has to send it again."""
-    refuses: bool = False
-    """Whether it answers attempts to connect while it is cut."""
+    cut: Cut | None = None
     quality: LinkQuality | None = None
     interceptions: tuple[Interception, ...] = ()
     """Those that look at the messages of this link."""
     counters: LinkCounters = field(default_factory=LinkCounters)
-    cut_channels: dict[str, tuple[bool, LinkCounters]] = field(default_factory=dict)
-    """Names of connections that are cut alone, with whether their packets are kept, and what was stopped."""
+    cut_channels: dict[str, Cut] = field(default_factory=dict)
+    """Names of connections that are cut alone."""
     degraded_channels: dict[str, tuple[LinkQuality, LinkCounters]] = field(default_factory=dict)
     """Names of connections that are degraded alone."""
     holding: dict[Channel, None] = field(default_factory=dict)
@@ -213,20 +225,28 @@ class Channel:
     def _arrive(self, packet: tuple[int, bytes]) -> None:
         link = self.link
         if link.cut or self._held or (link.cut_channels and self.name in link.cut_channels):
-            cut_alone = link.cut_channels.get(self.name, (True, LinkCounters()))
-            kept, counters = (link.keeps, link.counters) if link.cut else cut_alone
-            counters.held += 1
-            if not kept:
-                self._is_dropped()
-            if kept or packet[0] != ABORT:
-                self._held.append((None, packet))
-                link.holding[self] = None
+            self._stop(packet, link.cut or link.cut_channels.get(self.name))
             return
         if not link.target.powered:
             self.stranded = True
             self._is_dropped()
             return
         self.receiver.arrive(*packet)
+
+    def _stop(self, packet: tuple[int, bytes], cut: Cut | None) -> None:
+        """A packet arrives at a cut, or behind others that are held."""
+        if cut is not None:
+            if cut.refuses and packet[0] == DATA:
+                cut.counters.reset += 1
+                self.receiver.break_connection()
+                return
+            cut.counters.held += 1
+            if not cut.keeps:
+                if packet[0] == ABORT:
+                    return
+                self._is_dropped()
+        self._held.append((None, packet))
+        self.link.holding[self] = None
 
     def _is_dropped(self) -> None:
         if self._dropped_ns is None:

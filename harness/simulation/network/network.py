@@ -12,7 +12,7 @@ observe of it:
   does after 200 ms, then after 400, 800 …: up to as long after the healing as it was stopped before. Cutting with
   `reset` breaks connections instead, and refuses new ones.
 - *A cut or a degradation of one channel* concerns the connections of that name, which their first request gives them:
-  they are still made, and what they carry is stopped or slow.
+  they are still made, and what they carry is stopped or slow, or breaks them where the cut is one with `reset`.
 - *Loss* is delay: a lost packet is sent again after 200 ms, doubling; what was sent after it waits behind it.
 - *A paused process* misses nothing: its kernel accepts connections and keeps data until it resumes.
 - *A killed process*: its kernel delivers what it took, then FIN or RST (see `transport`). New connections are
@@ -33,7 +33,7 @@ from typing import TypeVar
 
 from harness.simulation.event_loop.loop import NodeLoop
 from harness.simulation.network.interception import Interception
-from harness.simulation.network.links import RETRANSMISSION_NS, Channel, LinkCounters, LinkState
+from harness.simulation.network.links import RETRANSMISSION_NS, Channel, Cut, LinkCounters, LinkState
 from harness.simulation.network.listening import SimServer
 from harness.simulation.network.packets import ACCEPT
 from harness.simulation.network.transport import SimTransport
@@ -119,33 +119,30 @@ class Network:
         if source == target:
             return
         if channel:
-            keeps, counters = link.cut_channels.get(channel, (True, LinkCounters()))
-            link.cut_channels[channel] = (keeps and kept, counters)
+            cut = link.cut_channels.setdefault(channel, Cut())
         else:
-            counters = link.counters
-            if not link.cut:
-                link.cut = link.keeps = True
-                counters.held = counters.refused = counters.reset = 0
-            link.keeps = link.keeps and kept
-            link.refuses = reset
+            cut = link.cut = link.cut or Cut()
+        cut.add(kept=kept, reset=reset)
         if reset:
             for transport in list(self.connections):
                 if transport.crosses(link) and channel in ("", transport.outgoing.name):
-                    counters.reset += 1
+                    cut.counters.reset += 1
                     transport.break_connection()
 
     def heal_link(self, source: str, target: str, *, channel: str = "") -> LinkCounters:
         """Deliver again. Returns what was stopped since the cut (nothing when it was not cut)."""
         link = self.link(source, target)
-        if not (channel in link.cut_channels if channel else link.cut):
+        if channel:
+            cut = link.cut_channels.pop(channel, None)
+        else:
+            cut, link.cut = link.cut, None
+        if cut is None:
             return LinkCounters()
-        counters = link.cut_channels.pop(channel)[1] if channel else link.counters
-        link.cut = link.cut and bool(channel)
         for held in list(link.holding):
             if channel in ("", held.name):
                 again_ns = held.until_sent_again_ns()
                 held.release_after(int(self.random() * KEPT_NS) if again_ns is None else again_ns)
-        return counters
+        return cut.counters
 
     def degrade(self, source: str, target: str, quality: LinkQuality, *, channel: str = "") -> None:
         """Make a link slow or lossy from now on; with a `channel` the connections of that name only."""
@@ -327,9 +324,9 @@ class Network:
         target = attempt.target
         link = self.link(attempt.loop.node.name, target.name)
         back = self.link(target.name, attempt.loop.node.name)
-        if link.cut or back.cut:
-            (link if link.cut else back).counters.refused += 1
-            if link.cut and link.refuses and (back.refuses or not back.cut):
+        if cut := link.cut or back.cut:
+            cut.counters.refused += 1
+            if link.cut and link.cut.refuses and (back.cut is None or back.cut.refuses):
                 self.world.at(self.world.now_ns + self.packet_ns(back), self._refuse, attempt)
             return
         if not target.powered:
