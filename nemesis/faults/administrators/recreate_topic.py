@@ -317,14 +317,15 @@ class RecreateTopic(Fault):
             handle.count_evidence("written")
 
     async def _commit(self, handle: FaultHandle) -> None:
-        """As a consumer that asks where to begin, and commits a few times."""
+        """As a consumer that asks where to begin, and commits a few times; what it has of another topic is to stay."""
         await handle.cluster.admin.committed(SIDE_GROUP, SIDE_TOPIC, 0)
+        await self._commit_once(handle, handle.topic)
         for _ in range(handle.random.randint(1, _COMMITS_MAX)):
             await self._commit_once(handle)
 
-    async def _commit_once(self, handle: FaultHandle) -> None:
+    async def _commit_once(self, handle: FaultHandle, topic: str = SIDE_TOPIC) -> None:
         offset = handle.random.randint(1, _BATCHES_MAX * _BATCH_RECORDS_MAX)
-        if (await handle.cluster.admin.commit(SIDE_GROUP, SIDE_TOPIC, 0, offset)).outcome == DONE:
+        if (await handle.cluster.admin.commit(SIDE_GROUP, topic, 0, offset)).outcome == DONE:
             handle.count_evidence("committed")
 
     def describe(self) -> str:

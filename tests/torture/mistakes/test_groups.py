@@ -221,6 +221,12 @@ def _deleted_while_loading(patch: Patch) -> None:
     patch.setattr(Shard, "forget_topics", forget_topics)
 
 
+def _tombstone_for_all(patch: Patch) -> None:
+    """A coordinator that loads a tombstone of one partition forgets all offsets of the group."""
+    replay = "images.broker.groups.committed_offsets:CommittedOffsets.replay"
+    replace_in(patch, replay, "get(record.group, {}).pop(key, None)", by="pop(record.group, None)")
+
+
 def _tombstones_last(patch: Patch) -> None:
     """Tombstones that could not be appended before come after the record at hand."""
 
@@ -284,6 +290,8 @@ JUMP: Fault = {"at": "4s", "for": "4s", "fault": "clock", "nodes": ["brokers"], 
 
 COMMITTED: Fault = {"at": 2, "for": 8, "fault": "recreate-topic", "commits": True, "topics": 4, "patience_ms": 500}
 
+ALL_RESTART: Fault = {"at": 12, "for": 1, "fault": "kill", "nodes": ["brokers"]}
+
 TROUBLED: Fault = {"at": 2, "for": 30, "fault": "recreate-topic", "commits": True, "topics": 4}
 LONG = {"time_limit": "32s"}
 
@@ -294,12 +302,15 @@ IMPATIENT = STATIC | {
 
 MISTAKES = (
     PlayedMistake("offset-deleted-unasked", _deletions_remembered, [COMMITTED]),
-    PlayedMistake("offsets-held-otherwise", _commits_under_way_kept, [COMMITTED]),
+    PlayedMistake("offsets-held-otherwise", _commits_under_way_kept, [COMMITTED], {"seed": 4}),
     PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
-    PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
     PlayedMistake(
-        "tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG | {"seed": 2}
+        "offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG | {"seed": 4}
+    ),
+    PlayedMistake("offsets-held-otherwise", _tombstone_for_all, [COMMITTED, ALL_RESTART], {"time_limit": "16s"}),
+    PlayedMistake(
+        "tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG | {"seed": 3}
     ),
     PlayedMistake("tombstone-missing", _tombstones_last, [TROUBLED | {"coordinator": "alone"}], LONG),
     PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
