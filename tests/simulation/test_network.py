@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from random import Random
 
 import pytest
 
 from harness.simulation.network.network import LinkLatency
 from harness.simulation.world import HARNESS, World
-from nemesis.ports import KeepUnsynced, LinkQuality
+from nemesis.ports import LinkQuality
 from tests.simulation.echo import PORT, Caller, serve
 
 
@@ -187,16 +186,6 @@ def test_connecting_across_a_cut_link_hangs_until_the_mend(world: World) -> None
     world.run(scenario())
 
 
-def test_connecting_to_a_machine_that_is_off_times_out_as_in_linux(world: World) -> None:
-    async def scenario() -> None:
-        world.node("b1").power_off(KeepUnsynced.EVERYTHING, Random(1))
-        with pytest.raises(TimeoutError):
-            await asyncio.open_connection("b1", PORT)
-        assert 127 <= _now_s() < 128
-
-    world.run(scenario())
-
-
 def test_loss_delays_what_comes_after_it_too(world: World) -> None:
     async def scenario() -> None:
         caller = await Caller.connect("b1")
@@ -295,27 +284,6 @@ def test_a_reset_that_a_cut_stopped_is_lost(world: World) -> None:
             await asyncio.wait_for(caller.answer(), 1000)
         with pytest.raises(ConnectionResetError):
             await caller.call("z")
-
-    world.run(scenario())
-
-
-@pytest.mark.parametrize("sends", ["while off", "once back"])
-def test_peers_of_a_machine_without_power_learn_only_by_sending_once_it_is_back(world: World, sends: str) -> None:
-    async def scenario() -> None:
-        caller = await Caller.connect("b1")
-        await caller.call("x")
-        world.node("b1").power_off(KeepUnsynced.NOTHING, Random(1))
-        if sends == "while off":
-            caller.send("y")
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(caller.answer(), 30)
-        world.node("b1").start(serve)
-        if sends == "once back":
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(caller.answer(), 30)
-            caller.send("y")
-        with pytest.raises(ConnectionResetError):
-            await asyncio.wait_for(caller.answer(), 30 if sends == "while off" else 1)
 
     world.run(scenario())
 

@@ -248,6 +248,10 @@ class Channel:
         self._held.append((None, packet))
         self.link.holding[self] = None
 
+    def send_again(self) -> None:
+        """What vanished at the receiving machine, which has had power again since, comes once more."""
+        self._arrive((DATA, b""))
+
     def _is_dropped(self) -> None:
         if self._dropped_ns is None:
             self._dropped_ns = self._world.now_ns

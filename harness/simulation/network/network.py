@@ -236,13 +236,13 @@ class Network:
                     channel.forget()
 
     def machine_came_up(self, node: NodeView) -> None:
-        """Peers that sent data while the machine was off get a reset when they send it again."""
+        """Peers that sent data while the machine was off get a reset when they send it again, if that reaches it."""
         for transport in list(self.connections):
             channel = transport.outgoing
             if channel.stranded and channel.link.target is node:
                 channel.stranded = False
                 again_ns = self.world.now_ns + (channel.until_sent_again_ns() or 0)
-                self.world.at(again_ns, lambda back: back.reset(), transport.peer.outgoing)
+                self.world.at(again_ns, lambda channel: channel.send_again(), channel)
 
     # Names and ports
 
