@@ -122,9 +122,11 @@ class FaultHandle:
         step_s: float = 0.0,
         trigger: Sequence[str] = (),
         replication_factor: int | None = None,
+        of_brokers: bool = False,
     ) -> None:
         """`on_evidence` is called whenever there is more evidence; the environment takes `step_s` for a step; `trigger`
-        are nodes of occurrences that it waited for; without `replication_factor` no partition counts as moving."""
+        are nodes of occurrences that it waited for; without `replication_factor` no partition counts as moving; with
+        `of_brokers` no target may stand for a controller."""
         self.cluster = cluster
         self.random = random
         self.situation = situation or Situation()
@@ -142,7 +144,14 @@ class FaultHandle:
         self.unhealed: list[str] = []
         """What could not be undone, a line each."""
         self.targets = FaultTargets(
-            cluster, random, self.situation, self._victim, self.notes.append, topic=topic, trigger=trigger
+            cluster,
+            random,
+            self.situation,
+            self._victim,
+            self.notes.append,
+            topic=topic,
+            trigger=trigger,
+            of_brokers=of_brokers,
         )
         self._effects = effects
         self._on_evidence = on_evidence

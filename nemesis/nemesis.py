@@ -147,6 +147,7 @@ class Nemesis:
             step_s=self._step_s,
             trigger=moment.nodes,
             replication_factor=self._replication_factor,
+            of_brokers=fault.of_brokers,
         )
         self._handles.append(handle)
         if moment.missed:

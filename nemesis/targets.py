@@ -74,9 +74,10 @@ class FaultTargets:
         *,
         topic: str = "",
         trigger: Sequence[str] = (),
+        of_brokers: bool = False,
     ) -> None:
         """`victim` gives the broker that a target such as `victim/0` stands for, `note` takes a line for people;
-        without a `topic` partitions are those of any."""
+        without a `topic` partitions are those of any. With `of_brokers` no target may stand for a controller."""
         self.nodes: list[str] = []
         """Every node that the fault is aimed at, in the order in which it came to be."""
         self.resolved: dict[str, list[str]] = {}
@@ -89,14 +90,18 @@ class FaultTargets:
         self._victim = victim
         self._note = note
         self._topic = topic
+        self._of_brokers = of_brokers
 
     async def resolve(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """The nodes that `targets` stand for now, without repetition; they are recorded as targets."""
+        """The nodes that `targets` stand for now, without repetition; they are recorded as targets. Raises
+        TargetError."""
         nodes_of_targets: list[str] = []
         for target in targets:
             nodes = await self._resolve(target)
             if nodes != (target,):
                 self.resolved[target] = list(nodes)
+            if self._of_brokers and not set(nodes) <= set(self._cluster.brokers):
+                raise TargetError(f"{target!r} stands for {', '.join(nodes)}, and it is about brokers alone")
             nodes_of_targets += [node for node in nodes if node not in nodes_of_targets]
         self.add(nodes_of_targets)
         return tuple(nodes_of_targets)

@@ -174,12 +174,9 @@ class WipeDisk(Fault):
         return self.nodes
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Kill every broker among the nodes and empty its disk."""
+        """Kill every node and empty its disk."""
         for node in await handle.targets.resolve(self.nodes):
-            if node in handle.cluster.brokers:
-                await handle.wipe(node)
-            else:
-                handle.notes.append(f"{node} is a controller, and keeps its disk")
+            await handle.wipe(node)
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Brokers that are no voters, too."""

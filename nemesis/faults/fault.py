@@ -82,7 +82,7 @@ class Fault:
     for one that acts on what passes by, since a node that says nothing for that long counts as silent."""
 
     of_brokers: ClassVar[bool] = False
-    """Whether no controller may be among its targets."""
+    """Whether no controller may be among its targets; a name that stands for one fails the injection."""
     removes_replicas: ClassVar[bool] = False
     """Whether it takes a replica off a broker, which deletes it then."""
     deletes_records: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -109,15 +110,25 @@ def test_a_fault_of_brokers_alone_takes_no_controller(fault: str, field: str, ta
         schedule.check(CLUSTER.brokers, CLUSTER.controllers, 2)
 
 
-def test_the_disk_of_a_controller_that_a_bound_name_stands_for_stays_as_it_is() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"fault": "wipe-disk", "nodes": ["active"]},
+        {"fault": "last-leader", "victim": "active"},
+        {"fault": "unclean-return", "victim": "active"},
+        {"fault": "late-log-end", "victim": "active"},
+    ],
+)
+def test_a_fault_of_brokers_alone_strikes_no_controller_that_a_bound_name_stands_for(fields: dict[str, Any]) -> None:
     script = [
         {"at": 1, "fault": "observe", "nodes": ["controller"], "as": "active"},
-        {"at": 2, "for": 1, "fault": "wipe-disk", "nodes": ["active"]},
+        {"at": 2, "for": 1, **fields},
     ]
     outcome = run_in_simulation(parse({"seed": 1, "time_limit": "4s", "recovery_limit": "10s", "faults": script}))
-    wiped = outcome.injections[-1]
-    assert "is a controller, and keeps its disk" in wiped.note
-    assert not wiped.took_effect
+    injected = outcome.injections[-1]
+    assert re.search(r"TargetError: 'active' stands for c\d, and it is about brokers alone", injected.note)
+    assert not injected.took_effect
+    assert not {"c1", "c2", "c3"} & {*injected.evidence.get("nodes", {})}
     assert all(verdict.validity is not Validity.INVALID for verdict in outcome.verdicts)
 
 
@@ -130,6 +141,7 @@ def test_the_disk_of_a_controller_that_a_bound_name_stands_for_stays_as_it_is() 
         ({"fault": "kill", "for": 1, "nodes": ["victim/\u00b2"]}, "faults[0]: 'victim/\u00b2' is neither a node"),
         ({"fault": "kill", "for": 1, "as": "none"}, "faults[0].as: 'none' has a meaning of its own"),
         ({"fault": "kill", "for": 1, "as": "any"}, "faults[0].as: 'any' has a meaning of its own"),
+        ({"fault": "kill", "for": 1, "as": "controller"}, "faults[0].as: 'controller' has a meaning of its own"),
         ({"fault": "kill", "for": 1, "after": "x", "id": "x"}, "faults[0].when: 'x' would wait for itself"),
         ({"fault": "deaf-leader", "patience_ms": 0}, "faults[0].patience_ms: 0 is not more than 0"),
         ({"fault": "unclean-return", "victim": "brokers"}, "faults[0].victim: 'brokers' stands for several nodes"),
