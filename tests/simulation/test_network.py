@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -105,13 +105,14 @@ def test_what_a_cut_stopped_comes_when_its_kernel_sends_it_again(
 
 
 def test_what_a_cut_keeps_comes_soon_after_the_mend_and_what_another_one_drops_does_not(world: World) -> None:
-    async def after_the_mend_s(*kept: bool) -> float:
+    async def after_the_mend_s(*kept: bool, channels: Sequence[str] = ("", "")) -> float:
         caller = await Caller.connect("b1")
-        for each in kept:
-            world.network.cut(HARNESS, "b1", kept=each)
+        for each, channel in zip(kept, channels, strict=False):
+            world.network.cut(HARNESS, "b1", kept=each, channel=channel)
         caller.send("x")
         await asyncio.sleep(7)
-        world.network.heal_link(HARNESS, "b1")
+        for channel in dict.fromkeys(channels):
+            world.network.heal_link(HARNESS, "b1", channel=channel)
         healed_s = _now_s()
         await caller.answer()
         return _now_s() - healed_s
@@ -120,6 +121,8 @@ def test_what_a_cut_keeps_comes_soon_after_the_mend_and_what_another_one_drops_d
         assert await after_the_mend_s(True) < 0.21
         assert await after_the_mend_s(True, False) > 5
         assert await after_the_mend_s(False, True) > 5
+        assert await after_the_mend_s(True, True, channels=("", "client")) < 0.21
+        assert await after_the_mend_s(True, False, channels=("", "client")) > 5
 
     world.run(scenario())
 

@@ -225,7 +225,7 @@ class Channel:
     def _arrive(self, packet: tuple[int, bytes]) -> None:
         link = self.link
         if link.cut or self._held or (link.cut_channels and self.name in link.cut_channels):
-            self._stop(packet, link.cut or link.cut_channels.get(self.name))
+            self._stop(packet)
             return
         if not link.target.powered:
             self.stranded = True
@@ -233,15 +233,17 @@ class Channel:
             return
         self.receiver.arrive(*packet)
 
-    def _stop(self, packet: tuple[int, bytes], cut: Cut | None) -> None:
-        """A packet arrives at a cut, or behind others that are held."""
-        if cut is not None:
+    def _stop(self, packet: tuple[int, bytes]) -> None:
+        """A packet arrives at a cut of the link, of this channel or of both, or behind others that are held."""
+        cuts = [cut for cut in (self.link.cut, self.link.cut_channels.get(self.name)) if cut is not None]
+        if cuts:
+            cut = cuts[0]
             if cut.refuses and packet[0] == DATA:
                 cut.counters.reset += 1
                 self.receiver.break_connection()
                 return
             cut.counters.held += 1
-            if not cut.keeps:
+            if not all(each.keeps for each in cuts):
                 if packet[0] == ABORT:
                     return
                 self._is_dropped()
