@@ -10,7 +10,7 @@ a step says so, since their requests stop at gates (`message_gates`) otherwise. 
   by then; its answer is held;
 - a producer appends at a broker: clients are cut off from all others, and a new producer appends with acks=1, since
   the followers may not acknowledge anything;
-- a session ends: the heartbeats of the broker are cut off until it is fenced;
+- a session ends: the heartbeats of the broker are dropped until it is fenced;
 - an election: the replica that the schedule has elected becomes the preferred one, then the event happens;
 - a reassignment: the replicas are placed anew, the one that is elected next as the preferred one; or that is cancelled.
   It completes by itself with an ISR change, and brokers create and delete replicas as they read metadata;

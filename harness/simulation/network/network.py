@@ -114,7 +114,8 @@ class Network:
 
     def cut(self, source: str, target: str, *, channel: str = "", reset: bool = False, kept: bool = False) -> None:
         """Stop delivery; with `reset`, break the connections that use this direction at both ends. With a `channel`
-        only the connections of that name. What is `kept` passes once every cut that is in force has kept it."""
+        only the connections of that name. What is `kept` comes soon after the healing, unless a cut since the link or
+        channel was last whole drops it."""
         link = self.link(source, target)
         if source == target:
             return
