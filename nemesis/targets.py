@@ -106,6 +106,13 @@ class FaultTargets:
         self.add(nodes_of_targets)
         return tuple(nodes_of_targets)
 
+    async def resolve_one(self, target: str) -> str:
+        """As `resolve`, for a target that stands for one node."""
+        nodes = await self.resolve((target,))
+        if len(nodes) > 1:
+            raise TargetError(f"{target!r} stands for {', '.join(nodes)}, and one node is asked for")
+        return nodes[0]
+
     async def resolve_peers(self, targets: Iterable[str]) -> tuple[str, ...]:
         """As `resolve`, for the nodes at the other end of links: they are no targets of the fault."""
         nodes = list(self.nodes)

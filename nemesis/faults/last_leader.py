@@ -52,7 +52,7 @@ class LastLeader(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; the paused brokers go on at the end."""
         events = handle.situation.events
-        (victim,) = await handle.targets.resolve((self.victim,))
+        victim = await handle.targets.resolve_one(self.victim)
         others = [broker for broker in handle.cluster.brokers if broker != victim]
         if not others:
             handle.notes.append("two brokers are needed")

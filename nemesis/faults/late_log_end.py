@@ -75,7 +75,7 @@ class LateLogEnd(Fault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held or down at the end comes back then."""
         brokers, events = handle.cluster.brokers, handle.situation.events
-        (victim,) = await handle.targets.resolve((self.victim,))
+        victim = await handle.targets.resolve_one(self.victim)
         others = [broker for broker in brokers if broker != victim]
         if not others:
             handle.notes.append("two brokers are needed")

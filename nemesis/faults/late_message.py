@@ -272,7 +272,7 @@ class LateMessage(Fault):
     async def _overtake(self, handle: FaultHandle, *, among_controllers: bool) -> None:
         """End a process or stall it, and return when the moment has come after which the message arrives."""
         leader = "controller" if among_controllers else f"leader/{self.partition}"
-        (node,) = await handle.targets.resolve((self.victim or leader,))
+        node = await handle.targets.resolve_one(self.victim or leader)
         since = len(handle.situation.events)
         undo = await (self._end(handle, node) if self.victim else handle.pause(node))
         if self.arrives_after is LateMoment.ELECTED:

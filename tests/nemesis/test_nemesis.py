@@ -226,6 +226,23 @@ def test_an_injection_that_fails_says_so(error: OSError) -> None:
     ]
 
 
+@pytest.mark.parametrize("fault", ["last-leader", "unclean-return", "stale-broker-epoch"])
+def test_a_victim_whose_name_is_bound_to_several_nodes_says_so(fault: str) -> None:
+    records: list[Injection] = []
+    script = [
+        {"at": 1, "fault": "observe", "nodes": ["b1", "b2"], "as": "old-isr"},
+        {"at": 2, "for": 1, "fault": fault, "victim": "old-isr"},
+    ]
+
+    async def scenario() -> None:
+        await Nemesis(FakeCluster(), parse_script(script), Random(1), records.append).run(_in(5))
+
+    run(scenario())
+    last = {record.number: record for record in records}
+    (line,) = fault_deviations(last[1].fault, last[1].detail)
+    assert line.endswith("failed: TargetError: 'old-isr' stands for b1, b2, and one node is asked for")
+
+
 def test_a_fault_of_a_name_that_is_bound_to_nothing_yet_says_so() -> None:
     records: list[Injection] = []
     script = [

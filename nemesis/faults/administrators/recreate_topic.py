@@ -286,7 +286,7 @@ class RecreateTopic(Fault):
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
         assert self.victim is not None, "nobody is to end"
-        (node,) = await handle.targets.resolve((self.victim,))
+        node = await handle.targets.resolve_one(self.victim)
         start = await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()

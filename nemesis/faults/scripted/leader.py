@@ -93,7 +93,7 @@ class UncleanReturn(ScriptedPowerLoss):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        (victim,) = await handle.targets.resolve((self.victim,))
+        victim = await handle.targets.resolve_one(self.victim)
         others = [broker for broker in handle.cluster.brokers if broker != victim]
         if not others:
             handle.notes.append("two brokers are needed")
@@ -225,7 +225,7 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
-        (victim,) = await handle.targets.resolve((self.victim,))
+        victim = await handle.targets.resolve_one(self.victim)
         if await handle.targets.leader(self.partition) == victim:
             wake = await handle.pause(victim)
             await handle.sleep(1.3 * patience_s)

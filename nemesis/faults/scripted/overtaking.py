@@ -116,7 +116,7 @@ class LateJoin(ScriptedPowerLoss):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
-        (victim,) = await handle.targets.resolve((self.victim,))
+        victim = await handle.targets.resolve_one(self.victim)
         partition = await self._held_by(handle, victim)
         if partition is None:
             return

@@ -62,7 +62,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then, and so does the replica."""
-        (victim,) = await handle.targets.resolve((self.victim,))
+        victim = await handle.targets.resolve_one(self.victim)
         partition, before = await self._claim(handle, victim)
         if not before:
             return
