@@ -69,13 +69,14 @@ def check_position(
 ) -> tuple[ErrorCode, EpochEnd | None]:
     """Whether `offset`, with the epoch of the record before it, is a position in this leader's log. If it is not, an
     error or where the logs diverge; a fetch without that epoch (-1) does not diverge."""
+    if offset < partition.log_start:
+        return ErrorCode.offset_out_of_range, None
     diverging = None
     if last_fetched_epoch != NO_EPOCH:
         diverging = diverging_epoch(partition.epochs, partition.log_end, last_fetched_epoch, offset)
     if diverging is not None and not limits.rules.truncate_on_divergence:
         diverging = None
-    is_beyond = offset > partition.log_end if diverging is None else diverging.undefined
-    if is_beyond or offset < partition.log_start:
+    if offset > partition.log_end if diverging is None else diverging.undefined:
         return ErrorCode.offset_out_of_range, None
     return NO_ERROR, diverging
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from images.broker.replication.partition import (
     ReplicaRole,
     Truncate,
 )
+from images.broker.rules import WatchedRules
 from tests.broker.replication.partition_steps import LIMITS, fetch, fetched, grown, leader, log, without
 
 # --- divergence -------------------------------------------------------------------------------------------------------
@@ -55,6 +58,16 @@ def test_matching_logs_do_not_diverge(last_epoch: int, offset: int) -> None:
 
 def test_an_epoch_the_leader_cannot_know_is_out_of_range() -> None:
     assert fetch(vector_leader(), 2, 5, last_epoch=11, epoch=10).error is ErrorCode.offset_out_of_range
+
+
+def test_a_fetch_below_the_log_start_is_out_of_range_whether_or_not_the_logs_diverge() -> None:
+    read: list[str] = []
+    limits = replace(LIMITS, rules=WatchedRules(LIMITS.rules, read.append))
+    state = vector_leader()._replace(log_start=10)
+    assert fetch(state, 2, 9, last_epoch=5, epoch=10, limits=limits).error is ErrorCode.offset_out_of_range
+    assert "truncate_on_divergence" not in read, "it made no difference"
+    assert fetch(state, 2, 10, last_epoch=5, epoch=10, limits=limits).diverging == (4, 13)
+    assert "truncate_on_divergence" in read
 
 
 def converge(
