@@ -168,6 +168,15 @@ def mutant_cells(store: Path, suite: str) -> set[str]:
     return _names(_plan(store, suite).get("mutants"))
 
 
+def outcome_of(row: Mapping[str, Any], mutants: Set[str]) -> str:
+    """The outcome of a run, of OUTCOMES, by its row in the table `runs`; `mutants` are cells of its suite."""
+    if row["state"] != "finished":
+        return FAILED
+    if row["cell"] in mutants:
+        return MUTANT_FOUND if row["validity"] == "invalid" else MUTANT_MISSED
+    return row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
+
+
 def newest(store: Path, name: str) -> str:
     """The suite of this name, or the newest of those that go by it. BadName when there is none."""
     every = suite_names(store)
@@ -196,10 +205,7 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
             causes.setdefault(row["run"], []).extend(_kinds(row["checker"], row["findings"]))
     plan = _plan(store, name)
     mutants = _names(plan.get("mutants"))
-    runs = [
-        _run(row, causes.get(row["run"], []), figures.get(row["run"], {}), mutant=row["cell"] in mutants)
-        for row in rows
-    ]
+    runs = [_run(row, causes.get(row["run"], []), figures.get(row["run"], {}), mutants) for row in rows]
     return SuiteResult(
         name=name,
         started=str(plan.get("started") or min(row["started"] for row in rows)),
@@ -243,14 +249,12 @@ def _cpu_s(facts: str) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < float("inf") else 0.0
 
 
-def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], *, mutant: bool) -> SuiteRun:
+def _run(row: Mapping[str, Any], causes: list[str], figures: dict[str, float], mutants: Set[str]) -> SuiteRun:
     spec = spec_facts(row["spec"])
-    outcome = row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
-    if mutant:
-        outcome = MUTANT_FOUND if outcome == "invalid" else MUTANT_MISSED
-    if row["state"] != "finished":
+    outcome = outcome_of(row, mutants)
+    if outcome == FAILED:
         message = json_object(row["facts"]).get(MESSAGE)
-        outcome, causes = FAILED, [str(message or row["state"]), *causes]
+        causes = [str(message or row["state"]), *causes]
     if figures:
         figures |= spec.planned(figures)
     return SuiteRun(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -20,6 +21,7 @@ from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE
 from results.measures import MEASURES
 from results.pages import suite as suite_page
+from results.pages.browsing.store_browser import StoreBrowser
 from results.run.directory import RunDirectory
 from results.store import tables
 from results.store.schema import SCHEMAS, batch_path
@@ -137,6 +139,30 @@ def test_runs_that_failed_or_were_never_checked_count_as_not_valid_and_have_no_f
     assert suite.outcomes() == {"invalid": 1, "failed": 1, "not checked": 1}
     assert "the cluster did not come up" in suite.causes()
     assert "acknowledged-loss: lost-append" in suite.causes()
+
+
+@pytest.mark.parametrize("others", [{}, {"validity": "unknown"}, {"state": "interrupted"}, {"validity": None}])
+def test_a_list_of_suites_has_the_outcomes_and_the_verdict_of_a_suites_page(
+    tmp_path: Path, others: dict[str, Any]
+) -> None:
+    name = make_night(tmp_path, 0, seeds=2, mutants=("append",))
+
+    def end_otherwise(rows: list[dict[str, Any]]) -> None:
+        rows[0].update(state="failed", validity="valid")
+        rows[1].update(validity="invalid")
+        rows[2].update(validity="invalid")
+        rows[3].update(others)
+
+    for change in (end_otherwise, lambda rows: rows[2].update(state="failed", validity=None)):
+        stored_runs_changed(tmp_path, name, change)
+        suite, browser = read_suite(tmp_path, name), StoreBrowser(tmp_path, tmp_path)
+        assert suite is not None
+        (entry,) = browser.suites()
+        assert Counter(entry.validities) == suite.outcomes()
+        assert f" {entry.worst} {name} " in Page(suite_page.render(suite, lambda run: "")).text
+        assert {run.run for run in browser.table_runs() if run.failed} == {
+            run.run for run in suite.runs if not run.good
+        }
 
 
 def test_a_mutant_that_is_found_is_no_failure_and_one_that_is_missed_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from results.pages import page
 from results.pages.browsing.listing import ORDER, RunEntry, SuiteEntry
 from results.pages.page import address
 from results.store.tables import DamagedFile
-from results.suites import MUTANT_FOUND, MUTANT_MISSED
+from results.suites import FAILED, MUTANT_FOUND, MUTANT_MISSED
 
 RUNS_MAX = 500
 FIRST_MAX = 12
@@ -43,7 +43,7 @@ def overview(
     counts = tally(entry.validity for entry in runs)
     return page.render(
         "overview.html",
-        colour=worst if worst in ("invalid", "unknown", "valid") else "",
+        colour="invalid" if worst == FAILED else worst if worst in ("invalid", "unknown", "valid") else "",
         sentence=f"{counted(len(runs), 'run')} in {store}. {counts}." if runs else f"Nothing is in {store} yet.",
         damaged=[f"{file.path}: {file.reason}" for file in damaged],
         failing=failing,

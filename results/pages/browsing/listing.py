@@ -7,7 +7,7 @@ sense are left out.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,9 @@ from results.atomic_files import json_object
 from results.explanation.stories import NEAREST_FIRST
 from results.store import tables
 from results.store.schema import SIGNATURES
-from results.suites import MUTANT_FOUND, MUTANT_MISSED, NOT_CHECKED, mutant_cells
+from results.suites import FAILURE_OUTCOMES, MUTANT_FOUND, NOT_CHECKED, OUTCOMES, mutant_cells, outcome_of
 
-ORDER = {
-    name: place for place, name in enumerate(("invalid", "unknown", NOT_CHECKED, MUTANT_FOUND, MUTANT_MISSED, "valid"))
-}
+ORDER = {outcome: place for place, outcome in enumerate(OUTCOMES)}
 """The worst first. A mutant is to be found: neither of its outcomes is a failure, as on the page of its suite."""
 LISTED = ("runs", "verdicts")
 """The tables that lists are made from."""
@@ -42,7 +40,7 @@ class RunEntry:
     """Of its suite; empty for a directory."""
     seed: str
     validity: str
-    """A verdict, NOT_CHECKED, or of a mutant MUTANT_FOUND or MUTANT_MISSED."""
+    """As on its own page: of a stored run its outcome (`results.suites`), of a directory a verdict or NOT_CHECKED."""
     started: str
     version: str
     problem: str
@@ -52,7 +50,7 @@ class RunEntry:
     @property
     def failed(self) -> bool:
         """Whether it is a failure."""
-        return ORDER[self.validity] < ORDER[MUTANT_FOUND]
+        return self.validity in FAILURE_OUTCOMES
 
     def fits(self, words: Iterable[str]) -> bool:
         """True when the entry contains every word (words are in lower case)."""
@@ -72,10 +70,10 @@ class SuiteEntry:
     """Start time of its first run."""
     versions: tuple[str, ...]
     worst: str
-    """`invalid` where a mutant was not found, else the worst verdict of its runs that are failures, else `valid`."""
+    """`invalid` where a mutant was not found, else the worst outcome of its runs that are failures, else `valid`."""
 
     @classmethod
-    def of(cls, name: str, runs: Sequence[RunEntry], mutants: Collection[str]) -> SuiteEntry:
+    def of(cls, name: str, runs: Sequence[RunEntry], mutants: Set[str]) -> SuiteEntry:
         """The suite of these runs; `mutants` are its cells that are to be found."""
         found = {run.cell for run in runs if run.validity == MUTANT_FOUND}
         failures = [run.validity for run in runs if run.failed]
@@ -93,7 +91,7 @@ class StoreListing:
     """The entries of the tables, and the files left out."""
 
     entries: list[RunEntry]
-    mutants: Mapping[str, Collection[str]]
+    mutants: Mapping[str, Set[str]]
     """Suite → its cells with a rule switched off."""
     damaged: tuple[tables.DamagedFile, ...]
 
@@ -134,16 +132,13 @@ def listed(store: Path) -> StoreListing:
     runs = read["runs"].table.select(names)
     mutants = {suite: mutant_cells(store, suite) for suite in pc.unique(runs["suite"]).to_pylist()}
     entries = [
-        _stored_entry(row, findings.get((row["suite"], row["run"]), ""), mutant=row["cell"] in mutants[row["suite"]])
+        _stored_entry(row, findings.get((row["suite"], row["run"]), ""), outcome_of(row, mutants[row["suite"]]))
         for row in runs.to_pylist()
     ]
     return StoreListing(entries, mutants, tuple(file for stored in read.values() for file in stored.damaged))
 
 
-def _stored_entry(row: Mapping[str, Any], problem: str, *, mutant: bool) -> RunEntry:
-    validity = row["validity"] if row["validity"] in ("invalid", "unknown", "valid") else NOT_CHECKED
-    if mutant and row["state"] == "finished":
-        validity = MUTANT_FOUND if validity == "invalid" else MUTANT_MISSED
+def _stored_entry(row: Mapping[str, Any], problem: str, outcome: str) -> RunEntry:
     return RunEntry(
         suite=row["suite"],
         run=row["run"],
@@ -151,7 +146,7 @@ def _stored_entry(row: Mapping[str, Any], problem: str, *, mutant: bool) -> RunE
         spec=row["name"],
         cell=row["cell"],
         seed=str(row["seed"]),
-        validity=validity,
+        validity=outcome,
         started=row["started"],
         version=row["version"],
         problem=(_stored_signature(row["facts"]) or problem) if row["state"] == "finished" else row["state"],

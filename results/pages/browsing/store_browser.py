@@ -66,11 +66,10 @@ class StoreBrowser:
 
     def suites(self) -> list[SuiteEntry]:
         """Every suite, the newest first."""
-        by_suite: dict[str, list[RunEntry]] = {}
-        for entry in self.table_runs():
+        listing, by_suite = self._listed(), dict[str, list[RunEntry]]()
+        for entry in listing.entries:
             by_suite.setdefault(entry.suite, []).append(entry)
-        mutants = self._listed().mutants
-        suites = [SuiteEntry.of(name, entries, mutants.get(name, ())) for name, entries in by_suite.items()]
+        suites = [SuiteEntry.of(name, entries, listing.mutants[name]) for name, entries in by_suite.items()]
         return sorted(suites, key=lambda suite: (suite.started, suite.name), reverse=True)
 
     def damaged(self) -> list[tables.DamagedFile]:
