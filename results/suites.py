@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from checkers.verdict import checker_name
 from results.atomic_files import json_object
 from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situations
 from results.errors import BadName
+from results.number_format import numeral
 from results.store import tables
 from results.store.schema import MEASURED, MESSAGE, SIGNATURES, tables_path
 from results.store.spec_facts import spec_facts
@@ -175,6 +177,12 @@ def outcome_of(row: Mapping[str, Any], mutants: Set[str]) -> str:
     if row["cell"] in mutants:
         return MUTANT_FOUND if row["validity"] == "invalid" else MUTANT_MISSED
     return row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
+
+
+def tally(outcomes: Iterable[str]) -> str:
+    """`2 invalid, 1 mutant found, 40 valid`: worst first."""
+    counts = Counter(outcomes)
+    return ", ".join(f"{numeral(counts[name])} {name}" for name in OUTCOMES if counts[name])
 
 
 def newest(store: Path, name: str) -> str:

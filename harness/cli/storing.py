@@ -16,6 +16,7 @@ from harness.exit_codes import NOT_CARRIED_OUT, VALID
 from results.errors import BadName
 from results.run.directory import RunDirectory
 from results.store import stored_runs, tables
+from results.suites import OUTCOMES, mutant_cells, outcome_of, tally
 
 
 def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
@@ -42,13 +43,11 @@ def show(store: Path, name: str) -> int:
         _show_run(stored_runs.read_run(store, entry))
         return VALID
     runs = tables.read(store, "runs")
-    rows = [row for row in runs.table.to_pylist() if row["suite"] == entry.suite]
-    print(
-        f"suite {entry.suite}: {len(rows)} runs, {stored_runs.tally([row['validity'] for row in rows]) or 'none whole'}"
-    )
-    order = {"invalid": 0, "unknown": 1, None: 2, "valid": 3}
-    for row in sorted(rows, key=lambda row: (order.get(row["validity"], 2), row["run"])):
-        print(f"{row['validity'] or 'not checked':<11}  seed {row['seed']:<6}  {row['run']}")
+    mutants = mutant_cells(store, entry.suite)
+    rows = [(outcome_of(row, mutants), row) for row in runs.table.to_pylist() if row["suite"] == entry.suite]
+    print(f"suite {entry.suite}: {len(rows)} runs, {tally(outcome for outcome, _ in rows) or 'none whole'}")
+    for outcome, row in sorted(rows, key=lambda one: (OUTCOMES.index(one[0]), one[1]["run"])):
+        print(f"{outcome:<13}  seed {row['seed']:<6}  {row['run']}")
     return name_damaged(file for file in runs.damaged if file.path.parent.name == f"suite={entry.suite}")
 
 

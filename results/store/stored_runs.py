@@ -13,8 +13,7 @@ alone.
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,13 +204,6 @@ def refuse_to_split(item: StoredItem) -> None:
             f"{item.name}: is stored in one batch with {others} other {'run' if others == 1 else 'runs'}; "
             f"only the whole suite {item.suite}/ can be removed"
         )
-
-
-def tally(validities: Iterable[str | None]) -> str:
-    """`2 invalid, 1 unknown, 40 valid`: worst first."""
-    counts = Counter(validity or "not checked" for validity in validities)
-    order = ("invalid", "unknown", "not checked", "valid")
-    return ", ".join(f"{counts[name]} {name}" for name in order if counts[name])
 
 
 def _of_suite(every: list[StoredBatch], suite: str) -> tuple[StoredBatch, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,7 @@ from results.run.directory import RunDirectory
 from results.store import stored_runs, tables
 from results.store.schema import MESSAGE, SCHEMAS, batch_path, tables_path
 from tests.results.conftest import make_run
-from tests.results.trend.nights import make_night
+from tests.results.trend.nights import make_night, plain
 
 
 def files(store: Path) -> list[str]:
@@ -56,6 +57,19 @@ def test_a_suite_is_shown_with_its_failures_first(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "suite nightly: 2 runs, 1 invalid, 1 valid"
     assert [line.split()[0] for line in lines[1:]] == ["invalid", "valid"]
+
+
+def test_a_mutant_that_a_suite_is_to_find_is_not_among_its_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def losing(random: np.random.Generator, cell: str, night: int) -> dict[str, float]:
+        return {**plain(random, cell, night), "lost": float(cell == "groups")}
+
+    suite = make_night(tmp_path, 0, losing, seeds=2, mutants=("groups",))
+    assert main(["store", "show", suite, "--store", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"suite {suite}: 4 runs, 2 mutant found, 2 valid"
+    assert [line.partition("  ")[0] for line in lines[1:]] == ["mutant found"] * 2 + ["valid"] * 2
 
 
 def test_an_exported_run_is_the_run_that_was_added(store: Path, ended: RunDirectory, tmp_path: Path) -> None:

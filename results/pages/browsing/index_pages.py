@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from results.number_format import counted, numeral
 from results.pages import page
-from results.pages.browsing.listing import ORDER, RunEntry, SuiteEntry
+from results.pages.browsing.listing import RunEntry, SuiteEntry
 from results.pages.page import address
 from results.store.tables import DamagedFile
-from results.suites import FAILED, MUTANT_FOUND, MUTANT_MISSED
+from results.suites import FAILED, MUTANT_FOUND, MUTANT_MISSED, tally
 
 RUNS_MAX = 500
 FIRST_MAX = 12
@@ -22,12 +21,6 @@ FIRST_MAX = 12
 def address_of_run(entry: RunEntry) -> str:
     """The address of a run's page."""
     return address("runs", entry.run) if entry.has_directory else address("suites", entry.suite, entry.run)
-
-
-def tally(validities: Iterable[str]) -> str:
-    """`2 invalid, 1 mutant found, 40 valid`: worst first."""
-    counts = Counter(validities)
-    return ", ".join(f"{numeral(counts[name])} {name}" for name in ORDER if counts[name])
 
 
 def overview(
