@@ -105,7 +105,7 @@ class DecidedEvent:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """The fields that all traces of this change share, and no other event of its batch has."""
+        """The fields that all traces of this event share, and no other event of its change has."""
         event = self.event
         return event.kind, *self.place, event.partition_epoch, event.broker, event.broker_epoch, self.detail.get("name")
 

@@ -99,7 +99,7 @@ class AppendWorkload:
         self._partitions = range(settings.partitions)
         self._first_reader = settings.producers + settings.consumers
         self._final_process = self._first_reader + settings.end_offset_readers
-        """Of the final reads; those of the script and of clients that begin later come after it."""
+        """Process number of the final reads; those of the script and of clients that begin later are above it."""
         self._next_value = 0
         self._lives = 0
         """Clients that began in the middle of the run."""
@@ -370,8 +370,8 @@ class AppendWorkload:
         return consumer
 
     def _recorded_consumer(self, client: Client, process: int, phase: Phase, reset: Reset = "earliest") -> Consumer:
-        """A consumer whose fetches are poll operations of `process`. Final reads have a limited time for all logs,
-        however small the fetches of clients are."""
+        """A consumer whose fetches are poll operations of `process`. In the final phase they are large, however small
+        those of other clients: final reads have a limited time for all logs."""
         settings = self._settings
         return Consumer(
             client,

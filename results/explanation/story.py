@@ -290,7 +290,7 @@ class Story:
         return self._signature(item.check, item.finding)
 
     def signatures_of(self, check: str, finding: Finding) -> tuple[Signature, ...]:
-        """That of a finding of this check; empty where the story does not tell it."""
+        """The signature of a finding of this check; none where the story does not tell it."""
         return (self._signature(check, finding.kind),) if (check, finding) in self.findings else ()
 
     def _signature(self, check: str, kind: str) -> Signature:

@@ -30,7 +30,7 @@ _DRAWN = ("available", "p99")
 _BAND_PX = 60
 """Height of a cell in a figure."""
 _POINTS_SHARE = 0.7
-"""Of it, what is left for points below the name of the cell."""
+"""Share of a band for its points; the name of the cell is above them."""
 
 
 def render(suite: SuiteResult, link: RunLink) -> str:

@@ -178,8 +178,9 @@ class GroupCoordinator:
     # --- finding the shard --------------------------------------------------------------------------------------------
 
     def _find(self, group: str, api: str) -> tuple[Shard | None, ErrorCode]:
-        """The shard that coordinates a group, or the error for a request of `api` about it, which is traced. While the
-        group is being loaded a heartbeat gets no error, since clients take one for fatal."""
+        """The shard that coordinates a group, or the error for a request of `api` about it, which is traced if
+        the group has a partition. While the group is being loaded a heartbeat gets no error, since clients take one for
+        fatal."""
         if not group or not storable(group):
             return None, ErrorCode.invalid_group_id
         topic = self._image().topics.get(CONSUMER_OFFSETS_TOPIC)

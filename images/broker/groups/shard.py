@@ -218,7 +218,8 @@ class Shard:
         self._replica.trace(kind, end, end, {"group": name, **detail})
 
     def trace_request(self, name: str, api: str, error: ErrorCode | None, facts: Mapping[str, object]) -> None:
-        """Trace the error with which a request about a group is answered, before anything changes; None if it waits."""
+        """Trace the error that the state of a group gives a request, before the request is carried out; None if it
+        waits."""
         answer = {"api": api, "error": "waits" if error is None else error.name, "at_ms": self.now_ms()}
         unanswered = [[member_id, "join"] for member_id in self._joins.members(name)]
         unanswered += [[member_id, "sync"] for member_id in self._syncs.members(name)]

@@ -67,8 +67,8 @@ def readable_end(partition: Partition, limits: Limits) -> int:
 def check_position(
     partition: Partition, last_fetched_epoch: int, offset: int, limits: Limits
 ) -> tuple[ErrorCode, EpochEnd | None]:
-    """Whether `offset`, with the epoch of the record before it, is a position in this leader's log. If it is not, an
-    error or where the logs diverge; a fetch without that epoch (-1) does not diverge."""
+    """Check that `offset`, with the epoch of the record before it, is a position in this leader's log: an error, or the
+    point of divergence; neither if it is one. A fetch without that epoch (-1) does not diverge."""
     if offset < partition.log_start:
         return ErrorCode.offset_out_of_range, None
     diverging = None

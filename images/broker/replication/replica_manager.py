@@ -273,7 +273,7 @@ class ReplicaManager:
                 self._node_ports.trace(TraceEvent("replica_deleted", *key, topic_id=str(replica.topic_id)))
 
     def _delete_strays(self, hosted: Iterable[tuple[str, int]]) -> None:
-        """Delete what a start finds on the disk of replicas that are not on this broker."""
+        """Delete the logs on the disk that belong to no replica of this broker, and deletions that a stop cut short."""
         known = {f"{topic}-{index}" for topic, index in hosted}
         for name in self._node_ports.files.list("."):
             if name.endswith(DELETED_SUFFIX):
@@ -283,7 +283,8 @@ class ReplicaManager:
                 self._delete_stray(name)
 
     def _delete_stray(self, directory: str) -> None:
-        """Delete the directory of a log that is of no replica here; if the log has records, both are traced."""
+        """Delete the directory of a log that belongs to no replica of this broker; if the log has records, trace that
+        it was found and deleted."""
         files, (topic, _, index) = self._node_ports.files, directory.rpartition("-")
         if not (index.isdecimal() and holds_records(files, directory)):
             self._delete(directory)
