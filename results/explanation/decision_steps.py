@@ -69,7 +69,8 @@ def _changed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
         if missing := adding - after.isr:
             text = f"completed the reassignment and removed {listed(removed)} while {listed(missing)}, which it adds,"
             yield step(StepKind.REASSIGNMENT_COMPLETED_EARLY, f"{text} is not in the ISR {brokers(after.isr)}")
-    if before.adding | before.removing and not after.adding | after.removing:
+    was_moving, is_moving = before.adding | before.removing, after.adding | after.removing
+    if was_moving and not is_moving and reason != "reassignment":  # another one, which may be complete at once
         target, original = before.replicas - before.removing, before.replicas - before.adding
         if after.replicas not in (target, original):
             text = f"ended the reassignment of {brokers(original)} to {brokers(target)} with the replicas"

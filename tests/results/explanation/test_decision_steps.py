@@ -257,6 +257,11 @@ def test_an_emptied_log_brings_no_deleted_records_back() -> None:
     assert kinds(opened(0, end=0)) == ["log-came-back-shorter"]
 
 
+def test_another_reassignment_may_be_complete_at_once() -> None:
+    moving = changed(4, 1, 0, 1, (1, 2, 3), replicas=[1, 2, 3, 4], adding=[4], removing=[3])
+    assert not kinds([*ALIVE, *BORN, moving, changed(5, 1, 1, 2, (1, 2), replicas=[1, 2], reason="reassignment")])
+
+
 @pytest.mark.parametrize("kind", CASES)
 def test_a_decision_that_contradicts_its_facts_is_told_and_no_other(kind: str) -> None:
     with_it, without = CASES[kind]
