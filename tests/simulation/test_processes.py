@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from harness.simulation.errors import Deadlock, OutOfTime, SimulationError
-from harness.simulation.node import Exit
+from harness.simulation.node import Exit, SimNode
 from harness.simulation.world import World
 from nemesis.ports import KeepUnsynced
 
@@ -229,32 +229,8 @@ def test_a_process_that_exits_after_it_was_killed_did_not_end_by_itself(world: W
     assert exits == []
 
 
-def test_a_process_struck_while_sending_sends_nothing_more(world: World) -> None:
-    received: list[bytes] = []
-
-    class Receive(asyncio.Protocol):
-        def data_received(self, data: bytes) -> None:
-            received.append(data)
-
-    async def main() -> None:
-        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, "harness", 1)
-        await asyncio.sleep(1)
-        for letter in (b"a", b"b", b"c"):
-            transport.write(letter)
-
-    async def scenario() -> None:
-        await asyncio.get_running_loop().create_server(Receive, "", 1)
-        node = world.add_node("b1")
-        node.start(main)
-        node.arm(3, lambda: node.power_off(KeepUnsynced.NOTHING, Random(1)))
-        await asyncio.sleep(2)
-        assert b"".join(received) == b"ab"
-
-    world.run(scenario())
-
-
-def test_a_process_paused_while_sending_sends_the_rest_when_it_goes_on(world: World) -> None:
-    received: list[bytes] = []
+async def _sender_of_letters(world: World, received: list[bytes]) -> SimNode:
+    """A process on b1 that connects, writes a, b and c after a second, and closes."""
 
     class Receive(asyncio.Protocol):
         def data_received(self, data: bytes) -> None:
@@ -267,10 +243,29 @@ def test_a_process_paused_while_sending_sends_the_rest_when_it_goes_on(world: Wo
             transport.write(letter)
         transport.close()
 
+    await asyncio.get_running_loop().create_server(Receive, "", 1)
+    node = world.add_node("b1")
+    node.start(main)
+    return node
+
+
+def test_a_process_struck_while_sending_sends_nothing_more(world: World) -> None:
+    received: list[bytes] = []
+
     async def scenario() -> None:
-        await asyncio.get_running_loop().create_server(Receive, "", 1)
-        node = world.add_node("b1")
-        node.start(main)
+        node = await _sender_of_letters(world, received)
+        node.arm(3, lambda: node.power_off(KeepUnsynced.NOTHING, Random(1)))
+        await asyncio.sleep(2)
+        assert b"".join(received) == b"ab"
+
+    world.run(scenario())
+
+
+def test_a_process_paused_while_sending_sends_the_rest_when_it_goes_on(world: World) -> None:
+    received: list[bytes] = []
+
+    async def scenario() -> None:
+        node = await _sender_of_letters(world, received)
         node.arm(2, node.pause)
         await asyncio.sleep(60)
         assert b"".join(received) == b"a"
