@@ -65,6 +65,7 @@ class LinkState:
     interceptions: tuple[Interception, ...] = ()
     """Those that look at the messages of this link."""
     counters: LinkCounters = field(default_factory=LinkCounters)
+    """Of what its quality did; a cut has its own."""
     cut_channels: dict[str, Cut] = field(default_factory=dict)
     """Names of connections that are cut alone."""
     degraded_channels: dict[str, tuple[LinkQuality, LinkCounters]] = field(default_factory=dict)
