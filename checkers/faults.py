@@ -1,7 +1,7 @@
 """Effect of the injected faults: a test that broke nothing proves nothing.
 
-Every fault leaves evidence measured by the environment (`nemesis.ports`), and records whether it took effect (`bit`). A
-fault without effect (a kill of a node that was down already, a partition that stopped no message) is named; the run is
+Every fault leaves evidence measured by the environment (`nemesis.ports`), and records whether it took effect. A fault
+without effect (a kill of a node that was down already, a partition that stopped no message) is named; the run is
 still as good as its other faults, so the verdict stays `valid` and each such fault is a finding `fault-missed`, or
 `effect-unknown` where its effect could not be read back (`unknown_<name>` in its evidence); a fault whose condition
 never held is `not-injected`. The verdict is `unknown` when faults were asked for and none took effect, or none was
@@ -9,7 +9,7 @@ injected at all. A fault that did not do what it is for, but broke something on 
 nothing was missing ended a process, a late message that came in time was held), is named as well and is enough for
 `valid`.
 
-Figures: `injected`, `bit`, `missed`, `not_injected`, and `bit <family>` for each family.
+Figures: `injected`, `took_effect`, `missed`, `not_injected`, and `took_effect <family>` for each family.
 
 Blind spots: whether a fault that took effect could have broken anything; false evidence.
 """
@@ -37,18 +37,18 @@ def check(evidence: RunEvidence) -> Verdict:
     never = sum(_NOT_INJECTED in json.loads(row["detail"] or "{}") for row in rows)
     figures = {
         "injected": float(len(rows) - never),
-        "bit": float(len(rows) - len(missed)),
+        "took_effect": float(len(rows) - len(missed)),
         "missed": float(len(missed) - never),
         "not_injected": float(never),
     }
     for row in rows:
-        name = f"bit {row['family']}"
+        name = f"took_effect {row['family']}"
         figures[name] = figures.get(name, 0.0) + float(row["bit"])
     findings = tuple(_missed(row) for row in missed)
     if not evidence.settings.faults_asked or len(missed) < len(rows) or any(map(_broke_something, missed)):
         return Verdict(NAME, Validity.VALID, findings, figures)
     reason = "faults were asked for, and " + (f"none of {len(rows)} took effect" if rows else "none was injected")
-    return Verdict(NAME, Validity.UNKNOWN, (Finding("nothing-bit", (reason,)), *findings), figures)
+    return Verdict(NAME, Validity.UNKNOWN, (Finding("nothing-took-effect", (reason,)), *findings), figures)
 
 
 def _broke_something(row: dict[str, object]) -> bool:

@@ -148,7 +148,7 @@ def _faults(outcome: Outcome) -> RenderableType:
     for heading in ("fault", "injected", "took effect", "evidence"):
         table.add_column(heading)
     for family, injections in families.items():
-        bit = sum(injection.took_effect for injection in injections)
+        effective = sum(injection.took_effect for injection in injections)
         totals: dict[str, float] = {}
         for injection in injections:
             for name, value in injection.evidence.items():
@@ -158,7 +158,7 @@ def _faults(outcome: Outcome) -> RenderableType:
                     )
         evidence = "  ".join(f"{name} {_number(value)}" for name, value in totals.items() if value)
         injected = sum(injection.injected for injection in injections)
-        table.add_row(family, str(injected), Text(str(bit), style="" if bit else "yellow"), evidence)
+        table.add_row(family, str(injected), Text(str(effective), style="" if effective else "yellow"), evidence)
     return table
 
 

@@ -98,9 +98,9 @@ class Outcome:
             operations.setdefault(kind, {})[end] = count
         faults: dict[str, dict[str, int]] = {}
         for injection in self.injections:
-            family = faults.setdefault(injection.family, {"injected": 0, "bit": 0})
+            family = faults.setdefault(injection.family, {"injected": 0, "took_effect": 0})
             family["injected"] += injection.injected
-            family["bit"] += injection.took_effect
+            family["took_effect"] += injection.took_effect
         return {
             "run": str(self.directory),
             "seed": self.spec.seed,

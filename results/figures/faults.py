@@ -27,7 +27,7 @@ class DrawnFault:
     nodes: tuple[str, ...]
     began_s: float
     ended_s: float
-    bit: bool
+    took_effect: bool
     note: str
     kept_down: tuple[str, ...] = ()
     """The nodes that were down already, and that it kept from starting."""
@@ -35,7 +35,7 @@ class DrawnFault:
     @property
     def had_effect(self) -> bool:
         """Whether it measured an effect, or kept a node down."""
-        return self.bit or bool(self.kept_down)
+        return self.took_effect or bool(self.kept_down)
 
 
 def injected(faults: pa.Table, end_s: float) -> list[DrawnFault]:
@@ -48,7 +48,7 @@ def injected(faults: pa.Table, end_s: float) -> list[DrawnFault]:
             nodes=tuple(row["nodes"]),
             began_s=row["started_ns"] / 1e9,
             ended_s=row["ended_ns"] / 1e9 if row["ended_ns"] is not None else max(end_s, row["started_ns"] / 1e9),
-            bit=row["bit"],
+            took_effect=row["bit"],
             note=row["note"],
             kept_down=kept_down,
         )
@@ -131,7 +131,7 @@ def _hover(fault: DrawnFault) -> str:
     kept = f", kept {', '.join(fault.kept_down)} down" if fault.kept_down else ", had no effect"
     words = [
         f"<b>{escape(fault.fault)}</b> {escape(', '.join(fault.nodes))}",
-        f"{fault.began_s:.2f} – {fault.ended_s:.2f} s" + ("" if fault.bit else escape(kept)),
+        f"{fault.began_s:.2f} – {fault.ended_s:.2f} s" + ("" if fault.took_effect else escape(kept)),
     ]
     if fault.note:
         words.append(escape(fault.note))

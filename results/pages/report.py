@@ -173,8 +173,8 @@ def _sentence(subject: Subject) -> str:
         return " ".join(words)
     done = counted(subject.evidence.history.num_rows, "operation")
     faults = subject.evidence.faults
-    bit = pc.sum(faults["bit"]).as_py() or 0
-    words.append(f"{done}, {counted(faults.num_rows, 'fault')} of which {bit} took effect.")
+    effective = pc.sum(faults["bit"]).as_py() or 0
+    words.append(f"{done}, {counted(faults.num_rows, 'fault')} of which {effective} took effect.")
     return " ".join(words)
 
 

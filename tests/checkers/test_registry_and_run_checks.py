@@ -131,7 +131,7 @@ def test_a_fault_that_missed_is_named_and_does_not_fail_the_run() -> None:
     )
     verdict = faults.check(RunEvidence(faults=small_evidence.faults(*rows), settings=CheckSettings(faults_asked=True)))
     assert (verdict.validity, [finding.kind for finding in verdict.findings]) == (Validity.VALID, ["fault-missed"])
-    assert (verdict.figures["bit"], verdict.figures["bit kill"], verdict.figures["bit pause"]) == (1, 1, 0)
+    assert [verdict.figures[f"took_effect{family}"] for family in ("", " kill", " pause")] == [1, 1, 0]
 
 
 def test_a_fault_whose_condition_never_held_is_told_from_one_that_missed() -> None:
@@ -140,7 +140,7 @@ def test_a_fault_whose_condition_never_held_is_told_from_one_that_missed() -> No
     settings = CheckSettings(faults_asked=True)
     verdict = faults.check(RunEvidence(faults=small_evidence.faults(row), settings=settings))
     assert verdict.validity is Validity.UNKNOWN
-    assert [finding.kind for finding in verdict.findings] == ["nothing-bit", "not-injected"]
+    assert [finding.kind for finding in verdict.findings] == ["nothing-took-effect", "not-injected"]
     assert (verdict.figures["injected"], verdict.figures["missed"], verdict.figures["not_injected"]) == (0, 0, 1)
 
 

@@ -126,10 +126,10 @@ def test_a_run_with_every_kind_of_fault_is_valid_shows_that_each_bit_and_leaves_
     for number, spec in enumerate(stretched(plain)):
         done = attempt(yaml.safe_dump(spec), tmp_path / str(number), "--json")
         assert done.returncode == VALID, done.stdout + done.stderr
-        effective = {family for family, counts in done.summary["faults"].items() if counts["bit"]}
-        if effective == expected.bit:
+        effective = {family for family, counts in done.summary["faults"].items() if counts["took_effect"]}
+        if effective == expected.effective:
             break
-    assert effective == expected.bit
+    assert effective == expected.effective
     facts = done.status["facts"]
     assert left_of(facts["containers"]) == []
     assert facts["image_digest"].startswith("sha256:")
@@ -143,7 +143,7 @@ def test_records_acknowledged_too_soon_are_told_lost_by_value_and_offset(tmp_pat
     expected = TABLE[TOO_SOON]
     done = attempt(f"environment: docker\n{COMMON}{expected.spec}", tmp_path, "--json")
     assert done.returncode == INVALID, done.stdout + done.stderr
-    assert {family for family, counts in done.summary["faults"].items() if counts["bit"]} == expected.bit
+    assert {family for family, counts in done.summary["faults"].items() if counts["took_effect"]} == expected.effective
     lost, stored = _lost(done.directory), _stored(done.directory)
     assert lost
     for record in lost:

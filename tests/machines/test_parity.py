@@ -1,4 +1,4 @@
-"""One table of specs, in the simulation and in Docker: both agree on the verdict and on which kinds of fault bit."""
+"""One table of specs, in the simulation and in Docker: both agree on verdicts and on which faults took effect."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Row:
 
     spec: str
     verdict: Validity
-    bit: frozenset[str]
+    effective: frozenset[str]
 
 
-def row(spec: str, *bit: str, verdict: Validity = Validity.VALID, controllers: int = 1) -> Row:
+def row(spec: str, *effective: str, verdict: Validity = Validity.VALID, controllers: int = 1) -> Row:
     limit = "" if "time_limit" in spec else "time_limit: 9s\n"
-    return Row(f"controllers: {controllers}\n{limit}{spec}", verdict, frozenset(bit))
+    return Row(f"controllers: {controllers}\n{limit}{spec}", verdict, frozenset(effective))
 
 
 TABLE = {
@@ -112,7 +112,7 @@ def test_a_spec_comes_to_its_result_in_the_simulation(name: str) -> None:
     expected = TABLE[name]
     outcome = run_in_simulation(loads(COMMON + expected.spec))
     assert outcome.validity is expected.verdict, outcome.verdicts
-    assert frozenset(outcome.effective_families) == expected.bit
+    assert frozenset(outcome.effective_families) == expected.effective
 
 
 @pytest.mark.docker
@@ -128,4 +128,4 @@ def test_a_spec_comes_to_the_same_in_docker(name: str, tmp_path: Path) -> None:
     )
     assert done.returncode == RETURNS[expected.verdict], done.stdout + done.stderr
     summary = json.loads(done.stdout)
-    assert {family for family, counts in summary["faults"].items() if counts["bit"]} == expected.bit
+    assert {family for family, counts in summary["faults"].items() if counts["took_effect"]} == expected.effective

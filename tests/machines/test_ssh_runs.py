@@ -83,7 +83,8 @@ def test_a_run_with_every_kind_of_fault_is_judged_and_leaves_the_hosts_as_they_w
     assert done.returncode == VALID, done.stdout + done.stderr
     assert state_of(four) == before
     summary = json.loads(done.stdout)
-    assert {family for family, counts in summary["faults"].items() if counts["bit"]} == FAMILIES, summary["faults"]
+    effective = {family for family, counts in summary["faults"].items() if counts["took_effect"]}
+    assert effective == FAMILIES, summary["faults"]
     run = Path(summary["run"])
     for name in NAMES:
         assert (run / "nodes" / name / "node.log").exists()

@@ -92,7 +92,7 @@ def not_valid(summary: Row) -> dict[str, Any]:
 
 def faults(summary: Row) -> dict[str, list[int]]:
     """Family → faults that took effect, of those injected."""
-    return {family: [each["bit"], each["injected"]] for family, each in summary["faults"].items()}
+    return {family: [each["took_effect"], each["injected"]] for family, each in summary["faults"].items()}
 
 
 def _reasons(check: Row) -> dict[str, Any]:

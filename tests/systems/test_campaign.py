@@ -22,7 +22,7 @@ SUMMARY: dict[str, Any] = {
             ],
         },
     ],
-    "faults": {"kill": {"injected": 3, "bit": 2}, "pause": {"injected": 1, "bit": 0}},
+    "faults": {"kill": {"injected": 3, "took_effect": 2}, "pause": {"injected": 1, "took_effect": 0}},
     "operations": {"append": {"ok": 5}},
     "recovery": {"recovered": True, "seconds": 3.2},
 }

@@ -67,7 +67,7 @@ def test_a_fault_keeps_a_node_down_that_outlasts_what_ended_it(until_s: float | 
 
 def test_a_fault_that_kept_a_node_down_is_drawn_as_one_with_an_effect() -> None:
     kill, cut = drawn_faults.injected(KILLED, 20)
-    assert (kill.had_effect, cut.had_effect, cut.bit) == (True, True, False)
+    assert (kill.had_effect, cut.had_effect, cut.took_effect) == (True, True, False)
     (bar,) = [bar for bar in drawn_faults.bars([kill, cut]) if bar["y"] == ["power-loss"]]
     assert bar["marker"]["opacity"] == [1.0]
     assert "kept b3 down" in bar["hovertext"][0]
