@@ -50,12 +50,14 @@ import pyarrow.compute as pc
 
 from workloads.columns import NEVER
 
+_STALLED: Final = "node_stalled"
 _AT_WORK_NS = 300_000_000
 """So long after an event its node counts as at work; what comes later, it may have been paused or dead."""
 _OF_LINKS: Final = ("partition", "packets")
 """Families of faults that leave every process running."""
 _STALL_MARGIN_NS: Final = 2_000_000_000
-"""As long before the recorded time a fault may have begun to act, and after it a process may still be catching up."""
+"""As long before the recorded time a fault may have begun to act, longer where its injection took longer, and after it
+a process may still be catching up."""
 _INJECTION_NS_MIN: Final = 5_000_000_000
 """A fault may have held on the first of its nodes so long before it held on all; longer, where that was measured."""
 
@@ -241,7 +243,8 @@ def trace_rows(trace: pa.Table) -> Iterator[TraceRow]:
 
 
 def at_work_ns(trace: pa.Table, node: str, from_ns: int, until_ns: int) -> int:
-    """For how long its events show a node at work between two times: until its process ended at the latest."""
+    """For how long its events show a node at work between two times: until its process ended at the latest, and without
+    its stalls."""
     of_node = trace.filter(
         (pc.field("node") == node) & (pc.field("time_ns") >= from_ns) & (pc.field("time_ns") <= until_ns)
     )
@@ -249,7 +252,10 @@ def at_work_ns(trace: pa.Table, node: str, from_ns: int, until_ns: int) -> int:
     times_ns = np.sort(of_node.column("time_ns").to_numpy())
     if ended_ns is not None:
         times_ns = times_ns[times_ns < ended_ns]
-    return int(np.minimum(np.diff(times_ns), _AT_WORK_NS).sum())
+    worked_ns = np.minimum(np.diff(times_ns), _AT_WORK_NS)
+    for began_ns, stalled_until_ns in traced_stalls(trace).times.get(node, ()):
+        worked_ns[(times_ns[:-1] <= stalled_until_ns) & (times_ns[1:] >= began_ns)] = 0
+    return int(worked_ns.sum())
 
 
 def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
@@ -263,8 +269,7 @@ def of_partition(table: pa.Table, topic: str, partition: int) -> pa.Table:
 def injected_ns(fault: Mapping[str, Any]) -> int:
     """The earliest time at which the fault of this row may have held on some node: it counts from when it holds on all
     of them."""
-    injection_s = json.loads(fault["evidence"] or "{}").get("injection_seconds", 0)
-    return int(fault["started_ns"]) - max(_INJECTION_NS_MIN, round(injection_s * 1e9))
+    return int(fault["started_ns"]) - max(_INJECTION_NS_MIN, _injection_ns(fault))
 
 
 def held_since(faults: pa.Table, family: str) -> dict[str, int]:
@@ -277,14 +282,15 @@ def held_since(faults: pa.Table, family: str) -> dict[str, int]:
 
 
 class FaultTimes(NamedTuple):
-    """When faults of one kind may have held."""
+    """When faults of one kind may have held, or what a busy machine does of the same kind."""
 
     times: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
     """Node → from when to when (ns), by each fault."""
 
     def between(self, node: str, since_ns: int, until_ns: int) -> bool:
         """Whether one may have held on the node at some time between these."""
-        return bool(self.ends_between(node, since_ns, until_ns))
+        times = self.times.get(node, ())
+        return any(began_ns <= until_ns and since_ns <= ended_ns for began_ns, ended_ns in times)
 
     def ends_between(self, node: str, since_ns: int, until_ns: int) -> list[int]:
         """When the faults ended that may have held on the node between these times."""
@@ -303,23 +309,42 @@ def wrong_timers(faults: pa.Table) -> FaultTimes:
     for node, rows in struck.items():
         back_ns = sum(max(0, -round(json.loads(row["detail"] or "{}").get("jump_ms", 0) * 1e6)) for row in rows)
         for began_ns, ended_ns in map(_held, filter(_changes_timers, rows)):
-            times.setdefault(node, []).append((began_ns - _STALL_MARGIN_NS, ended_ns + back_ns + _STALL_MARGIN_NS))
+            times.setdefault(node, []).append((began_ns, ended_ns + back_ns))
     return FaultTimes(times)
 
 
-def stalls(faults: pa.Table) -> FaultTimes:
-    """When processes may not have run: by every fault but those of links and of wall clocks alone."""
+def stalls(faults: pa.Table, trace: pa.Table) -> FaultTimes:
+    """When processes may not have run: by every fault but those of links and of wall clocks alone, and when the trace
+    says so."""
     times = {node: [*of_clock] for node, of_clock in wrong_timers(faults).times.items()}
-    for row in faults.select(["family", "nodes", "started_ns", "ended_ns"]).to_pylist():
+    for row in faults.select(["family", "nodes", "started_ns", "ended_ns", "evidence"]).to_pylist():
         for node in row["nodes"] if row["family"] not in (*_OF_LINKS, "clock") else ():
-            times.setdefault(node, []).append(_held(row, _STALL_MARGIN_NS))
+            times.setdefault(node, []).append(_held(row))
+    for node, traced in traced_stalls(trace).times.items():
+        times.setdefault(node, []).extend(traced)
     return FaultTimes(times)
 
 
-def _held(fault: Mapping[str, Any], margin_ns: int = 0) -> tuple[int, int]:
-    """From when to when the fault held, and so long before and after."""
+def traced_stalls(trace: pa.Table) -> FaultTimes:
+    """When processes did not run, or were at one and the same step, as nodes on machines have traced it: whatever was
+    due then they did later."""
+    times: dict[str, list[tuple[int, int]]] = {}
+    rows = trace.filter(pc.field("kind") == _STALLED).select(["node", "time_ns", "detail"])
+    for row in rows.to_pylist():
+        stalled_ns = json.loads(row["detail"])["for_ms"] * 1_000_000
+        times.setdefault(row["node"], []).append((row["time_ns"] - stalled_ns, row["time_ns"]))
+    return FaultTimes(times)
+
+
+def _held(fault: Mapping[str, Any]) -> tuple[int, int]:
+    """From when to when the fault may have held, and a process may still have been catching up."""
     ended_ns = NEVER if fault["ended_ns"] is None else fault["ended_ns"]
-    return fault["started_ns"] - margin_ns, ended_ns + margin_ns
+    return fault["started_ns"] - max(_STALL_MARGIN_NS, _injection_ns(fault)), ended_ns + _STALL_MARGIN_NS
+
+
+def _injection_ns(fault: Mapping[str, Any]) -> int:
+    """How long it took until the fault held on all of its nodes, as far as that was measured: it counts from then."""
+    return round(json.loads(fault["evidence"] or "{}").get("injection_seconds", 0) * 1e9)
 
 
 def _changes_timers(fault: Mapping[str, Any]) -> bool:

@@ -8,6 +8,8 @@ kind                      written by  meaning of the fields used
 ------------------------  ----------  -----------------------------------------------------------------------------
 node_started              any         broker_epoch of the previous life if it ended cleanly
 rule_read                 any         a safety rule is read for the first time in this life of the node; detail: rule
+node_stalled              any         on machines only: its process has not run, or was at one and the same step, until
+                                      now; detail: for_ms, if 150 or more: up to 100 ms longer than it was
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
                                       cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence},
@@ -267,7 +269,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 NODE_KINDS: Final = (
-    "node_started", "rule_read", "metadata_loaded",
+    "node_started", "rule_read", "node_stalled", "metadata_loaded",
 )  # fmt: skip
 """Kinds of events that any node writes."""
 BROKER_KINDS: Final = (

@@ -26,6 +26,9 @@ metadata-unheard   a broker or a controller lacks metadata that was committed mo
                    Longer than 3 s where a node waits longer for a controller that has fallen silent, by the settings,
                    which must be those of all nodes; needs such a trace
 
+The last three count from the last time for which a process did not run, as nodes on machines trace it (`node_stalled`),
+to the moment at which the run begins to end the processes (`checkers.liveness.run_end`).
+
 A partition may also have to stay without a leader: after unclean shutdowns of as many of its replicas as
 `min.insync.replicas` no replica is left that is known to hold every committed record, and the protocol waits for an
 operator (`unclean.recovery.strategy=manual`, as the topic has it in the end) rather than risk a loss. The verdict is
@@ -56,6 +59,7 @@ from checkers.decided_metadata import DecidedConfigurations
 from checkers.evidence import CheckSettings, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.liveness import log_starts, metadata_ends, out_of_sync
+from checkers.liveness.run_end import run_end
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 from workloads.columns import NEVER
@@ -125,7 +129,8 @@ def check(evidence: RunEvidence) -> Verdict:
     if unsettled:
         lines = (*unsettled[:4], *_more(unsettled, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("change-unsettled", lines),), figures)
-    unheard = [*log_starts.unheard(evidence.trace)] if evidence.settings.has_ordered_trace else []
+    ordered = evidence.settings.has_ordered_trace
+    unheard = [*log_starts.unheard(evidence.trace, run_end(evidence))] if ordered else []
     if unheard:
         lines = (*unheard[:4], *_more(unheard, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)
@@ -157,7 +162,7 @@ def _unsettled(evidence: RunEvidence) -> list[str]:
     if not evidence.settings.has_ordered_trace:
         return []
     trace = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_ISR_CHANGES)))
-    last_ns = pc.max(evidence.trace.column("time_ns")).as_py() or 0
+    end = run_end(evidence)
     proposed: dict[tuple[str, str, int], tuple[int, str]] = {}
     for row in trace.sort_by("seq").to_pylist():
         key = (row["node"], row["topic"], row["partition"])
@@ -170,7 +175,7 @@ def _unsettled(evidence: RunEvidence) -> list[str]:
     return [
         f"{node} proposed the ISR {{{members}}} of {topic}-{partition} at {time_ns / 1e9:.3f} s, and it is not settled"
         for (node, topic, partition), (time_ns, members) in proposed.items()
-        if time_ns < last_ns - _SETTLED_AFTER_NS
+        if end.is_long_after(time_ns, _SETTLED_AFTER_NS)
     ]
 
 
@@ -186,7 +191,7 @@ def _metadata_unheard(evidence: RunEvidence) -> list[str]:
         return []
     gone = [item["node"] for item in evidence.recovery.get("vanished") or ()]
     trace = evidence.trace.filter(~pc.field("node").isin(gone)) if gone else evidence.trace
-    return [*metadata_ends.unheard(trace, evidence.faults, silence_ms)]
+    return [*metadata_ends.unheard(trace, run_end(evidence), evidence.faults, silence_ms)]
 
 
 def _more(lines: list[str], shown: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.liveness.run_end import RunEnd
 from checkers.tables import TraceRow, trace_rows
 from workloads.history import TopicPartition
 
@@ -17,13 +18,12 @@ _KINDS = (
 )  # fmt: skip
 
 
-def unheard(trace: pa.Table) -> Iterator[str]:
+def unheard(trace: pa.Table, end: RunEnd) -> Iterator[str]:
     """A line for each replica in the ISR whose log starts below its leader's, although that has not changed, nor has
-    the leader, in the last seconds of `trace` (schema TRACE)."""
+    the leader, in the last seconds of `trace` (schema TRACE), which has this `end`."""
     changes: dict[TopicPartition, TraceRow] = {}
     starts: dict[tuple[TopicPartition, str], int] = {}
     changed_ns: dict[tuple[TopicPartition, str], int] = {}
-    last_ns = pc.max(trace.column("time_ns")).as_py() or 0
     for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
         place = (event.topic, event.partition)
         if event.kind == "partition_changed":
@@ -39,10 +39,10 @@ def unheard(trace: pa.Table) -> Iterator[str]:
             changed_ns[place, event.node] = event.time_ns
     for place, change in sorted(changes.items()):
         leader = f"b{change.leader}"
-        start, since_ns = starts.get((place, leader), 0), changed_ns.get((place, leader), last_ns)
+        start, since_ns = starts.get((place, leader), 0), changed_ns.get((place, leader), end.last_ns)
         for member in sorted(change.members):
             own = starts.get((place, f"b{member}"))
-            if own is not None and own < start and since_ns < last_ns - _HEARD_AFTER_NS:
+            if own is not None and own < start and end.is_long_after(since_ns, _HEARD_AFTER_NS):
                 yield (
                     f"{leader}'s log of {place[0]}-{place[1]} starts at {start:,} since {since_ns / 1e9:.3f} s at the "
                     f"latest, and b{member}, in its ISR, has it start at {own:,}"

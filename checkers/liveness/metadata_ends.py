@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.liveness.run_end import RunEnd
 from checkers.tables import TraceRow, trace_rows
 
 _HEARD_AFTER_MS = 3_000
@@ -18,14 +19,13 @@ _KINDS = (
 )  # fmt: skip
 
 
-def unheard(trace: pa.Table, faults: pa.Table, silence_ms: int) -> Iterator[str]:
+def unheard(trace: pa.Table, run_end: RunEnd, faults: pa.Table, silence_ms: int) -> Iterator[str]:
     """A line for each node whose metadata end below what was committed, although that was some seconds before the end
-    of `trace` (schema TRACE), as were the last fault's end (schema FAULTS) and the node's own start: as long as a node
-    waits for a silent controller at most (`silence_ms`), and longer."""
-    last_ns = pc.max(trace.column("time_ns")).as_py() or 0
-    due_ns = last_ns - max(_HEARD_AFTER_MS, silence_ms + _MARGIN_MS) * 1_000_000
+    of `trace` (schema TRACE), as were the last fault's end (schema FAULTS), the last stall of a process and the node's
+    own start: as long as a node waits for a silent controller at most (`silence_ms`), and longer."""
+    due_ns = run_end.last_ns - max(_HEARD_AFTER_MS, silence_ms + _MARGIN_MS) * 1_000_000
     healed_ns = pc.max(faults.column("ended_ns")).as_py() or 0
-    if healed_ns > due_ns or faults.column("ended_ns").null_count:
+    if max(healed_ns, run_end.ran_since_ns) > due_ns or faults.column("ended_ns").null_count:
         return
     ends: dict[str, tuple[int, int]] = {}
     started_ns: dict[str, int] = {}

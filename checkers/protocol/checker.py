@@ -288,6 +288,9 @@ are checked, in the order of the metadata log; the others need what brokers did 
 it is known when brokers opened and cut them: log-shortened and log-end-not-on-disk hold for where they ended then, on
 nodes from which no fault took data, and of replicas that were never removed.
 
+*Machines may be busy.* A node waits for what is due only while its process runs. On a machine it traces when that has
+not been so (`node_stalled`), and such a time counts for nothing.
+
 Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
 anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not
 comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
@@ -318,7 +321,7 @@ from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.retention_promises import check_ages, check_overdue
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
-from checkers.tables import held_since, of_partition, trace_rows, wrong_timers
+from checkers.tables import held_since, of_partition, trace_rows, traced_stalls, wrong_timers
 from checkers.verdict import Finding, Verdict
 from checkers.violations import by_kind, merge_verdicts, unknown_verdict, verdict_of
 
@@ -415,6 +418,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
         lied_since=lied_since(evidence.faults),
         wiped_since=wiped_since(evidence.faults),
         wrong_timers=wrong_timers(evidence.faults),
+        stalls=traced_stalls(evidence.trace),
         lag_max_ms=evidence.settings.replica_lag_ms,
         clock_gain_ms=evidence.settings.clock_gain_ms,
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from checkers.tables import FaultTimes
+
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
 STABLE: Final = "Stable"
@@ -124,6 +126,8 @@ class Coordinator:
     groups: dict[str, HeldGroup] = field(default_factory=dict)
     at_ms: int = 0
     """Its clock at its last event."""
+    seen_ns: int = 0
+    """Time of that event."""
     changed: tuple[int, int] | None = None
     """The time in ns, and that in ms on its clock, when it loaded or changed a group last."""
     offsets: Offsets | None = None
@@ -222,6 +226,8 @@ class GroupsState:
     loading: dict[str, Loading] = field(default_factory=dict)
     """By node."""
     late: list[LateLoading] = field(default_factory=list)
+    stalls: FaultTimes = field(default_factory=FaultTimes)
+    """When processes did not run."""
 
     def forget_assigned(self, group: str, generation: int) -> None:
         """A deleted group had come to this generation; one of its name begins again."""

@@ -250,10 +250,12 @@ def _outcome(answer: TraceRow) -> str:
 # ---- followers that lag ----------------------------------------------------------------------------------------------
 
 
-def _leads(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+def _leads(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """Followers count as caught up from when it begins to lead: once it has applied the metadata, and perhaps long
+    before it says so, since its disk has its epoch then."""
     isr, known = frozenset(event.members), event.details().get("high_watermark")
     watermark = known if isinstance(known, int) else event.log_end
-    caught_up_ns = dict.fromkeys(sorted(isr), event.time_ns)
+    caught_up_ns = dict.fromkeys(sorted(isr), cluster.applied_ns.get(event.node, event.time_ns))
     partition.waits[event.node] = LeaderWait(
         isr, watermark, event.time_ns, event.time_ns, caught_up_ns, led_ns=event.time_ns
     )
@@ -264,25 +266,31 @@ def _leads_no_more(_: ClusterState, partition: PartitionState, event: TraceRow) 
     partition.to_send_again.pop(event.node, None)
 
 
-def _counts(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+def _counts(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     if (wait := partition.waits.get(event.node)) is not None:
         wait.isr, wait.in_flight = frozenset(event.members), "proposed" in event.details()
-        wait.works(event.time_ns, _AT_WORK_NS)
+        _works(cluster, event, wait)
         wait.waited_ns, wait.counted_at = 0, wait.worked_ns
         unsettled = bool(event.details().get("unresolved")) and not wait.in_flight
         wait.unsettled_at = wait.worked_ns if unsettled else None
 
 
-def _passes(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+def _passes(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A follower with the whole log has fetched since that ends there."""
     wait, positions = partition.waits.get(event.node), event.details().get("positions")
     if wait is None:
         return
-    wait.works(event.time_ns, _AT_WORK_NS)
+    _works(cluster, event, wait)
     wait.high_watermark, wait.waited_ns = event.high_watermark, 0
     for member, position in positions.items() if isinstance(positions, dict) else ():
         if position >= len(partition.log(event.node)):
             wait.caught_up_ns[int(member)] = max(wait.caught_up_ns.get(int(member), UNKNOWN), wait.appended_ns)
+
+
+def _works(cluster: ClusterState, event: TraceRow, wait: LeaderWait) -> int:
+    """A leader has an event. Returns for how long it has been at work since the last one."""
+    stalled = cluster.stalls.between(event.node, wait.seen_ns, event.time_ns)
+    return wait.works(event.time_ns, 0 if stalled else _AT_WORK_NS)
 
 
 def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -290,7 +298,7 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
     wait = partition.waits.get(event.node)
     if wait is None or event.node != f"b{event.leader}":
         return
-    gap_ns = wait.works(event.time_ns, _AT_WORK_NS)
+    gap_ns = _works(cluster, event, wait)
     _check_ends(cluster, partition, event, wait)
     _check_sent_again(cluster, partition, event, wait)
     _check_settled(cluster, partition, event, wait)

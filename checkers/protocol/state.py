@@ -402,6 +402,8 @@ class ClusterState:
     wiped_since: Mapping[str, int] = field(default_factory=dict)
     """Node → time in ns since which it may have lost more than what it had not synced."""
     wrong_timers: FaultTimes = field(default_factory=FaultTimes)
+    stalls: FaultTimes = field(default_factory=FaultTimes)
+    """When processes did not run, as nodes on machines have traced it."""
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
     clock_gain_ms: int = 0

@@ -72,6 +72,7 @@ def replay_trace(
             partition = cluster.partitions.get((event.topic, event.partition))
             if partition is None:
                 partition = cluster.partitions[event.topic, event.partition] = PartitionState()
+                partition.groups.stalls = cluster.stalls
                 if not event.topic.startswith("__") and not settings.is_side_topic(event.topic):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1

@@ -92,6 +92,9 @@ The number of controllers is that of the run, or of all that ever started in it,
 *A system may write no trace, and leave its metadata logs* (`CheckSettings.has_decisions`): then metadata-logs-differ,
 two-controllers-one-epoch, broker-epoch-fell and producer-ids-allocated-twice are checked on these, and a note says so.
 
+*Machines may be busy.* A controller does what is due only while its process runs. On a machine it traces when that has
+not been so (`node_stalled`), which excuses fenced-late and led-without-quorum as a pause does.
+
 Blind spots: records below a snapshot, which the controllers no longer hold, when a broker applies them late;
 everything, when the nodes' clocks are not comparable.
 """
@@ -450,7 +453,7 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.apply(event)
     raft.findings += broker_epoch_findings(evidence.trace)
     if not decisions_alone:
-        wrong, stalled = wrong_timers(evidence.faults), stalls(evidence.faults)
+        wrong, stalled = wrong_timers(evidence.faults), stalls(evidence.faults, evidence.trace)
         raft.findings += cluster_metadata_findings(
             evidence.trace, whole=not evidence.settings.script_topics, wrong_timers=wrong, stalls=stalled
         )

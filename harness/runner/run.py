@@ -267,6 +267,7 @@ class RunSession:
             self._recovery["dry_runs"] = [asdict(request) for request in deployment.admin.dry_runs]
             self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
             self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
+            self._recovery["collecting_seconds"] = deployment.now_ns() / 1e9
             self._directory.write_recovery(self._recovery)
 
             self.enter("collecting")

@@ -25,7 +25,8 @@ from images.broker.ports import NodePorts
 from images.broker.runtime.directory_lock import DirectoryLocked, locked
 from images.broker.runtime.files import RealFiles
 from images.broker.runtime.heap import keep_freed_memory
-from images.broker.runtime.trace_file import TraceFile
+from images.broker.runtime.stall_watch import trace_stalls
+from images.broker.runtime.trace_file import TraceFile, boot_clock
 from images.wire.batch import CorruptBatch
 
 EX_USAGE = 64
@@ -79,7 +80,10 @@ async def _run(config: NodeConfig, node_ports: NodePorts) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await run_node(config, node_ports, stopping)
+    async with asyncio.TaskGroup() as tasks:
+        watch = tasks.create_task(trace_stalls(node_ports.trace, boot_clock()))
+        await run_node(config, node_ports, stopping)
+        watch.cancel()
 
 
 def _unix_ms() -> int:

@@ -40,7 +40,7 @@ def _command(configuration: Path) -> list[str]:
 
 
 @contextmanager
-def _serving(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def serving(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A node that listens."""
     port = _free_port()
     with subprocess.Popen(_command(_configuration(directory, port)), cwd=ROOT, stderr=subprocess.PIPE) as node:
@@ -60,7 +60,7 @@ def _serving(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_second_process_on_the_same_data_is_refused_in_a_line(tmp_path: Path) -> None:
-    with _serving(tmp_path) as first:
+    with serving(tmp_path) as first:
         command = _command(_configuration(tmp_path, _free_port()))
         second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert second.returncode == 1
@@ -72,7 +72,7 @@ def test_a_second_process_on_the_same_data_is_refused_in_a_line(tmp_path: Path) 
 
 def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
     for _ in range(2):
-        with _serving(tmp_path) as node:
+        with serving(tmp_path) as node:
             node.kill()
             node.wait(PATIENCE_S)
         assert (tmp_path / "data" / LOCK_FILE).exists()

@@ -98,7 +98,7 @@ def event(
     time_s: float, node: str, kind: str, detail: Mapping[str, Any] | None = None, **fields: Any
 ) -> dict[str, Any]:
     """One trace event of partition t-0 (of none, for what concerns a whole broker)."""
-    whole = kind in ("node_started", "registered") or kind.startswith(("broker_", "quorum_", "metadata_"))
+    whole = kind == "registered" or kind.startswith(("node_", "broker_", "quorum_", "metadata_"))
     row: dict[str, Any] = dict.fromkeys(TRACE.names, -1) | {
         "time_ns": round(time_s * S),
         "node": node,
@@ -109,6 +109,11 @@ def event(
         "detail": json.dumps(detail) if detail is not None else "",
     }
     return row | fields
+
+
+def stalled(time_s: float, node: str, for_s: float) -> dict[str, Any]:
+    """The event of a process that goes on at this time, and had not run for so long."""
+    return event(time_s, node, "node_stalled", {"for_ms": round(for_s * 1000)})
 
 
 def trace(*events: dict[str, Any]) -> pa.Table:

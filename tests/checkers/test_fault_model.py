@@ -16,6 +16,7 @@ from tests.checkers.small_evidence import S
 from tests.checkers.small_histories import append
 
 T = ("t", 0)
+NO_TRACE = small_evidence.trace()
 
 
 def evidence(events: list[dict[str, Any]], *faults: dict[str, Any], **settings: Any) -> RunEvidence:
@@ -299,7 +300,7 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
         small_evidence.fault("pause", ["b5"], 1, 2, {}),
         small_evidence.fault("partition", ["b6"], 1, 2, {}),
     )
-    assert stalls(faults).times.keys() == {"b2", "b3", "b4", "b5"}
+    assert stalls(faults, NO_TRACE).times.keys() == {"b2", "b3", "b4", "b5"}
     wrong = wrong_timers(faults)
     assert wrong.times.keys() == {"b2", "b3", "b4"}
     assert wrong.between("b3", 3 * S, 9 * S)
@@ -307,11 +308,25 @@ def test_timers_go_wrong_with_the_clock_and_not_with_the_wall_clock() -> None:
 
 
 def test_a_process_may_have_stood_still_shortly_before_and_after_the_recorded_times_of_a_fault() -> None:
-    paused = stalls(small_evidence.faults(small_evidence.fault("pause", ["b1"], 10, 20, {})))
+    paused = stalls(small_evidence.faults(small_evidence.fault("pause", ["b1"], 10, 20, {})), NO_TRACE)
     assert paused.between("b1", 0, 9 * S)
     assert not paused.between("b1", 0, 7 * S)
     assert paused.between("b1", 21 * S, 30 * S)
     assert not paused.between("b1", 23 * S, 30 * S)
+
+
+def test_a_process_has_stood_still_for_as_long_as_its_machine_was_busy() -> None:
+    traced = stalls(small_evidence.faults(), small_evidence.trace(small_evidence.stalled(20, "b1", 2.8)))
+    assert traced.times == {"b1": [(round(17.2 * S), 20 * S)]}
+
+
+def test_a_fault_that_took_long_to_inject_may_have_stopped_a_process_before_it_counts() -> None:
+    frozen = small_evidence.fault("pause", ["b1"], 20, 30, {"injection_seconds": 6})
+    bent = small_evidence.fault("clock", ["b2"], 20, 30, {"injection_seconds": 6})
+    held, wrong = stalls(small_evidence.faults(frozen), NO_TRACE), wrong_timers(small_evidence.faults(bent))
+    for times, node in ((held, "b1"), (wrong, "b2")):
+        assert times.between(node, 0, 14 * S)
+        assert not times.between(node, 0, 13 * S)
 
 
 def test_a_fault_may_have_held_on_its_first_node_for_as_long_as_it_took_to_inject_it() -> None:
@@ -334,7 +349,7 @@ def test_timers_are_right_again_once_their_own_fault_is_over_whatever_overlaps()
         wrong = wrong_timers(small_evidence.faults(*faults))
         assert wrong.between("b1", 3 * S, 4 * S)
         assert not wrong.between("b1", 6 * S, 50 * S)
-        assert stalls(small_evidence.faults(*faults)).times == wrong.times
+        assert stalls(small_evidence.faults(*faults), NO_TRACE).times == wrong.times
 
 
 def test_a_clock_that_was_set_back_stands_still_after_its_fault() -> None:

@@ -86,7 +86,8 @@ def _check_clock(cluster: ClusterState, partition: PartitionState, event: TraceR
     if coordinator is None or not isinstance(at_ms, int):
         return
     before, coordinator.changed = coordinator.changed, (event.time_ns, at_ms)
-    if before is None or cluster.wrong_timers.between(event.node, before[0], event.time_ns):
+    times = (cluster.wrong_timers, cluster.stalls)  # a process may stall between the reading and the event with it
+    if before is None or any(each.between(event.node, before[0], event.time_ns) for each in times):
         return
     passed_ms, ran_ms = (event.time_ns - before[0]) / 1e6, at_ms - before[1]
     if abs(ran_ms - passed_ms) > _CLOCK_MS:

@@ -43,7 +43,7 @@ def _group_loaded(partition: PartitionState, event: TraceRow, _: CheckSettings) 
     if coordinator is not None:
         detail = event.details()
         coordinator.loaded[str(detail["group"])] = detail
-        coordinator.at_ms = int(detail["at_ms"])
+        coordinator.at_ms, coordinator.seen_ns = int(detail["at_ms"]), event.time_ns
 
 
 def _coordinator_loaded(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:

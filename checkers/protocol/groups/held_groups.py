@@ -52,9 +52,11 @@ def check_left(partition: PartitionState, event: TraceRow, group: HeldGroup) -> 
 
 
 def check_overdue(partition: PartitionState, event: TraceRow, coordinator: Coordinator, at_ms: int) -> None:
-    """No member stays whose session has ended, and no rebalance waits for members beyond its timeout."""
-    awake_ms = min(at_ms - coordinator.at_ms, AWAKE_MS_MAX)
-    coordinator.at_ms = at_ms
+    """No member stays whose session has ended, and no rebalance waits for members beyond its timeout. While its process
+    stalls, a coordinator can end neither."""
+    stalled = partition.groups.stalls.between(event.node, coordinator.seen_ns, event.time_ns)
+    awake_ms = 0 if stalled else min(at_ms - coordinator.at_ms, AWAKE_MS_MAX)
+    coordinator.at_ms, coordinator.seen_ns = at_ms, event.time_ns
     for name, group in coordinator.groups.items():
         for member_id, member in group.members.items():
             if _falls_overdue(member, member.expires_ms(), at_ms, awake_ms):

@@ -11,7 +11,7 @@ from checkers.clients import coordinator
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.protocol.checker import check as check_protocol
 from checkers.verdict import Validity, Verdict
-from tests.checkers.small_evidence import S, event, fault, faults, trace
+from tests.checkers.small_evidence import S, event, fault, faults, stalled, trace
 from workloads.history import SCHEMA
 
 
@@ -198,6 +198,14 @@ def test_the_deadlines_of_groups_go_by_a_clock_that_runs_as_time_does(at_ms: int
     clock = [fault("clock", ["b1"], 0.5, 5, {"offset_ms": 9})] if changed_by else []
     evidence = RunEvidence(trace=trace(leads(1, 0), loaded(1.2, 0, 0), *changes), faults=faults(*clock))
     assert kinds(check_protocol(evidence)) == ([] if kept else ["group-time-otherwise"])
+
+
+@pytest.mark.parametrize(("node", "kept"), [("b1", True), ("b2", False)])
+def test_a_process_may_stall_between_a_reading_of_its_clock_and_the_event_with_it(node: str, kept: bool) -> None:
+    facts = {"state": "Empty", "storing": False, "members": {}, "held": {}, "generation": 0}
+    changes = [of_group(at_s, "group_changed", 0, 0, at_ms=ms, **facts) for at_s, ms in ((1.5, 1_500), (5, 3_000))]
+    events = trace(leads(1, 0), loaded(1.2, 0, 0), *changes, stalled(5.001, node, 2))
+    assert kinds(check_protocol(RunEvidence(trace=events))) == ([] if kept else ["group-time-otherwise"])
 
 
 STORED = of_group(2, "group_storing", 6, 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -194,6 +195,8 @@ def test_an_isr_change_that_nothing_settles_is_invalid() -> None:
     assert of((2, "became_follower", {})) == []
     assert of((2, "node_started", {})) == []
     assert of((2, "isr_committed", {}), (8, "isr_proposed", {"reason": "shrink"})) == [], "it is on its way"
+    assert of((8, "node_stalled", {"for_ms": 200})) == [], "its process did not run"
+    assert of((5, "node_stalled", {"for_ms": 200})) == ["change-unsettled"]
 
 
 @pytest.mark.parametrize(
@@ -295,3 +298,27 @@ def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
 
     assert of(8) == []
     assert of(4) == ["log-start-unheard"]
+
+
+@pytest.mark.parametrize(("stalled_s", "collecting_s", "found"), [(None, 9, True), (7, 9, False), (None, 6, False)])
+def test_nobody_hears_of_anything_while_processes_do_not_run(
+    stalled_s: float | None, collecting_s: float, found: bool
+) -> None:
+    """On a busy machine they end one after the other, and what others do meanwhile is not for them to hear."""
+    stalls = [] if stalled_s is None else [small_evidence.stalled(stalled_s, "b2", 1)]
+    trace = small_evidence.trace(
+        small_evidence.event(1, "b1", "log_start", offset=7),
+        small_evidence.event(1, "b2", "log_recovered", {}, offset=0),
+        small_evidence.event(2, "c1", "partition_changed", {"replicas": [1, 2]}, leader=1, members=[1, 2]),
+        small_evidence.event(4, "b1", "became_leader"),
+        small_evidence.event(4, "c1", "metadata_committed", high_watermark=7),
+        small_evidence.event(4, "b1", "metadata_applied", log_end=6),
+        *stalls,
+        small_evidence.event(9, "b2", "high_watermark"),
+    )
+    recovery = WHOLE | {"collecting_seconds": collecting_s}
+    evidence = RunEvidence(recovery=recovery, trace=trace, settings=CheckSettings(controller_silence_ms=2_000))
+    assert [finding.kind for finding in liveness.check(evidence).findings] == (["log-start-unheard"] if found else [])
+    without_log_start = replace(evidence, trace=trace.slice(2))
+    found_then = [finding.kind for finding in liveness.check(without_log_start).findings]
+    assert found_then == (["metadata-unheard"] if found else [])

@@ -9,7 +9,7 @@ import pytest
 
 from checkers.evidence import RunEvidence
 from checkers.protocol.checker import check
-from tests.checkers.small_evidence import event, trace
+from tests.checkers.small_evidence import event, stalled, trace
 
 M, N = "m", "n"
 Row = dict[str, Any]
@@ -208,6 +208,9 @@ def test_no_member_stays_longer_than_its_session() -> None:
     assert broken([*STABLE, *beats(2, M), *beats(4, M)]) == ["member-kept"]
     paused = asks(6, "heartbeat", "none", M)
     assert broken([*STABLE, *beats(2, M), paused]) == [], "it had no time to remove it"
+    late = [*STABLE, *beats(2, M), *beats(4, M)]
+    assert broken([*late, stalled(5.95, "b1", 1.7)]) == [], "one step took that long"
+    assert broken([*late, stalled(5.95, "b2", 1.7)]) == ["member-kept"]
 
 
 def test_no_rebalance_lasts_longer_than_it_may() -> None:

@@ -101,6 +101,13 @@ def test_nothing_is_overdue_while_a_leader_may_have_been_paused() -> None:
     assert kinds([*COUNTED, *written(2, 8, pause_s=2)]) == set()
 
 
+def test_no_stall_of_its_process_counts_for_a_leader() -> None:
+    busy = [small_evidence.stalled(3 + number / 4, "b1", 0.2) for number in range(12)]
+    assert kinds(WAITING, busy) == set()
+    assert kinds(WAITING, busy[:1]) == OVERDUE
+    assert kinds(WAITING, [each | {"node": "b2"} for each in busy]) == OVERDUE
+
+
 def test_a_leader_that_is_read_from_is_at_work_although_nobody_appends() -> None:
     reads = [event(3 + number / 4, "b1", "latest_asked", {"read": number}, **LED) for number in range(16)]
     assert kinds([*COUNTED, *written(2, 3)], reads) == OVERDUE
@@ -116,6 +123,14 @@ def test_lags_are_not_judged_by_a_wrong_clock_nor_without_their_limit() -> None:
 def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_its_leader_has_begun() -> None:
     assert kinds(COUNTED, [shrunk(2)]) == EARLY
     assert kinds(COUNTED, [shrunk(3)]) == set()
+
+
+def test_a_leader_counts_from_when_it_has_applied_that_it_leads() -> None:
+    """Its disk may take its time for the new leader epoch, before it is traced."""
+    applied = [event(0.9, "b1", "metadata_applied", log_end=99)]
+    assert kinds(COUNTED, [shrunk(2.9)]) == EARLY
+    assert kinds(applied, COUNTED, [shrunk(2.9)]) == set()
+    assert kinds(applied, COUNTED, [shrunk(2.8)]) == EARLY
 
 
 def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_it_had_the_whole_log() -> None:

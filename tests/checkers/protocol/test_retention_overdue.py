@@ -64,6 +64,14 @@ def test_a_leader_that_keeps_what_is_too_old_is_found() -> None:
     assert not overdue(KEPT, WORKED, **BY_TIME, clock_error_ms=3_000)
 
 
+def test_nothing_is_overdue_while_a_leaders_process_does_not_run() -> None:
+    stalls = [small_evidence.stalled(6 + number, "b1", 0.5) for number in range(5)]
+    assert not overdue(KEPT, WORKED, stalls)
+    assert overdue(KEPT, WORKED, [each | {"node": "b2"} for each in stalls])
+    often = [small_evidence.stalled(8 + number / 2, "b1", 0.2) for number in range(6)]
+    assert not overdue(KEPT, busy(3.5, 8), often), "a stall is no work"
+
+
 def test_a_leader_that_keeps_more_than_the_size_is_found() -> None:
     """The segments behind the first one have 150 bytes at least from 3.5 s on."""
     assert "retention.bytes=150 the records below 5" in overdue(KEPT, WORKED, **BY_SIZE)[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from checkers.raft.cluster_metadata import cluster_metadata_findings
-from checkers.tables import FaultTimes
+from checkers.tables import FaultTimes, stalls
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import S
 
@@ -240,6 +240,21 @@ def test_a_session_that_is_over_does_not_wait_for_nothing(work: list[Event], sta
     trace = small_evidence.trace(*BORN[:2], *work, broker(4, "fenced", 1, 1, 40, **timed))
     times = FaultTimes({"c1": [(38 * S, 39 * S)] if stalled else [(20 * S, 29 * S)]})
     found = cluster_metadata_findings(trace, stalls=times)
+    assert [finding.kind for finding in found] == ([] if right else ["fenced-late"])
+
+
+@pytest.mark.parametrize(
+    ("stalled_s", "for_s", "node", "right"),
+    [(39.9, 9, "c1", True), (40.001, 9, "c1", True), (39.9, 9, "c2", False), (35.9, 4, "c1", False)],
+)
+def test_a_controller_that_did_not_run_waits_for_nothing(
+    stalled_s: float, for_s: float, node: str, right: bool
+) -> None:
+    """It traces that when it runs again, perhaps after the first change that it makes then."""
+    timed = {"reason": "session_timeout", "silent_ms": 20_000, "session_timeout_ms": 9000}
+    late = [grown(29, 50), committed(29.1, 50), broker(4, "fenced", 1, 1, 40, **timed)]
+    trace = small_evidence.trace(*BORN[:2], *late, small_evidence.stalled(stalled_s, node, for_s))
+    found = cluster_metadata_findings(trace, stalls=stalls(small_evidence.faults(), trace))
     assert [finding.kind for finding in found] == ([] if right else ["fenced-late"])
 
 

@@ -1,0 +1,36 @@
+"""The last seconds of a run's trace, in which every node has to have heard what others did before.
+
+They end when the run begins to end the nodes' processes, which on a machine takes its time, one after the other. And
+they begin anew with each time for which a process did not run, as nodes on machines trace it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow.compute as pc
+
+from checkers.evidence import RunEvidence
+from checkers.tables import traced_stalls
+
+
+class RunEnd(NamedTuple):
+    """The end of a trace."""
+
+    last_ns: int
+    """Time of the last event that counts."""
+    ran_since_ns: int
+    """Since when every process has run."""
+
+    def is_long_after(self, time_ns: int, patience_ns: int) -> bool:
+        """Whether every process has run for longer than `patience_ns` since this time."""
+        return max(time_ns, self.ran_since_ns) < self.last_ns - patience_ns
+
+
+def run_end(evidence: RunEvidence) -> RunEnd:
+    """The end of a run's trace."""
+    last_ns = pc.max(evidence.trace.column("time_ns")).as_py() or 0
+    if "collecting_seconds" in evidence.recovery:
+        last_ns = min(last_ns, round(evidence.recovery["collecting_seconds"] * 1e9))
+    stalls = (stall for of_node in traced_stalls(evidence.trace).times.values() for stall in of_node)
+    return RunEnd(last_ns, max((ended_ns for began_ns, ended_ns in stalls if began_ns <= last_ns), default=0))
