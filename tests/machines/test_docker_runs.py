@@ -86,6 +86,16 @@ def attempt(spec: str, directory: Path, *options: str, engine: str = "") -> Atte
     return Attempt(store, done.returncode, done.stdout, done.stderr)
 
 
+def attempt_until(returncode: int, spec: str, directory: Path) -> Attempt:
+    """The first attempt that ends so: on a busy machine faults may come too late to lose anything."""
+    for number, stretched_spec in enumerate(stretched(yaml.safe_load(spec))):
+        done = attempt(yaml.safe_dump(stretched_spec), directory / str(number), "--json")
+        if done.returncode == returncode:
+            break
+    assert done.returncode == returncode, done.stdout + done.stderr
+    return done
+
+
 def _environment(engine: str) -> dict[str, str]:
     return {**os.environ, **({"DOCKER_HOST": engine} if engine else {})}
 
@@ -141,8 +151,7 @@ def test_a_run_with_every_kind_of_fault_is_valid_shows_that_each_bit_and_leaves_
 
 def test_records_acknowledged_too_soon_are_told_lost_by_value_and_offset(tmp_path: Path) -> None:
     expected = TABLE[TOO_SOON]
-    done = attempt(f"environment: docker\n{COMMON}{expected.spec}", tmp_path, "--json")
-    assert done.returncode == INVALID, done.stdout + done.stderr
+    done = attempt_until(INVALID, f"environment: docker\n{COMMON}{expected.spec}", tmp_path)
     assert {family for family, counts in done.summary["faults"].items() if counts["took_effect"]} == expected.effective
     lost, stored = _lost(done.directory), _stored(done.directory)
     assert lost
@@ -159,8 +168,7 @@ def test_records_acknowledged_too_soon_are_told_lost_by_value_and_offset(tmp_pat
 
 
 def test_with_one_replica_in_sync_enough_a_power_loss_of_all_is_told_as_what_was_lost(tmp_path: Path) -> None:
-    done = attempt(ALL_OFF, tmp_path, "--json")
-    assert done.returncode == UNKNOWN, done.stdout + done.stderr
+    done = attempt_until(UNKNOWN, ALL_OFF, tmp_path)
     loss = next(check for check in done.summary["checks"] if check["checker"] == "loss")
     assert {finding["kind"] for finding in loss["findings"]} >= {"fault-model-exceeded"}
     lost, stored = _lost(done.directory), _stored(done.directory)
