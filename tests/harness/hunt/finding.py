@@ -107,16 +107,18 @@ def compared(
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The ranges as Markdown, or that there are none, and what those of a rule come to: those of the commit that was
-    measured last, and apart from them those before, which are of other searches."""
-    if not rows:
-        return "Not measured yet.\n"
-    last = [row for row in rows if row["commit"] == rows[-1]["commit"]]
-    before = [row for row in rows if row["commit"] != rows[-1]["commit"]]
-    return _table(last) + (f"\nOf the searches before:\n\n{_table(before)}" if before else "")
+    """The ranges of the commit that was measured last as Markdown, and what those of a rule come to."""
+    return _table([row for row in rows if row["commit"] == rows[-1]["commit"]])
+
+
+def table_before(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The ranges of earlier commits, which are of other searches, likewise."""
+    return _table([row for row in rows if row["commit"] != rows[-1]["commit"]])
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return "Not measured yet.\n"
     heads = (
         "rule",
         "range",

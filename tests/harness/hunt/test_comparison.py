@@ -111,8 +111,8 @@ def test_the_search_that_was_measured_last_is_summed_up_apart_from_those_before(
         searches = {"random": {"cpu_s": 100.0, **spent}, "hunt": {"cpu_s": hunt_s, **spent}}
         return {"rule": RULE, "cap_s": 300.0, "commit": commit, "range": number, **searches}
 
-    told = finding.table([of("abc", 1, 90.0), of("abc", 2, 110.0), of("def", 3, 20.0)])
-    now, before = told.split("\nOf the searches before:\n")
+    rows = [of("abc", 1, 90.0), of("abc", 2, 110.0), of("def", 3, 20.0)]
+    now, before = finding.table(rows), finding.table_before(rows)
     assert "in 1 of 1 ranges" in now
     assert "a ratio of 0.20; " in now
     assert "`abc`" not in now
