@@ -2,8 +2,8 @@
 
 A fault is a frozen value that says what goes wrong and on which targets (`nemesis.targets`). It acts on a cluster only
 through a `nemesis.handle.FaultHandle`, which undoes everything the fault did. `nemesis.registry` finds every subclass
-in the modules of this folder; schedules, specs, random draws, figures and the table of the README take what they need
-from the class:
+in the modules of this folder; schedules, specs, random draws, figures and the tables of docs/faults.md take what they
+need from the class:
 
 - `name`, and `family` with its colour and whether `--faults all` draws it;
 - `number`, after which its random streams are named, so that a rename changes no schedule;

@@ -24,7 +24,7 @@ from harness.incidents.measurements import Measurement, read_measurements
 from harness.incidents.schema import first_sentence
 from harness.spec import loads
 from images.broker.rules import DESCRIPTIONS, NAMES
-from nemesis.registry import FAULTS
+from nemesis.registry import FAMILIES, FAULTS
 from results.situations.situation import PARTITION_WORD, REPLICA_WORD
 from tests.docs import fault_table, mutant_tables, spec_tables
 from tests.docs.rules_in_runs import shown_by
@@ -115,7 +115,7 @@ SIDE_BY_SIDE = ROOT / "docs" / "side-by-side.jsonl"
 
 
 GENERATED: dict[tuple[str, str], Callable[[], str]] = {
-    ("README.md", "faults"): _faults,
+    ("docs/faults.md", "faults"): _faults,
     ("README.md", "incidents"): _incidents,
     ("docs/shrinking.md", "shrinking"): lambda: campaign.table(campaign.read_rows(SHRINKING)) + "\n",
     ("docs/hunt.md", "hunt-ranges"): lambda: comparison.table(searches.read_rows(HUNTING)),
@@ -146,7 +146,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/specs.md", "spec-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.spec_fields()),
     ("docs/specs.md", "client-fields"): lambda: _table(("field", "default", "meaning"), spec_tables.client_fields()),
     ("docs/specs.md", "worlds"): lambda: _table(("dimension", "default", "also drawn"), spec_tables.worlds()),
-    ("docs/specs.md", "fault-fields"): lambda: _table(
+    ("docs/faults.md", "fault-fields"): lambda: _table(
         ("fault", "fields", "ends by itself"), spec_tables.fault_fields()
     ),
     ("docs/specs.md", "conditions"): lambda: _table(
@@ -184,6 +184,12 @@ def test_every_command_of_the_readme_is_one_and_every_command_is_in_the_readme()
     )
     commands = set(re.findall(r"^    (\w+)  ", helped.stdout, re.MULTILINE))
     assert commands == set(re.findall(r"^\| `faultline (\w+)", README, re.MULTILINE))
+
+
+def test_every_fault_family_is_in_the_readme() -> None:
+    table = README.split("## Faults")[1].split("##")[0]
+    rows = re.findall(r"^\| (`[^|]+) \|", table, re.MULTILINE)
+    assert sorted(name for row in rows for name in re.findall(r"`([\w-]+)`", row)) == sorted(FAMILIES)
 
 
 def test_the_exit_codes_of_the_readme_are_those_of_the_command() -> None:
