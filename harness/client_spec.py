@@ -1,43 +1,46 @@
 """The field `clients` of a spec: all that clients do.
 
     clients:
-      library: native             # native, librdkafka or java
-      processes: 1                # of that library, unless it is the native one; its clients are spread over them
+      library: native             # client library: native, librdkafka or java
+      processes: 1                # processes over which the clients of the library are spread; none of the native one
       producers: 3                # clients that append; this and the next four may stand in the spec itself, too
       consumers: 2                # clients that read
-      end_offset_readers: 1       # clients that ask for the end of the log
+      end_offset_readers: 1       # clients that ask for the latest offset (ListOffsets)
       rate: 20                    # appends per second, all producers together
       acks: all                   # all, 1 or 0
-      batch: 1                    # records of a batch at most
-      record_bytes: 1             # of a record's value at least: the number is filled up with zeros in front
-      burst: 1                    # appends that a producer begins at once on one partition, at most pipeline; same rate
-      linger: 0s                  # how long a batch waits for more
-      compression: none           # of a batch's records: none, gzip, snappy, lz4 or zstd
+      batch: 1                    # most records of a batch
+      record_bytes: 1             # least size of a record's value: the number in it is filled up with zeros in front
+      burst: 1                    # appends that a producer begins at once on one partition, at most `pipeline`;
+                                  # `rate` stays the same
+      linger: 0s                  # how long a batch waits for more records
+      compression: none           # compression of batches: none, gzip, snappy, lz4 or zstd
       in_flight: 5                # batches in flight per partition and producer
       pipeline: 5                 # appends that a producer has open at once on one partition
-      delivery_timeout: 8s        # then the outcome of an append is unknown
-      request_timeout: 1500ms     # then a request is given up, and its connection with it
+      delivery_timeout: 8s        # time after which a producer gives up an append, whose outcome is then unknown
+      request_timeout: 1500ms     # time after which a client gives up a request, and its connection with it
       validate_positions: true    # false: the same as without: [consumer.validate_position]
-      auto_offset_reset: earliest # earliest, latest or none
-      isolation: read_uncommitted # or read_committed
-      tell_epochs: false          # consumers tell with each fetch of which leader epoch the record before it was
-      fetch_bytes: 1048576        # of an answer at most
+      auto_offset_reset: earliest # where a consumer goes on that is out of range: earliest, latest or none
+      isolation: read_uncommitted # isolation level of consumers: read_uncommitted or read_committed
+      tell_epochs: false          # true: consumers tell with each fetch the leader epoch of the record before it
+      fetch_bytes: 1048576        # most bytes of a fetch's answer
       poll_pause: 100ms           # mean rest of a consumer after a poll that returned records
-      producer_life: 0s           # mean life of a producer, then a new one follows; 0: the whole run
-      consumer_life: 0s           # likewise of a consumer; 0: the whole run, with groups 15 s
-      consumer_rest: 2s           # at most, between the end of a consumer and the next one
-      session_timeout: 3s         # of a member of a group
+      producer_life: 0s           # mean life of a producer, after which a new one follows; 0: the whole run
+      consumer_life: 0s           # mean life of a consumer, likewise; 0: the whole run, with groups 15 s
+      consumer_rest: 2s           # longest time between the end of a consumer and the next one
+      session_timeout: 3s         # session timeout of the members of a group
       static_members: 0           # share of the members of a group that are static, rounded up to whole members
-      late_commits: 0             # share of its rebalances in which a member commits late, see workloads/groups.py
+      late_commits: 0             # share of a member's rebalances in which it commits late,
+                                  # see workloads/groups.py
       awkward_members: 0          # share of the lives of a group's members that are awkward, see workloads/groups.py
-      groups_begin: 0             # share of the run after which the first consumer of a group begins
+      groups_begin: 0             # share of the run that is over when the first consumer of a group begins
       time_readers: 0             # clients that ask for the first offset that is not older than a time
-      clock_error: 0s             # how far a producer's clock, by which it stamps its records, is wrong at most
+      clock_error: 0s             # how far the clock by which a producer stamps its records is wrong at most
       first_sequence: 0           # sequence number with which a producer begins on each partition
-      standalone_consumers: 0     # beside a group: each commits in a group of its own, and deletes it now and then
-      idle_partitions: 0          # partitions that no producer writes to: the last ones
+      standalone_consumers: 0     # consumers beside a group, each of which commits in a group of its own,
+                                  # and deletes it now and then
+      idle_partitions: 0          # number of partitions that no producer writes to: the last ones
       written_share: 1            # share of the run in which a partition is written to; the first one always is
-      operations:                 # a script, one operation after the other (workloads/operations.py)
+      operations:                 # script of one further client, in this order (workloads/operations.py)
         - produce 10 to 0
         - {do: commit 0, when: {elected: b2}, id: committed}
 

@@ -2,43 +2,43 @@
 
 A spec is YAML, every field optional:
 
-    name: two-victims           # of the run (default: the file's name, else the workload's)
+    name: two-victims           # name of the run (default: the file's name, else the workload's)
     environment: sim            # sim, docker or ssh
     system: broker              # the system under test: broker or kafka
-    version: 4.1.1              # its release, where it has several (default: the newest that was tried)
-    features: {eligible.leader.replicas.version: 1}     # Kafka's, with their levels (default: those of the release)
-    workload: append            # or groups: consumers form a group that comes and goes
-    seed: 7                     # random when it is left out, and recorded
+    version: 4.1.1              # release of the system, where it has several (default: the newest that was tried)
+    features: {eligible.leader.replicas.version: 1}     # Kafka's feature levels (default: those of the release)
+    workload: append            # append, or groups: consumers form a group that comes and goes
+    seed: 7                     # random seed (default: random, and recorded)
     time_limit: 60s             # how long clients and faults run
-    ready_limit: 120s           # the longest time without progress while the cluster becomes ready, before any fault
-    recovery_limit: 30s         # within which the healed cluster must be ready again (default: 30 s; of kafka 90 s)
-    brokers: 3                  # b1, b2, b3 …
-    controllers: 3              # c1, c2, c3 …: the quorum that keeps the metadata; one decides alone; 0: the brokers do
-    partitions: 2               # of the one topic, 0, 1 …
+    ready_limit: 120s           # longest time without progress while the cluster becomes ready, before any fault
+    recovery_limit: 30s         # time in which the healed cluster must be ready again (default: 30 s; of kafka 90 s)
+    brokers: 3                  # number of brokers, called b1, b2, b3 …
+    controllers: 3              # controllers, called c1, c2 …: the quorum that keeps the metadata; 0: the brokers do
+    partitions: 2               # number of partitions of the one topic, called 0, 1 …
     replication_factor: 3       # replicas of a partition (default: 3, or the number of brokers when that is less)
     producers: 3                # clients that append
     consumers: 2                # clients that read; with groups: members of the group at a time
-    end_offset_readers: 1       # clients that ask for the end of the log
+    end_offset_readers: 1       # clients that ask for the latest offset (ListOffsets)
     rate: 20                    # appends per second, all producers together
     acks: all                   # all, 1 or 0
     recency: default            # or strict: an empty poll at its high watermark asserts the end of the log
-    clients: {batch: 1}         # all else that clients do, and scripted operations (harness/client_spec.py)
+    clients: {batch: 1}         # everything else about clients, and scripted operations (harness/client_spec.py)
     faults: all                 # all, none, a list of families, or a script (nemesis/schedule.py)
-    triggers: 0                 # share of the drawn faults that wait for a condition, not a time alone
-    channels: 0                 # share of the drawn faults of links that hit one kind of connection alone, fetches say;
-                                # above 0 one kind may be slow throughout, too
+    triggers: 0                 # share of the drawn faults that wait for a condition, not for a time alone
+    channels: 0                 # share of the drawn faults of links that hit one kind of connection alone,
+                                # such as fetches; above 0 one kind may be slow throughout, too
     blackouts: 0                # share of the drawn faults that cut power in or after clean stops, or all at once
-    schedules: 1                # drawn schedules at the same time: more make a run denser
+    schedules: 1                # number of drawn schedules at the same time: more make a run denser
     administrators: 0           # administrators that change a second topic during the run (needs the family `admin`)
-    losses: promised            # data that drawn faults take from brokers: none, or as much as the protocol survives
-    vary: false                 # true, or a list: of the world, what is not given is drawn (harness/worlds.py)
-    drawn: {}                   # what was drawn, in the spec that a run records
-    settings: {min.insync.replicas: 2}      # Kafka's, of brokers and topics; retention.ms, segment.bytes …
+    losses: promised            # data that drawn faults take: none, or promised: as much as the protocol survives
+    vary: false                 # true: draw all of the world that is not given; a list: these alone (harness/worlds.py)
+    drawn: {}                   # written by a run into its own spec: what was drawn
+    settings: {min.insync.replicas: 2}      # Kafka's settings of brokers and topics: retention.ms, segment.bytes …
     node_settings:              # settings of single nodes, on top of `settings`: a cluster of mixed versions
       b1: {faultline.protocol: kip279}
-    without: [maximal_isr]      # rules switched off: a mutant; consumer.validate_position: a rule of the native client
+    without: [maximal_isr]      # safety rules to switch off; consumer.validate_position is one of the native client
     mistakes: [fenced_replica_elected]       # patches of the broker, in simulation (harness/environments/mistakes.yaml)
-    hosts:                      # the host of each node; environment ssh needs them all (harness/cluster/hosts.py)
+    hosts:                      # host of each node, all of them needed with environment: ssh (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
 Numbers have limits (`harness.cluster.run_limits`), and so have files (`harness.yaml_document`).
