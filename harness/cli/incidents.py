@@ -38,7 +38,9 @@ def add(commands: Commands) -> None:
     running.add_argument(
         "--environment", metavar="NAME", help="sim or docker (default: sim; for incidents of Kafka alone docker)"
     )
-    running.add_argument("--system", metavar="NAME", help="another system; variants that it cannot be are left out")
+    running.add_argument(
+        "--system", metavar="NAME", help="system under test: broker or kafka; variants that it cannot run are left out"
+    )
     running.add_argument("--version", metavar="X.Y.Z", help="another release of the system")
     running.add_argument(
         "--tries",
@@ -51,7 +53,7 @@ def add(commands: Commands) -> None:
         "--record",
         type=Path,
         metavar="FILE.json",
-        help="enter the CPU seconds of each incident (docker: tries) in a file",
+        help="write the CPU seconds of each incident (in Docker: its tries) to this file",
     )
     running.add_argument(
         "--outcomes", type=Path, metavar="FILE.json", help="add the outcome of every try, by release, to a file"

@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
     """The command."""
     parser = commands.add_parser("mutants", help="measure how soon each search finds each broker known to be wrong")
     parser.add_argument(
-        "--budget", type=float, required=True, metavar="CPU_HOURS", help="processor time to spend on runs, at least"
+        "--budget", type=float, required=True, metavar="CPU_HOURS", help="least processor time to spend, in hours"
     )
     parser.add_argument(
         "--mutant", action="append", metavar="NAME", help="only this mutant; may be repeated (default: all)"

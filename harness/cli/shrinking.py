@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
         metavar="RUN_DIR|SUITE/RUN|INCIDENT",
         help="a run directory, a run of a suite, or an incident that fails",
     )
-    parser.add_argument("--variant", metavar="NAME", help="of an incident: the variant (default: the first that fails)")
+    parser.add_argument("--variant", metavar="NAME", help="variant of an incident (default: the first that fails)")
     parser.add_argument(
         "--budget", metavar="120s", help="stop after so long (default: when nothing can be made smaller)"
     )

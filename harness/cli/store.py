@@ -26,9 +26,13 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--suite", default="added", metavar="NAME", help="the suite to add them to (default: added)")
     ls = commands.add_parser("ls", help="list the runs in the tables")
     show = commands.add_parser("show", help="show the contents of a suite or a run")
-    show.add_argument("name", metavar="SUITE|RUN", help="its exact name, or SUITE/RUN")
+    show.add_argument(
+        "name", metavar="SUITE|RUN", help="name of a suite or a run, or SUITE/RUN where several suites have such a run"
+    )
     export = commands.add_parser("export", help="write a stored run as a run directory")
-    export.add_argument("name", metavar="RUN", help="its exact name, or SUITE/RUN")
+    export.add_argument(
+        "name", metavar="RUN", help="name of the run, or SUITE/RUN where several suites have such a run"
+    )
     export.add_argument("target", type=Path, metavar="DIR", help="the new directory; must not exist")
     rm = commands.add_parser("rm", help="remove suites or runs from the tables; run directories stay")
     rm.add_argument("names", nargs="+", metavar="SUITE|RUN", help="an exact name, or SUITE/RUN")
@@ -46,7 +50,7 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", metavar="SUITE", help="its exact name, or nightly for the latest of that name")
+    parser.add_argument("suite", metavar="SUITE", help="a stored suite, or nightly for the latest of that name")
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="file of the page (default: STORE/suites/SUITE/report.html)"
     )

@@ -91,7 +91,10 @@ def _add_torture(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds of the full protocol (default: 500)")
     parser.add_argument("--mutant-seeds", type=int, metavar="N", help="seeds of each mutant, at most (default: 300)")
     parser.add_argument(
-        "--mutant", action="append", metavar="NAME", help="only this mutant, or none; may be repeated (default: all)"
+        "--mutant",
+        action="append",
+        metavar="NAME",
+        help="search only for this mutant; none: for no mutant; may be repeated (default: all)",
     )
     parser.add_argument("--workload", metavar="NAME", help="workload of the full protocol (default: append)")
     parser.add_argument("--repeats", type=int, metavar="N", help="seeds that are run twice and compared (default: 50)")
