@@ -242,6 +242,22 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (page.parent / link).exists(), f"{page}: {link}"
 
 
+def _anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    heads = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head) for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_links_to_a_heading_find_it() -> None:
+    lost = []
+    for page in PAGES:
+        for link, anchor in re.findall(r"\]\((?!https?://)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8")):
+            if anchor not in _anchors(page.parent / link if link else page):
+                lost.append(f"{page.relative_to(ROOT)}: {link}#{anchor}")
+    assert lost == []
+
+
 def test_every_dependency_has_a_sentence() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
