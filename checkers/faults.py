@@ -25,8 +25,9 @@ NAME = "faults"
 _UNKNOWN = "unknown_"
 _NOT_INJECTED = "not_injected"
 """In the detail of a fault whose condition never held, with the reason."""
-_BROKEN = ("killed", "stopped", "missed", "held", "lost", "intercepted")
-"""Evidence of what a fault broke, whatever for: processes that it ended, and messages that waited or were lost."""
+_BROKEN = ("killed", "stopped", "missed", "held", "lost", "intercepted", "lost_bytes", "lost_names")
+"""Evidence of what a fault broke, whatever for: processes that it ended, messages that waited or were lost, and what
+disks lost."""
 RESTS_ON = frozenset({EvidencePart.FAULTS, EvidencePart.SETTINGS})
 
 

@@ -76,6 +76,8 @@ class PowerLoss(Fault):
         stopping_s = None if self.stopping_ms is None else self.stopping_ms / 1000
         for node in await handle.targets.resolve(self.nodes):
             await handle.power_off(node, self.keep, stopping_s)
+            if stopping_s is not None and not handle.evidence_of_node[node].get("interrupted"):
+                handle.notes.append(f"{node}: no clean stop was under way when its power was cut")
 
     def took_effect(self, evidence: Evidence) -> bool:
         """Bytes were lost, or changes of names: creations, renames, deletions. Where everything is kept, or was synced,

@@ -160,6 +160,8 @@ def test_a_power_loss_after_which_nothing_is_missing_has_ended_a_process(killed:
         ({"frozen_seconds": 5.5, "missed": 13}, Validity.VALID),
         ({"intercepted": 1}, Validity.VALID),
         ({"lost": 3}, Validity.VALID),
+        ({"killed": 0, "interrupted": 0, "lost_bytes": 4_890}, Validity.VALID),
+        ({"killed": 0, "interrupted": 0, "lost_bytes": 0, "lost_names": 1}, Validity.VALID),
         ({"held": 0, "frozen_seconds": 5.5, "missed": 0, "refused": 10}, Validity.UNKNOWN),
     ],
 )

@@ -32,30 +32,43 @@ LOG = ("t", 0)
 STOPPING = PowerLoss(("b2",), KeepUnsynced.NOTHING, stopping_ms=300.0)
 
 
-def injected(cluster: FakeCluster, situation: Situation) -> Evidence:
-    """What the fault measured; it is healed."""
+def injected(cluster: FakeCluster, situation: Situation) -> tuple[Evidence, list[str]]:
+    """What the fault measured, and its notes; it is healed."""
 
-    async def inject() -> Evidence:
+    async def inject() -> tuple[Evidence, list[str]]:
         handle = FaultHandle(cluster, ActiveEffects(), Random(1), situation=situation)
         await STOPPING.inject(handle)
         await handle.heal()
-        return handle.evidence
+        return handle.evidence, handle.notes
 
     return virtual_time.run(inject())
 
 
 def test_a_broker_is_told_to_stop_before_its_power_is_cut() -> None:
     cluster = FakeCluster()
-    assert STOPPING.took_effect(injected(cluster, Situation()))
+    evidence, notes = injected(cluster, Situation())
+    assert (STOPPING.took_effect(evidence), notes) == (True, [])
     assert cluster.calls == ["tell b2 to stop", "kill b2", "start b2"]
 
 
 def test_a_stop_that_was_over_has_not_been_interrupted() -> None:
     cluster = FakeCluster()
     cluster.down.add("b2")
-    evidence = injected(cluster, Situation())
+    evidence, notes = injected(cluster, Situation())
     assert evidence["lost_bytes"] > 0
     assert not STOPPING.took_effect(evidence)
+    assert notes == ["b2: no clean stop was under way when its power was cut"]
+
+
+def test_power_that_another_fault_left_nothing_to_stop_for_takes_what_was_not_synced_and_that_is_said() -> None:
+    kill = {"at": 3, "for": 6, "fault": "kill", "nodes": ["b2"]}
+    cut = {"at": 3.1, "for": 2, "fault": "power-loss", "nodes": ["b2"], "keep": "nothing", "stopping_ms": 300}
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "12s", "faults": [kill, cut]}))
+    (finding,) = next(verdict.findings for verdict in outcome.verdicts if verdict.checker == "faults")
+    first, evidence = finding.lines
+    assert first.startswith("power-loss at ")
+    assert first.endswith(" on b2 did not do what it is for")
+    assert "b2: no clean stop was under way when its power was cut" in evidence
 
 
 def test_a_time_before_the_stop_is_refused() -> None:
