@@ -57,7 +57,8 @@ _BROKER, _CONTROLLER = "broker", "controller"
 def draw_channel(
     random: Random, cluster: ClusterShape, ones: Sequence[str], others: Sequence[str], with_clients: bool
 ) -> ChannelName | None:
-    """A channel between these targets, or of the clients; None where there is none."""
+    """A channel between these targets, or, where brokers are among `ones`, of the clients; None where there is none.
+    Clients ask nothing of a node that is a controller alone."""
     one, other = _roles(ones, cluster), _roles(others, cluster)
     names: list[ChannelName] = []
     if _BROKER in one and _BROKER in other:
@@ -66,7 +67,7 @@ def draw_channel(
         names += _TO_CONTROLLERS
     if _CONTROLLER in one and _CONTROLLER in other and len(cluster.controllers) > 1:
         names.append(ChannelName.QUORUM)
-    if with_clients:
+    if with_clients and _BROKER in one:
         names.append(ChannelName.CLIENT)
     return random.choices(names, [_IDLE_WEIGHT if name in _IDLE else 1.0 for name in names])[0] if names else None
 

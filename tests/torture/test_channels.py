@@ -148,6 +148,14 @@ def test_channels_are_drawn_as_often_as_asked_for_and_change_no_other_draw() -> 
             NetworkPartition(PartitionShape.ONE_WAY, ("b1",)),
             {"fetch", "metadata", "heartbeat", "alter-partition", "forwarding", "client"},
         ),
+        (
+            NetworkPartition(PartitionShape.ISOLATE, ("controller",)),
+            {"metadata", "heartbeat", "alter-partition", "forwarding", "quorum"},
+        ),
+        (
+            Packets(("c1",), ("all",), loss=0.1),
+            {"metadata", "heartbeat", "alter-partition", "forwarding", "quorum"},
+        ),
         (Packets(("b1",), ("controllers",), loss=0.1), {"metadata", "heartbeat", "alter-partition", "forwarding"}),
         (Packets(("controller",), ("brokers",), loss=0.1), {"metadata", "heartbeat", "alter-partition", "forwarding"}),
         (
