@@ -235,9 +235,9 @@ class ClusterAdmin(Protocol):
     def dry_runs(self) -> Sequence[AdminRequest]:
         """Those of which only a dry run was asked for: they are validated and answered, and change nothing."""
 
-    async def describe(self, topic: str, *, of_most: bool = False) -> ClusterView | None:
-        """The cluster and the partitions of a topic, as some broker shows them; with `of_most`, where brokers differ
-        within a leader epoch, as most of them do. None when none answers."""
+    async def describe(self, topic: str) -> ClusterView | None:
+        """The cluster and the partitions of a topic, in the latest leader epoch that a broker shows; where brokers
+        differ within it, as most of them do. None when none answers."""
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """The brokers that hold a partition, the preferred one first; empty when no broker answers."""

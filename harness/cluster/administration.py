@@ -82,10 +82,6 @@ def _loop_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1_000)
 
 
-def _first(answers: Iterable[T]) -> T:
-    return next(iter(answers))
-
-
 def _most_frequent(answers: Iterable[T]) -> T:
     """The one given most often, the first of several such."""
     return Counter(answers).most_common(1)[0][0]
@@ -132,12 +128,12 @@ class Administration:
                     return self._known(described.replica_nodes)
         return ()
 
-    async def describe(self, topic: str, *, of_most: bool = False) -> ClusterView | None:
+    async def describe(self, topic: str) -> ClusterView | None:
         """Metadata and DescribeTopicPartitions of all brokers at once; of each partition the answer with the latest
         leader epoch counts, and of the cluster that of the broker which knows the latest ones.
 
         A broker that reads no metadata misses changes within a leader epoch: who has left the ISR, who is fenced. Of
-        answers that are equal in epochs the first counts, or, with `of_most`, the one that most brokers give."""
+        answers that are equal in epochs the one counts that most brokers give."""
         asked = await asyncio.gather(*(self._describe(address, topic) for address in self._addresses.values()))
         answers = sorted(
             (answer for answer in asked if answer is not None), key=lambda answer: -sum(answer[1].values())
@@ -148,13 +144,12 @@ class Administration:
         for view, epochs in answers:
             for number, partition in view.partitions.items():
                 given.setdefault(number, []).append((epochs[number], partition))
-        choose = _most_frequent if of_most else _first
         latest_sum = sum(answers[0][1].values())
-        brokers = choose(view.brokers for view, epochs in answers if sum(epochs.values()) == latest_sum)
+        brokers = _most_frequent(view.brokers for view, epochs in answers if sum(epochs.values()) == latest_sum)
         partitions = {}
         for number, views in sorted(given.items()):
             latest = max(epoch for epoch, _ in views)
-            partitions[number] = choose(view for epoch, view in views if epoch == latest)
+            partitions[number] = _most_frequent(view for epoch, view in views if epoch == latest)
         return ClusterView(brokers, partitions)
 
     async def _describe(self, address: tuple[str, int], topic: str) -> tuple[ClusterView, dict[int, int]] | None:

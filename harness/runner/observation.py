@@ -34,10 +34,10 @@ class TraceSource:
             "high_watermark": self._high_watermark,
             "follower_high_watermark": self._high_watermark,
             "appended": self._log_end,
-            "log_recovered": self._log_end,
+            "log_recovered": self._recovered,
             "truncated": self._truncated,
             "resigned": self._replica(Occurrence.RESIGNED),
-            "replica_deleted": self._replica(Occurrence.REPLICA_DELETED),
+            "replica_deleted": self._deleted,
             "log_start_written": self._replica(Occurrence.LOG_START_MOVED),
             "isr_proposed": self._isr_proposed,
             "isr_committed": self._isr_resolved,
@@ -86,6 +86,15 @@ class TraceSource:
     def _log_end(self, node: str, event: TraceEvent) -> None:
         self._situation.partition(event.partition).log_ends[node] = event.log_end
         self._situation.changed()
+
+    def _recovered(self, node: str, event: TraceEvent) -> None:
+        """The log as its broker finds it, with the high watermark of the checkpoint."""
+        self._situation.partition(event.partition).high_watermarks[node] = event.high_watermark
+        self._log_end(node, event)
+
+    def _deleted(self, node: str, event: TraceEvent) -> None:
+        self._situation.replica_lost(event.partition, node)
+        self._situation.occurred(Occurrence.REPLICA_DELETED, node, event.partition)
 
     def _truncated(self, node: str, event: TraceEvent) -> None:
         self._situation.partition(event.partition).log_ends[node] = event.offset
@@ -149,7 +158,7 @@ class MetadataSource:
 
     async def poll(self) -> None:
         """Ask once."""
-        view = await self._cluster.admin.describe(self._topic, of_most=True)
+        view = await self._cluster.admin.describe(self._topic)
         if view is not None:
             self._compare_brokers(frozenset(view.brokers))
             for number, partition in sorted(view.partitions.items()):

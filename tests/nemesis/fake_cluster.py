@@ -83,7 +83,7 @@ class FakeCluster:
     def dry_runs(self) -> Sequence[AdminRequest]:
         return ()
 
-    async def describe(self, topic: str, *, of_most: bool = False) -> ClusterView:
+    async def describe(self, topic: str) -> ClusterView:
         """In the ISR is every broker that runs and that others can reach."""
         unreached = {link.target for link in self.cuts}
         isr = tuple(broker for broker in self.brokers if broker not in self.down | unreached)

@@ -11,7 +11,9 @@ from harness.cluster.administration import Administration
 from harness.cluster.layout import cluster_layout
 from harness.runner.observation import MetadataSource
 from nemesis.conditions import parse_condition
+from nemesis.faults.scripted.script import until_isr
 from nemesis.fields import FieldError
+from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import ClusterView, EnvironmentCapability, PartitionView
 from nemesis.schedule import parse_script
@@ -233,7 +235,7 @@ def test_what_the_first_metadata_shows_was_there_before_and_has_not_occurred() -
 
 
 def test_a_broker_that_reads_no_metadata_does_not_hide_that_it_left_the_isr() -> None:
-    """Nothing of that is a new leader epoch, and the broker answers clients all the same."""
+    """Nothing of that is a new leader epoch, and the broker answers clients all the same. So it is for faults, too."""
     fresh = ClusterView(("b2", "b3"), {0: PartitionView("b3", ("b3", "b2"), ())})
     stale = ClusterView(("b1", "b2", "b3"), {0: PartitionView("b3", ("b3", "b2", "b1"), ())})
 
@@ -250,3 +252,5 @@ def test_a_broker_that_reads_no_metadata_does_not_hide_that_it_left_the_isr() ->
         cluster.describe = admin.describe  # type: ignore[method-assign]
         run(MetadataSource(situation, cluster, "t").poll())
         assert situation.partition(0).isr == ("b3", "b2")
+        handle = FaultHandle(cluster, ActiveEffects(), Random(1), "t")
+        assert run(until_isr(handle, 0, lambda isr: "b1" not in isr, patience_s=0.5))
