@@ -30,8 +30,8 @@ while the run goes on.
 | `leader` | a partition is led by `node`, or by none with `node: none` |
 | `isr`, `elr` | it has fewer than `below` or `at_least` members, `has` a node, `lacks` a node |
 | `proposed_isr` | the same of the ISR that a leader has proposed and knows no answer about (trace) |
-| `high_watermark` | it is `at_least` an offset; with `node`, that replica's (trace) |
-| `log_end` | a replica's log reaches an offset (trace) |
+| `high_watermark` | it is, or was, `at_least` an offset; with `node`, that replica's is now (trace) |
+| `log_end` | a replica's log reaches an offset now: not once it is wiped, or deleted (trace) |
 | `acknowledged` | at least `at_least` appends (to a partition) were acknowledged |
 
 `all: […]` and `any: […]` combine conditions. A step that waits for an occurrence may strike the node to which it

@@ -472,7 +472,9 @@ class FaultHandle:
             if is_down and node is not None:
                 now_ns, of_node = self.cluster.now_ns(), self.evidence_of_node.setdefault(node, {})
                 of_node.setdefault("down_ns", now_ns)
-                of_node |= {"loss_ns": now_ns} if "lost_bytes" in proof else {}
+                if "lost_bytes" in proof:
+                    of_node["loss_ns"] = now_ns
+                    self.situation.data_lost(node)
         self._add_evidence(evidence, node)
         return evidence
 

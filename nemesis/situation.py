@@ -74,9 +74,9 @@ class PartitionSituation:
     high_watermark: int = -1
     """The highest that any replica is known to have had."""
     high_watermarks: dict[str, int] = field(default_factory=dict)
-    """By replica."""
+    """By replica, as `log_ends`."""
     log_ends: dict[str, int] = field(default_factory=dict)
-    """By replica."""
+    """By replica; without those that are deleted, or that may have lost data and have not been opened since."""
     known: bool = False
     """Whether leader and ISR have been reported."""
 
@@ -119,6 +119,17 @@ class Situation:
             for node in isr:
                 if node not in before:
                     self.occurred(Occurrence.JOINED_ISR, node, partition)
+
+    def replica_lost(self, partition: int, node: str) -> None:
+        """The log of a replica may be shorter now, or gone: where it ends is unknown until its broker opens it."""
+        state = self.partition(partition)
+        state.log_ends.pop(node, None)
+        state.high_watermarks.pop(node, None)
+
+    def data_lost(self, node: str) -> None:
+        """A node lost data, or may have: `replica_lost` for each of its replicas."""
+        for partition in self.partitions:
+            self.replica_lost(partition, node)
 
     def changed(self) -> None:
         """Have every condition that is waited for checked again. Costs nothing while nobody waits."""

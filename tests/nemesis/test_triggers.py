@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from nemesis.conditions import LogStartMoved, NodeOccurrence, ReplicaDeleted, Re
 from nemesis.faults.message import MessageFault, NodeRequest
 from nemesis.fields import FieldError
 from nemesis.handle import ActiveEffects, FaultHandle
-from nemesis.ports import EnvironmentCapability
+from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.schedule import parse_script
 from nemesis.situation import Situation
 from nemesis.swarm import draw
@@ -186,6 +187,49 @@ def test_a_deletion_is_seen_in_the_trace_of_the_broker_that_deleted() -> None:
     assert not deleted.holds(situation, 0)
     source.take("b2", TraceEvent("replica_deleted", "t", 1))
     assert deleted.happened_to(situation, 0) == ("b2",)
+
+
+LOG_STATES = [{"log_end": {"node": "b2", "at_least": 5}}, {"high_watermark": {"node": "b2", "at_least": 4}}]
+
+
+@pytest.mark.parametrize("condition", LOG_STATES, ids=["log_end", "high_watermark"])
+def test_what_a_replica_had_before_it_was_lost_does_not_hold_after(condition: object) -> None:
+    situation, reached = Situation(), parse_condition(condition, "when")
+    source = TraceSource(situation, {1: "b1", 2: "b2"}, "t")
+    ends: list[Callable[[FaultHandle], Awaitable[object]]] = [
+        lambda handle: handle.wipe("b2"),
+        lambda handle: handle.power_off("b2", KeepUnsynced.PREFIX),
+        lambda handle: handle.stop_unsynced("b2", 1, KeepUnsynced.PREFIX),
+    ]
+
+    def grows() -> None:
+        for node in ("b1", "b2"):
+            source.take(node, TraceEvent("appended", "t", 0, log_end=5))
+            source.take(node, TraceEvent("follower_high_watermark", "t", 0, high_watermark=4))
+        assert reached.holds(situation, 0)
+
+    async def lose(end: Callable[[FaultHandle], Awaitable[object]]) -> None:
+        await end(FaultHandle(FakeCluster(), ActiveEffects(), Random(1), "t", situation=situation))
+
+    for end in ends:
+        grows()
+        asyncio.run(lose(end))
+        assert not reached.holds(situation, 0), "nobody knows what is left"
+        source.take("b2", TraceEvent("log_recovered", "t", 0, offset=0, log_end=5, high_watermark=4))
+        assert reached.holds(situation, 0), "as its broker has found it"
+    source.take("b2", TraceEvent("replica_deleted", "t", 0))
+    assert not reached.holds(situation, 0)
+    grows()
+    source.take("b2", TraceEvent("log_recovered", "t", 0, offset=0, log_end=4, high_watermark=0))
+    assert not reached.holds(situation, 0)
+    assert situation.partition(0).log_ends["b1"] == 5
+
+
+def test_a_killed_process_leaves_the_log_that_its_replica_had() -> None:
+    situation, reached = Situation(), parse_condition(LOG_STATES[0], "when")
+    TraceSource(situation, {2: "b2"}, "t").take("b2", TraceEvent("appended", "t", 0, log_end=5))
+    asyncio.run(FaultHandle(FakeCluster(), ActiveEffects(), Random(1), "t", situation=situation).kill("b2"))
+    assert reached.holds(situation, 0)
 
 
 def test_where_traces_come_late_no_fault_waits_for_what_they_alone_show() -> None:
