@@ -32,6 +32,8 @@ class ClusterShape:
     replication_factor: int = 3
     patience_s: float = 2.0
     """Time after which the cluster acts on a silent broker: the scale of every duration drawn."""
+    lag_s: float = 0.0
+    """Time after which a leader takes a follower out of the ISR that does not keep up, as far as it is known."""
     unsupported: Collection[EnvironmentCapability] = ()
     """Capabilities the environment lacks; faults that need one are replaced."""
     injection_s: float = 0.0
@@ -57,6 +59,11 @@ class ClusterShape:
     """Whether clients are members of groups."""
     keeps_data: bool = False
     """Whether no broker may lose data, however many of them the replicas would allow."""
+
+    @property
+    def isr_patience_s(self) -> float:
+        """The scale of waits for a follower to leave the ISR: it may be fenced, or lag."""
+        return max(self.patience_s, self.lag_s)
 
     @property
     def loss_budget(self) -> int:

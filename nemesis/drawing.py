@@ -104,6 +104,11 @@ class Draws:
         """The patience of the cluster, as faults take it."""
         return self.cluster.patience_s * 1000
 
+    @property
+    def isr_patience_ms(self) -> float:
+        """The same of a fault that waits for a follower to leave the ISR."""
+        return self.cluster.isr_patience_s * 1000
+
     def broker(self) -> str:
         """The leader of a partition, as often as the profile says, else any broker."""
         if self.random.random() < self.profile.leader_bias:

@@ -393,8 +393,9 @@ def _one_after_the_other(
             at_s = _early_enough(at_s, fault, cluster, time_limit_s)
         if at_s >= time_limit_s or at_s > time_limit_s - cluster.injection_s:
             return
-        yield _to_the_millisecond(at_s, min(_SCRIPTED_LONGEST * patience_s, time_limit_s - at_s), fault)
-        at_s += random.uniform(0.7, 1.0) * _SCRIPTED_LONGEST * patience_s
+        longest_s = max(_SCRIPTED_LONGEST * patience_s, fault.least_s(cluster))
+        yield _to_the_millisecond(at_s, min(longest_s, time_limit_s - at_s), fault)
+        at_s += random.uniform(0.7, 1.0) * longest_s
 
 
 def _to_the_millisecond(at_s: float, for_s: float, fault: Fault) -> ScheduledFault:

@@ -28,6 +28,8 @@ from nemesis.situation import Event, Occurrence
 
 _LIMIT: Final = 4.0
 """Longest wait for the follower to leave, in multiples of the cluster's patience."""
+_STEPS: Final = 3.0
+"""Time for all steps, in the same: a leader looks at its followers twice in the time that they may lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class LaggingFollower(Fault):
         if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
             return None
         partition, elected = draws.partition(), draws.random.random() < 0.5
-        return cls(partition if elected or cluster.always_written else 0, elected, draws.patience_ms)
+        return cls(partition if elected or cluster.always_written else 0, elected, draws.isr_patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Lose the messages, and wait until the follower has left."""
@@ -88,6 +90,10 @@ class LaggingFollower(Fault):
     @property
     def _limit_s(self) -> float:
         return _LIMIT * self.patience_ms / 1000
+
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Until the follower has left."""
+        return _STEPS * self.patience_ms / 1000
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A follower of nothing else may have left before."""

@@ -28,6 +28,8 @@ from nemesis.situation import Event, Occurrence
 
 _LIMIT: Final = 4.0
 """Longest wait for anything, in multiples of the cluster's patience."""
+_STEPS: Final = 6.0
+"""Time for all steps, in the same: until the follower has left, is back, is fenced or unfenced, and the last pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class LateIsrChange(Fault):
         cluster = draws.cluster
         if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
             return None
-        return cls(draws.partition(), draws.random.random() < 0.5, draws.patience_ms)
+        return cls(draws.partition(), draws.random.random() < 0.5, draws.isr_patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held or down at the end comes back then."""
@@ -92,6 +94,10 @@ class LateIsrChange(Fault):
     @property
     def _limit_s(self) -> float:
         return _LIMIT * self.patience_ms / 1000
+
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Until the request has arrived."""
+        return _STEPS * self.patience_ms / 1000
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A follower may catch up too late."""

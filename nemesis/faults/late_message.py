@@ -29,7 +29,14 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_traffic, is_sent_anyway
-from nemesis.faults.scripted.script import drawn_pause, lead_again, until_occurred, until_seen, until_taken
+from nemesis.faults.scripted.script import (
+    drawn_pause,
+    lead_again,
+    until_event,
+    until_occurred,
+    until_seen,
+    until_taken,
+)
 from nemesis.handle import FaultHandle, Heal
 from nemesis.ports import (
     EnvironmentCapability,
@@ -72,6 +79,9 @@ _LATER_SHARE: Final = 0.25
 """Of the fetches that arrive when their receiver leads again: not at its election, but a while after it."""
 _LIMIT: Final = 3.0
 """Longest wait for anything, in multiples of the cluster's patience."""
+_PROPOSED_WITHIN: Final = 6.0
+"""Time for all steps with a proposal for the ISR, in the same: until a follower has left it, and until the message
+arrives."""
 
 
 class _Interception(NamedTuple):
@@ -125,7 +135,9 @@ class LateMessage(Fault):
         a proposal is about; else a leader stalls. None where nobody may end whose end it takes, or leaders are without
         followers."""
         random, traffic, partition = draws.random, draw_traffic(draws, lambda each: each.weight_late), draws.partition()
-        message = cls(against=(traffic.against,), api=traffic.api, partition=partition, patience_ms=draws.patience_ms)
+        proposes = traffic.api is NodeRequest.ALTER_PARTITION
+        patience_ms = draws.isr_patience_ms if proposes else draws.patience_ms
+        message = cls(against=(traffic.against,), api=traffic.api, partition=partition, patience_ms=patience_ms)
         part, keep = random.choice(list(MessagePart)), draws.keep() if random.random() < 0.5 else None
         stalls, leader = random.random() < _STALLED_SHARE, (f"leader/{partition}",)
         if traffic.by_controller:
@@ -138,7 +150,7 @@ class LateMessage(Fault):
                 return again
             return replace(message, victim=victim, keep=keep, arrives_after=moment)
         registers = traffic.api is NodeRequest.BROKER_REGISTRATION
-        proposes, replicates = traffic.api is NodeRequest.ALTER_PARTITION, traffic.against == "brokers"
+        replicates = traffic.against == "brokers"
         alone = draws.cluster.replication_factor < 2 and (proposes or replicates)
         if alone or (registers and not draws.profile.victims):
             return None
@@ -233,7 +245,7 @@ class LateMessage(Fault):
             return interception, await handle.hold(both_ways([leader], [follower]))
         since, left = len(handle.situation.events), Event(Occurrence.LEFT_ISR, follower, partition)
         reunite = await handle.hold(both_ways([leader], [follower]))
-        await until_occurred(handle, lambda event: event == left, since, self._limit_s)
+        await until_event(handle, left, since, self._limit_s)
         interception = await self._intercept(handle, links)
         await reunite()
         return interception, None
@@ -310,6 +322,10 @@ class LateMessage(Fault):
         return _LIMIT * self.patience_ms / 1000
 
     # ---- the declaration ---------------------------------------------------------------------------------------------
+
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Of a proposal until it has arrived: a follower has to leave the ISR before."""
+        return _PROPOSED_WITHIN * self.patience_ms / 1000 if self.api is NodeRequest.ALTER_PARTITION else 0.0
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """Only if such a message is sent at all."""

@@ -11,7 +11,13 @@ from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.administrators.admin import CancelReassignment, ControlledRestart, Reassign
+from nemesis.faults.administrators.delete_records import DeleteRecords
 from nemesis.faults.disk_full import DiskFull
+from nemesis.faults.fault import Fault
+from nemesis.faults.lagging_follower import LaggingFollower
+from nemesis.faults.late_isr_change import LateIsrChange
+from nemesis.faults.late_message import LateMessage
+from nemesis.faults.message import NodeRequest
 from nemesis.faults.network_partition import NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
 from nemesis.faults.scripted.placement import HalfDeletedReplica
@@ -71,6 +77,44 @@ def test_a_fault_in_steps_is_drawn_with_time_for_them() -> None:
     assert Reassign(short=True, again_ms=500.0).least_s(CLUSTER) == pytest.approx(3 * patience_s + 0.5)
     assert ControlledRestart(("b1",), unheard=True).least_s(CLUSTER) == patience_s
     assert ControlledRestart(("b1",)).least_s(CLUSTER) == Reassign().least_s(CLUSTER) == 0.0
+
+
+LAGGING = replace(CLUSTER, patience_s=1.0, lag_s=4.0)
+"""Leaders look at their followers every two seconds, so that one leaves the ISR after six at the latest."""
+
+
+@pytest.mark.parametrize("family", ["message", "admin"])
+def test_a_fault_that_waits_for_a_follower_to_leave_the_isr_has_the_patience_of_its_leader(family: str) -> None:
+    """None of ten late ISR changes, and none of ten followers that were to lag, came about in such a cluster."""
+
+    def waits(fault: Fault) -> bool:
+        proposes = isinstance(fault, LateMessage) and fault.api is NodeRequest.ALTER_PARTITION
+        behind = isinstance(fault, DeleteRecords) and fault.behind
+        return proposes or behind or isinstance(fault, LateIsrChange | LaggingFollower)
+
+    seen = set()
+    for seed in range(150):
+        for scheduled in draw(Random(seed), LAGGING, 60.0, [family]):
+            fault = scheduled.fault
+            if hasattr(fault, "patience_ms"):
+                assert fault.patience_ms == (4_000 if waits(fault) else 1_000), fault
+            if waits(fault) or (isinstance(fault, Reassign) and fault.short):
+                seen.add(fault.name)
+                assert scheduled.for_s >= min(12.0, 60.0 - scheduled.at_s) - 0.001, scheduled
+    assert (
+        seen
+        == {
+            "message": {"late-message", "late-isr-change", "lagging-follower"},
+            "admin": {"delete-records", "reassign"},
+        }[family]
+    )
+
+
+def test_the_shape_of_a_cluster_has_the_lag_time_of_its_settings() -> None:
+    settings = {"broker.session.timeout.ms": 1_000, "replica.lag.time.max.ms": 4_000}
+    shape = parse({"settings": settings}).cluster_shape(("b1", "b2", "b3"), ("c1",))
+    assert (shape.patience_s, shape.lag_s, shape.isr_patience_s) == (1.0, 4.0, 4.0)
+    assert replace(shape, lag_s=0.5).isr_patience_s == 1.0
 
 
 def test_where_brokers_are_the_controllers_no_partition_is_one_between_both() -> None:

@@ -18,6 +18,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.lagging_follower import LaggingFollower
 from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Situation
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.torture.mistakes.caught_up import caught_up, caught_up_by_any_fetch
@@ -47,6 +48,22 @@ def test_a_follower_that_lags_leaves_the_isr(elected: bool) -> None:
     outcome = struck(elected)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert [injection.took_effect for injection in outcome.injections] == [True]
+
+
+@pytest.mark.parametrize("elected", [False, True])
+def test_it_leaves_where_its_leader_is_more_patient_than_the_controllers(elected: bool) -> None:
+    settings = {
+        "broker.session.timeout.ms": 1_000,
+        "broker.heartbeat.interval.ms": 250,
+        "replica.lag.time.max.ms": 4_000,
+    }
+    spec = parse({"seed": 1, "time_limit": "20s", "settings": settings})
+    shape, profile = spec.cluster_shape(spec.broker_names, spec.controller_names), RunProfile((), 0.5, 0.5, ())
+    drawn = (LaggingFollower.draw(Draws(Random(seed), shape, profile)) for seed in range(20))
+    fault = next(fault for fault in drawn if fault is not None and fault.elected is elected)
+    schedule = Schedule((ScheduledFault(2.0, fault.least_s(shape), fault),))
+    (injection,) = run_in_simulation(spec.with_script(schedule)).injections
+    assert injection.took_effect, injection.note
 
 
 @pytest.mark.parametrize("elected", [False, True])

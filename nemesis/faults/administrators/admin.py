@@ -126,7 +126,7 @@ class Reassign(Fault):
 
     def least_s(self, cluster: ClusterShape) -> float:
         """Until the follower that is cut off has left the ISR, and until it asks again."""
-        return (_LEAVES_WITHIN * cluster.patience_s if self.short else 0.0) + (self.again_ms or 0.0) / 1000
+        return (_LEAVES_WITHIN * cluster.isr_patience_s if self.short else 0.0) + (self.again_ms or 0.0) / 1000
 
     async def _cut_off(self, handle: FaultHandle) -> str:
         """Keep a follower from its leader until it has left the ISR."""

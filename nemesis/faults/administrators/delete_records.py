@@ -26,6 +26,8 @@ _TO_HIGH_WATERMARK_SHARE: Final = 0.1
 _LOSING_SHARE: Final = 0.4
 """Of the deletions in runs in which brokers may lose data: one does as soon as records are deleted."""
 _RETRY_S: Final = 0.5
+_BEHIND_WITHIN: Final = 3.0
+"""Time for a follower to leave the ISR, and for the request after that, in multiples of the patience."""
 _MOMENTS: Final = (0.0, 0.2, 0.4, 0.6, 0.8, 0.925)
 """Where the share of each moment begins, and that of the last one ends: in the rest nothing is waited for."""
 _WAITING_SHARE: Final = 0.5
@@ -92,7 +94,8 @@ class DeleteRecords(Fault):
         partition, when = draws.partition(), draws.random.random()
         stalled, after_election, moved, behind, alone = (first <= when < end for first, end in pairwise(_MOMENTS))
         waits = alone and draws.random.random() < _WAITING_SHARE
-        drawn = cls(partition, stalled, after_election, moved, behind, alone, waits, draws.patience_ms)
+        patience_ms = draws.isr_patience_ms if behind else draws.patience_ms
+        drawn = cls(partition, stalled, after_election, moved, behind, alone, waits, patience_ms)
         if not draws.profile.victims or draws.random.random() >= _LOSING_SHARE:
             return drawn
         return replace(drawn, nodes=(draws.victim(),), keep=draws.keep())
@@ -123,6 +126,10 @@ class DeleteRecords(Fault):
         handle.count_evidence(outcome.get(answer, "refused"))
         for node in await handle.targets.resolve(self.nodes):
             await handle.power_off(node, self.keep)
+
+    def least_s(self, cluster: ClusterShape) -> float:
+        """Until the follower that is to be behind has left the ISR, and until the request."""
+        return _BEHIND_WITHIN * self.patience_ms / 1000 if self.behind else 0.0
 
     async def _stall(self, handle: FaultHandle) -> None:
         leader = await handle.targets.leader(self.partition)
