@@ -1,4 +1,5 @@
-"""Between two steps of a scripted fault lies nothing shorter than the environment takes for one."""
+"""Scripted faults: between two steps lies nothing shorter than the environment takes for one, they strike who holds the
+partition, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -11,10 +12,16 @@ import pytest
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.faults.fault import Fault
-from nemesis.nemesis import Nemesis
+from nemesis.faults.scripted.controllers import LaggingController, ZombieController
+from nemesis.faults.scripted.leader import DeafLeader, HiddenCommit, QuickSuccession, ZombieFollower
+from nemesis.faults.scripted.overtaking import LateProposal
+from nemesis.faults.scripted.script import ScriptedLeaderFault
+from nemesis.handle import ActiveEffects, FaultHandle
+from nemesis.nemesis import Injection, Nemesis
 from nemesis.ports import Link
 from nemesis.registry import FAULTS
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.situation import Situation
 from nemesis.swarm import draw
 from tests.nemesis.fake_cluster import FakeCluster
 from tests.workloads.virtual_time import run
@@ -74,3 +81,33 @@ def test_no_two_steps_are_closer_than_the_environment_can_bring_them(fault: type
     examples = list(enumerate(islice(drawn, 8)))
     assert any(pause < 300 for seed, example in examples for pause in _pauses_ms(example, seed, 0.0))
     assert all(pause >= 300 for seed, example in examples for pause in _pauses_ms(example, seed, 0.3))
+
+
+@pytest.mark.parametrize("fault", [ZombieFollower, HiddenCommit, LateProposal, DeafLeader, QuickSuccession])
+def test_the_followers_of_a_scripted_fault_hold_the_partition(fault: type[ScriptedLeaderFault]) -> None:
+    """Of five brokers two follow: with any others nothing of the fault comes about."""
+    for seed in range(10):
+        cluster, situation = FakeCluster(brokers=5, controllers=3), Situation()
+        situation.isr_changed(0, ("b1", "b3", "b5"))
+        handle = FaultHandle(cluster, ActiveEffects(), Random(seed), "t", situation=situation)
+        run(fault(0, patience_ms=50.0).inject(handle))
+        cut = ({link.source, link.target} for link in cluster.ever_cut)
+        struck = {*cluster.paused}.union(*(ends for ends in cut if "b1" not in ends))  # a leader is cut from everybody
+        assert struck & {"b3", "b5"}
+        assert not struck & {"b2", "b4"}, seed
+
+
+@pytest.mark.parametrize("fault", [ZombieController, LaggingController])
+def test_a_scripted_fault_of_controllers_leaves_no_setting_of_the_topic_behind(fault: type[Fault]) -> None:
+    cluster = FakeCluster(controllers=3)
+    records: list[Injection] = []
+
+    async def scenario() -> None:
+        schedule = Schedule((ScheduledFault(1, 20, fault()),))
+        await Nemesis(cluster, schedule, Random(1), records.append, "t").run(asyncio.get_running_loop().time() + 30)
+
+    run(scenario())
+    asked = [call for call in cluster.calls if call.startswith("configure")]
+    keys = {call.removeprefix("configure t ").split("=")[0] for call in asked if "delete" not in call}
+    assert keys == {"leader.replication.throttled.replicas"}, "and this has no effect"
+    assert asked[-1] == "configure t delete leader.replication.throttled.replicas="

@@ -1,22 +1,32 @@
 """Scripted faults of the controllers' quorum; see `nemesis.faults.scripted.script`.
 
-Where a step needs the cluster to commit something, it changes `max.message.bytes` of the topic by a few bytes, which
-affects no client, and asks once to change it back.
+Where a step needs the cluster to commit something, it names a throttled replica of the topic, which has no effect
+without a rate, and asks once to have the list deleted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken
 from nemesis.handle import FaultHandle
-from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, MessageRule, both_ways, one_way
+from nemesis.ports import (
+    ConfigOperation,
+    EnvironmentCapability,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    both_ways,
+    one_way,
+)
 
-_KEY, _USUAL = "max.message.bytes", 1_048_588
+_THROTTLED: Final = "leader.replication.throttled.replicas"
+_REPLICAS: Final = 9
+"""Of one partition; they need not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +162,13 @@ class LateQuorumFetch(ScriptedQuorumFault):
 
 
 async def _commit_something(handle: FaultHandle) -> None:
-    async def change(value: int) -> None:
-        await handle.cluster.admin.configure(handle.topic, _KEY, str(value))
+    admin = handle.cluster.admin
 
     async def back() -> None:
-        await change(_USUAL)
+        await admin.configure(handle.topic, _THROTTLED, "", ConfigOperation.DELETE)
 
     handle.add_undo(back)
-    await change(_USUAL + handle.random.randint(1, 9))
+    await admin.configure(handle.topic, _THROTTLED, f"0:{handle.random.randint(1, _REPLICAS)}")
 
 
 async def _until_another_is_active(handle: FaultHandle, former: str, limit_s: float) -> str | None:

@@ -132,7 +132,7 @@ class DeafLeader(ScriptedLeaderFault):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
         (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
-        followers = [broker for broker in handle.cluster.brokers if broker != leader]
+        followers = self.followers(handle, leader)
         if not followers:
             handle.notes.append("two brokers are needed")
             return
@@ -279,7 +279,7 @@ class QuickSuccession(ScriptedLeaderFault):
         patience_s = self.patience_ms / 1000
         everyone = [*handle.cluster.brokers, *handle.cluster.controllers]
         (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
-        followers = [broker for broker in handle.cluster.brokers if broker != leader]
+        followers = self.followers(handle, leader)
         if len(followers) < 2:
             handle.notes.append("two followers are needed")
             return

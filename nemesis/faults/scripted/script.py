@@ -3,8 +3,9 @@
 Some errors of a protocol need several events in one order and within tight bounds, which independent faults meet too
 rarely. Each such fault is a sequence of steps, listed in its docstring. The times between the steps are drawn, so that
 repeated injections probe different timings of one sequence. `patience_ms` is how long the cluster takes to act on a
-silent broker (session timeout, lag time) and scales every wait. A wait that is shorter than the environment takes for
-one step becomes as long as that (`FaultHandle.sleep`).
+silent broker (session timeout) and scales every wait; a fault that cannot go on before a follower has left the ISR is
+drawn with the lag time where that is longer. A wait that is shorter than the environment takes for one step becomes as
+long as that (`FaultHandle.sleep`).
 
 `inject` runs through the steps; what is still held at their end comes back then.
 """
@@ -86,15 +87,21 @@ class ScriptedLeaderFault(ScriptedFault):
         return (f"leader/{self.partition}",)
 
     async def leader_and_two(self, handle: FaultHandle) -> tuple[str, str, str] | None:
-        """The leader, and two of the other brokers in an order drawn; None, with a note, where there are fewer."""
+        """The leader, and two of its followers in an order drawn; None, with a note, where there are fewer."""
         (leader,) = await handle.targets.resolve(self.targets())
-        others = [broker for broker in handle.cluster.brokers if broker != leader]
-        handle.random.shuffle(others)
-        if len(others) < 2:
+        followers = self.followers(handle, leader)
+        handle.random.shuffle(followers)
+        if len(followers) < 2:
             handle.notes.append("two followers are needed")
             return None
-        handle.targets.add(others[:2])
-        return leader, others[0], others[1]
+        handle.targets.add(followers[:2])
+        return leader, followers[0], followers[1]
+
+    def followers(self, handle: FaultHandle, leader: str) -> list[str]:
+        """The members of the ISR beside the leader; where these are not two, every other broker."""
+        others = [broker for broker in handle.cluster.brokers if broker != leader]
+        in_sync = [broker for broker in others if broker in handle.situation.partition(self.partition).isr]
+        return in_sync if len(in_sync) > 1 else others
 
 
 async def drawn_pause(handle: FaultHandle, patience_ms: float, shortest: float, longest: float) -> None:
