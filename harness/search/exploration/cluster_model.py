@@ -6,7 +6,7 @@ is that of one machine (`machine_steps`), and what it means for the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -54,8 +54,8 @@ class ClusterModel:
             for node in self.scope.brokers
         )
         if self.scope.as_in_a_run:
-            limits = self.scope.limits
-            brokers = (replica_steps.read_update(it, 0, limits) if it.unread else it for it in brokers)
+            events = replica_steps.ReplicaEvents(self.scope.limits)
+            brokers = (replica_steps.read_update(it, 0, events) if it.unread else it for it in brokers)
         return (
             *map(self.brokers.number, brokers),
             self.controllers.number(controller),
@@ -142,7 +142,6 @@ class ClusterModel:
         state: Numbers,
         action: Action,
         changes: dict[int, int],
-        controller: int | None = None,
         broken: str | None = None,
     ) -> ClusterStep:
         """The state with these brokers changed, and with what their leaders have committed."""
@@ -153,14 +152,12 @@ class ClusterModel:
             history, mismatch = committed[history, broker]
             broken = broken or mismatch
         after[-1] = history
-        if controller is not None:
-            after[-2] = controller
         return ClusterStep(action, tuple(after), broken)
 
     def _decided(self, state: Numbers, decision: ControllerDecision) -> ClusterStep:
-        """The controller decides, and every broker will read of it."""
-        published = {place: self._publish(broker, decision.updates) for place, broker in enumerate(state[:-2])}
-        return self._moved(state, decision.action, published, decision.controller)
+        """The controller decides, and every broker will read of it. Until one does, no leader commits anything."""
+        published = [self._publish(broker, decision.updates) for broker in state[:-2]]
+        return ClusterStep(decision.action, (*published, decision.controller, state[-1]))
 
     def _reassignments(self, state: Numbers) -> Iterator[ClusterStep]:
         """An administrator starts a reassignment, or cancels the one under way."""
@@ -223,12 +220,11 @@ class ClusterModel:
 
     def _alter_partition(self, state: Numbers, place: int, proposal: int) -> Iterator[ClusterStep]:
         """The proposal of a leader reaches the controller, and the answer reaches the leader or is on its way to it."""
-        *brokers, controller, _ = state
-        for controller_after, updates, answer in self.machines.proposed[proposal, controller]:
-            changes = {other: self._publish(broker, updates) for other, broker in enumerate(brokers)} if updates else {}
-            leader, broken = self.machines.isr_answered[changes.get(place, brokers[place]), answer]
-            changes[place] = leader
-            yield self._moved(state, Action("alter_partition", place + 1), changes, controller_after, broken)
+        for controller_after, updates, answer in self.machines.proposed[proposal, state[-2]]:
+            brokers = [self._publish(broker, updates) for broker in state[:-2]]
+            leader, broken = self.machines.isr_answered[brokers[place], answer]
+            decided = (*brokers, controller_after, state[-1])
+            yield self._moved(decided, Action("alter_partition", place + 1), {place: leader}, broken)
 
     def _serves(self, state: Numbers, place: int) -> Iterator[ClusterStep]:
         """The requests of a follower that may reach a leader now, one of a lost connection included."""
@@ -237,16 +233,20 @@ class ClusterModel:
             changes = {leader: leader_after, place: self.machines.answered[state[place], late, answer]}
             yield self._moved(state, Action("late" if late else "serve", leader + 1, place + 1), changes, broken=broken)
 
-    def _settled(self, step: ClusterStep, begin: int = 0) -> Iterator[ClusterStep]:
+    def _settled(self, step: ClusterStep, begin: int = 0) -> Sequence[ClusterStep]:
         """The step, with every AlterPartition that it sends answered at once, those of the brokers from the place
         `begin` on; none where an answer leaves the scope."""
-        for place in range(begin, len(self.scope.brokers)):
-            if (proposal := self.machines.proposals[step.state[place]]) is not None:
-                for answered in self._alter_partition(step.state, place, proposal):
-                    both = ClusterStep(step.action, answered.state, step.broken or answered.broken)
-                    yield from self._settled(both, place + 1)
-                return
-        yield step
+        proposals = self.machines.proposals
+        for place in range(begin, len(step.state) - 2):
+            if (proposal := proposals[step.state[place]]) is not None:
+                return [
+                    settled
+                    for answered in self._alter_partition(step.state, place, proposal)
+                    for settled in self._settled(
+                        ClusterStep(step.action, answered.state, step.broken or answered.broken), place + 1
+                    )
+                ]
+        return (step,)
 
     def _appends(self, state: Numbers) -> Iterator[ClusterStep]:
         history = self.histories.values[state[-1]]

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from harness.search.exploration.cluster_values import BrokerState, IsrExchange, SentProposal
 from harness.search.exploration.normal_form import behind, normalised, without_isr_exchange
-from harness.search.exploration.replica_steps import isr_answer_of, isr_resolved
+from harness.search.exploration.replica_steps import ReplicaEvents, isr_answer_of, isr_resolved
 from images.broker.controller.alter_partition import AlterPartitionAnswer
 from images.broker.replication.alter_partition_manager import RETRIABLE
-from images.broker.replication.partition import Limits, ProposeIsr
+from images.broker.replication.partition import ProposeIsr
 
 
 def sent(before: BrokerState, after: BrokerState) -> BrokerState:
@@ -47,7 +47,7 @@ def answered(broker: BrokerState, answer: AlterPartitionAnswer) -> BrokerState:
     return broker if broker.proposal is not None else broker._replace(isr_exchange=None)
 
 
-def exchanged(broker: BrokerState, limits: Limits) -> list[tuple[str, BrokerState]]:
+def exchanged(broker: BrokerState, events: ReplicaEvents) -> list[tuple[str, BrokerState]]:
     """The steps of a leader's exchange with the controller, by name: the answer is received; the connection is lost,
     and perhaps the request with it."""
     exchange = broker.isr_exchange
@@ -63,7 +63,7 @@ def exchanged(broker: BrokerState, limits: Limits) -> list[tuple[str, BrokerStat
         proposal = replace(exchange.sent.proposal, partition_epoch=broker.partition.partition_epoch - 1)
     told = broker.told or exchange.answer.committed is not None
     received = isr_resolved(
-        broker._replace(isr_exchange=None), proposal, exchange.answer, limits, certain=exchange.certain, told=told
+        broker._replace(isr_exchange=None), proposal, exchange.answer, events, certain=exchange.certain, told=told
     )
     return [*steps, ("receive_isr", received)]
 

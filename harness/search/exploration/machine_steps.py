@@ -84,6 +84,7 @@ class MachineSteps:
         self.histories: Interned[ClusterHistory] = Interned()
         self.controller_steps = ControllerSteps(scope.rules, scope.topic_config)
         self._scope, self._limits = scope, scope.limits
+        self._events = replica_steps.ReplicaEvents(self._limits)
         steps = self.controller_steps
         self._sessions: list[tuple[str, Callable[[ControllerState, int, int], ControllerStep | None]]] = [
             ("session_ends", steps.session_ends)
@@ -129,24 +130,24 @@ class MachineSteps:
         broker = self.brokers.values[number]
         state = broker.partition
         after = [
-            (Action("read", state.node, position), replica_steps.read_update(broker, position, self._limits))
+            (Action("read", state.node, position), replica_steps.read_update(broker, position, self._events))
             for position in range(len(broker.unread))
         ]
         if state.leadership is not None:
-            after.append((Action("tick", state.node), replica_steps.tick(broker, self._limits)))
+            after.append((Action("tick", state.node), replica_steps.tick(broker, self._events)))
             others = sorted(member for member in state.isr if member != state.node)
             after += [
-                (lag_of(state.node, lagging), replica_steps.tick(broker, self._limits, lagging))
+                (lag_of(state.node, lagging), replica_steps.tick(broker, self._events, lagging))
                 for count in range(1, len(others) + 1)
                 for lagging in combinations(others, count)
             ]
         if self._scope.isr_answers_in_flight:
             after = [(action, isr_exchanges.sent(broker, it)) for action, it in after]
-            after += [(Action(kind, state.node), it) for kind, it in isr_exchanges.exchanged(broker, self._limits)]
+            after += [(Action(kind, state.node), it) for kind, it in isr_exchanges.exchanged(broker, self._events)]
         if self._scope.fetches_in_flight:
             after += [
                 (Action(kind, state.node, (broker.exchange.leader if broker.exchange else state.leader)), it)
-                for kind, it in replica_steps.exchanged(broker, self._limits, shared=self._scope.fetchers_shared)
+                for kind, it in replica_steps.exchanged(broker, self._events, shared=self._scope.fetchers_shared)
             ]
         moves = (Move(action, self.brokers.number(it), promises.broken_by_step(broker, it)) for action, it in after)
         return [move for move in moves if move.broker != number]
@@ -233,7 +234,7 @@ class MachineSteps:
         broker = self.brokers.values[number]
         if broker.partition.node == node:
             return self.brokers.number(restart_steps.crashed(broker))
-        after = restart_steps.disconnected(broker, node, self._limits)
+        after = restart_steps.disconnected(broker, node, self._events)
         return self.brokers.number(restart_steps.without_disk(after) if last and not after.down else after)
 
     def _compute_late_proposal(self, number: int) -> tuple[int, int] | None:
@@ -265,7 +266,7 @@ class MachineSteps:
         leader, answer = self.brokers.values[key[0]], self._isr_answers.values[key[1]]
         if self._scope.isr_answers_in_flight:
             return self.brokers.number(isr_exchanges.answered(leader, answer)), None
-        after = replica_steps.isr_answered(leader, answer, self._limits, certain=True)
+        after = replica_steps.isr_answered(leader, answer, self._events, certain=True)
         return self.brokers.number(after), promises.broken_by_step(leader, after)
 
     def _compute_has_metadata(self, number: int) -> bool:
@@ -283,11 +284,11 @@ class MachineSteps:
         state = broker.partition
         if state.role is not ReplicaRole.FOLLOWER or state.leader == NO_LEADER:
             return None
-        return state.leader - 1, self._requests.number(replica_steps.request_of(broker, self._limits))
+        return state.leader - 1, self._requests.number(replica_steps.request_of(broker, self._events))
 
     def _compute_served(self, key: tuple[int, int]) -> tuple[int, int, str | None]:
         leader, request = self.brokers.values[key[0]], self._requests.values[key[1]]
-        after, answer = replica_steps.serve(leader, request, self._limits)
+        after, answer = replica_steps.serve(leader, request, self._events)
         if self._scope.isr_answers_in_flight:
             after = isr_exchanges.sent(leader, after)
         return self.brokers.number(after), self._answers.number(answer), promises.broken_by_step(leader, after)
@@ -313,11 +314,11 @@ class MachineSteps:
             self._requests.values[key[1]],
             self._answers.values[key[2]],
         )
-        return self.brokers.number(replica_steps.receive(follower, request, answer, self._limits))
+        return self.brokers.number(replica_steps.receive(follower, request, answer, self._events))
 
     def _compute_appended(self, key: tuple[int, int]) -> tuple[int, str | None]:
         leader = self.brokers.values[key[0]]
-        after = replica_steps.append(leader, key[1], self._limits)
+        after = replica_steps.append(leader, key[1], self._events)
         return self.brokers.number(after), promises.broken_by_step(leader, after)
 
     def _compute_committed(self, key: tuple[int, int]) -> tuple[int, str | None]:

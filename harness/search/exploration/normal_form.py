@@ -18,7 +18,7 @@ from harness.search.exploration.cluster_values import (
     SentProposal,
     SharedExchange,
 )
-from images.broker.replication.partition import Follower, PartitionRegistration, ReplicaRole
+from images.broker.replication.partition import Follower, Partition, PartitionRegistration, ReplicaRole
 
 
 def publish(broker: BrokerState, update: MetadataUpdate) -> BrokerState:
@@ -78,12 +78,20 @@ def normalised(broker: BrokerState) -> BrokerState:
     if leadership is None:
         follower = state._replace(replicas=(), isr=(), truncation_rounds=0)
         return broker._replace(partition=follower, active=(), unread=unread, proposal=None)
-    followers = tuple(Follower(it.id, it.log_end, it.broker_epoch) for it in leadership.followers)
     return broker._replace(
-        partition=state._replace(leadership=leadership._replace(followers=followers, awaited=())),
+        partition=without_times(state),
         unread=unread,
         proposal=proposal and replace(proposal, partition_epoch=state.partition_epoch),
     )
+
+
+def without_times(partition: Partition) -> Partition:
+    """The partition without what its leader knows of when a follower was caught up."""
+    leadership = partition.leadership
+    if leadership is None:
+        return partition
+    followers = tuple(Follower(it.id, it.log_end, it.broker_epoch) for it in leadership.followers)
+    return partition._replace(leadership=leadership._replace(followers=followers, awaited=()))
 
 
 class _News(NamedTuple):
@@ -101,6 +109,8 @@ def _news(broker: BrokerState) -> list[_News]:
     has by then; whoever skips it keeps that. The update of which an answer tells matters, too: it is read before
     the answer is received, or after it.
     """
+    if not broker.unread:
+        return []
     state, active = broker.partition, broker.active
     has_replica = state.role is not ReplicaRole.NONE or broker.records or (broker.disk and broker.disk.truncated)
     partition_epoch = state.partition_epoch

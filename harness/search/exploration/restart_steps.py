@@ -20,7 +20,7 @@ from harness.search.exploration.cluster_values import (
 )
 from harness.search.exploration.memory_log import MemoryLog
 from harness.search.exploration.normal_form import behind, normalised, without_exchange, without_isr_exchange
-from harness.search.exploration.replica_steps import receive, shipped_replica
+from harness.search.exploration.replica_steps import ReplicaEvents, receive, shipped_replica
 from images.broker.replication.partition import Limits, Partition
 
 _UNREAD = -1
@@ -45,14 +45,14 @@ def crashed(broker: BrokerState) -> BrokerState:
     )
 
 
-def disconnected(broker: BrokerState, leader: int, limits: Limits) -> BrokerState:
+def disconnected(broker: BrokerState, leader: int, events: ReplicaEvents) -> BrokerState:
     """The broker once the process of `leader` is gone: requests to it are lost, answers sent before may arrive."""
     exchange = broker.exchange
     if broker.late is not None and broker.late.leader == leader:
         broker = broker._replace(late=None)
     if exchange is None or exchange.leader != leader or exchange.answer is not None:
         return broker
-    return receive(broker._replace(exchange=None), exchange.request, LeaderAnswer(), limits)
+    return receive(broker._replace(exchange=None), exchange.request, LeaderAnswer(), events)
 
 
 def without_disk(broker: BrokerState) -> BrokerState:

@@ -39,7 +39,7 @@ from harness.search.exploration.cluster_values import (
     ReplicaDisk,
 )
 from harness.search.exploration.memory_log import MemoryLog
-from harness.search.exploration.replica_steps import OpenedReplica
+from harness.search.exploration.replica_steps import OpenedReplica, ReplicaEvents
 from harness.search.exploration.scope import Scope
 from harness.search.state_space.explored_model import Numbers
 from images.broker.config import Endpoint
@@ -66,7 +66,7 @@ NO_THROTTLE = timedelta(0)
 
 def exchanges(scope: Scope) -> Iterator[tuple[BrokerState, FollowerRequest, LeaderAnswer]]:
     """Every follower of a scope with its request, and every answer that its leader may give."""
-    model, limits = ClusterModel(scope), scope.limits
+    model, events = ClusterModel(scope), ReplicaEvents(scope.limits)
     seen: set[Numbers] = {model.initial()}
     frontier = [model.initial()]
     pairs = set()
@@ -78,8 +78,8 @@ def exchanges(scope: Scope) -> Iterator[tuple[BrokerState, FollowerRequest, Lead
         seen |= after
         frontier += after
     for follower, leader in pairs:
-        request = replica_steps.request_of(follower, limits)
-        yield follower, request, replica_steps.serve(leader, request, limits)[1]
+        request = replica_steps.request_of(follower, events)
+        yield follower, request, replica_steps.serve(leader, request, events)[1]
 
 
 def fetched_by_shell(follower: BrokerState, answer: LeaderAnswer, limits: Limits) -> tuple[Any, BrokerState]:
@@ -166,7 +166,7 @@ def test_a_fetcher_sends_the_requests_of_the_model_and_takes_the_answers_as_it_d
             fetch = expected.fetch
             assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == fetch[:2]
             assert (partition.current_leader_epoch, partition.fetch_offset, partition.last_fetched_epoch) == fetch[2:5]
-        assert after == replica_steps.receive(follower, expected, answer, limits)
+        assert after == replica_steps.receive(follower, expected, answer, ReplicaEvents(limits))
         count += 1
     assert count > 50
 

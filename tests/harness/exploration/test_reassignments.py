@@ -23,6 +23,7 @@ from harness.search.exploration.cluster_values import (
 )
 from harness.search.exploration.memory_log import produced
 from harness.search.exploration.normal_form import normalised, publish
+from harness.search.exploration.replica_steps import ReplicaEvents
 from harness.search.exploration.scope import Scope
 from harness.search.state_space.explored_model import Numbers
 from images.broker.metadata.image import ClusterImage, PartitionImage, TopicConfigRecord, TopicRecord
@@ -154,7 +155,7 @@ def test_a_broker_that_reads_of_its_removal_comes_back_empty_and_one_that_skips_
     removed, skipped = (model.cluster(step.state).brokers[1] for step in matching(model, state, "read 2"))
     assert (removed.partition.role, removed.records, len(removed.unread)) == (ReplicaRole.NONE, (), 1)
     assert (skipped.partition.role, len(skipped.records), skipped.unread) == (ReplicaRole.FOLLOWER, 1, ())
-    added = replica_steps.read_update(removed, 0, model.scope.limits)
+    added = replica_steps.read_update(removed, 0, ReplicaEvents(model.scope.limits))
     assert (added.partition.role, added.partition.leader, added.records) == (ReplicaRole.FOLLOWER, 1, ())
 
 
@@ -225,7 +226,7 @@ def seen_by_model(begins: BrokerState, published: list[MetadataUpdate]) -> set[t
         seen = (*seen, None if state.role is ReplicaRole.NONE else now)
         yield seen
         for position in range(len(broker.unread)):
-            yield from follow(replica_steps.read_update(broker, position, ONE_OF_TWO.limits), seen)
+            yield from follow(replica_steps.read_update(broker, position, ReplicaEvents(ONE_OF_TWO.limits)), seen)
 
     return {without_repeats(seen) for seen in follow(begins, ())}
 
@@ -284,10 +285,10 @@ FIRST = MetadataUpdate(PartitionRegistration((1, 2), (1, 2), 2, 0, 1), ())
 def replicated() -> BrokerState:
     """Broker 1 once it has read this and replicated one record."""
     broker = normalised(BrokerState(Partition(1), disk=ReplicaDisk()))
-    broker = replica_steps.read_update(publish(broker, FIRST), 0, ONE_OF_TWO.limits)
-    request = replica_steps.request_of(broker, ONE_OF_TWO.limits)
+    broker = replica_steps.read_update(publish(broker, FIRST), 0, ReplicaEvents(ONE_OF_TWO.limits))
+    request = replica_steps.request_of(broker, ReplicaEvents(ONE_OF_TWO.limits))
     answer = LeaderAnswer(FetchResult(ErrorCode.none, assign(produced(0), 0, 0), 0, 0))
-    return replica_steps.receive(broker, request, answer, ONE_OF_TWO.limits)
+    return replica_steps.receive(broker, request, answer, ReplicaEvents(ONE_OF_TWO.limits))
 
 
 @pytest.mark.parametrize("bumps", [True, False])

@@ -22,7 +22,7 @@ from harness.search.exploration.cluster_model import ClusterModel, ClusterStep
 from harness.search.exploration.cluster_values import BrokerState, ControllerState, MetadataUpdate
 from harness.search.exploration.controller_steps import ControllerStep
 from harness.search.exploration.machine_steps import lagging_in
-from harness.search.exploration.replica_steps import OpenedReplica
+from harness.search.exploration.replica_steps import OpenedReplica, ReplicaEvents
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
 from harness.search.state_space.breadth_first import ExplorationResult
@@ -72,7 +72,7 @@ class TracedWalk:
         action = step.action
         brokers = [self.model.brokers.values[number] for number in state[:-2]]
         controller, after = (self.model.controllers.values[it[-2]] for it in (state, step.state))
-        broker, limits = brokers[action.broker - 1], self._scope.limits
+        broker, events = brokers[action.broker - 1], ReplicaEvents(self._scope.limits)
         match action.kind:
             case "read":
                 update = broker.unread[action.other]
@@ -80,18 +80,18 @@ class TracedWalk:
                 hosted = action.broker in update.registration.replicas
                 if hosted and broker.partition.role is ReplicaRole.NONE:
                     self._opened(action.broker, broker)
-                replica_steps.read_update(broker, action.other, limits)
+                replica_steps.read_update(broker, action.other, events)
                 if not hosted:
                     self._row(f"b{action.broker}", "resigned")
                 self._row(f"b{action.broker}", "metadata_applied", log_end=self._epoch)
             case "append":
-                replica_steps.append(broker, 0, limits)
+                replica_steps.append(broker, 0, events)
             case "lag":
-                replica_steps.tick(broker, limits, lagging_in(action))
+                replica_steps.tick(broker, events, lagging_in(action))
             case "fetch":
-                request = replica_steps.request_of(broker, limits)
-                _, answer = replica_steps.serve(brokers[action.other - 1], request, limits)
-                replica_steps.receive(broker, request, answer, limits)
+                request = replica_steps.request_of(broker, events)
+                _, answer = replica_steps.serve(brokers[action.other - 1], request, events)
+                replica_steps.receive(broker, request, answer, events)
             case "late_alter_partition":
                 late = replica_steps.late_alter_partition_of(broker)
                 assert late is not None
@@ -113,7 +113,7 @@ class TracedWalk:
                 self._epoch = len(self._decisions) - 1
                 for it in changed.updates:
                     broker = normal_form.publish(broker, it)
-                replica_steps.isr_answered(broker, isr_answer, limits, certain=True)
+                replica_steps.isr_answered(broker, isr_answer, events, certain=True)
             case _:
                 self._decide(self._updates(controller, step), after)
 
