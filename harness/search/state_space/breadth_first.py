@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -146,9 +147,10 @@ def search(
                 steps += sum(it.steps for it in rounds)
                 left = sum(it.left for it in rounds)
                 for sender, it in enumerate(rounds):
-                    for shard, packed in zip(shards, it.outgoing, strict=True):
+                    others = [(shard, packed) for shard, packed in zip(shards, it.outgoing, strict=True) if packed]
+                    for shard, packed in others:
                         shard.send("admit", sender, packed)
-                    for shard in shards:
+                    for shard, _ in others:
                         shard.receive()
             depth += 1
         explored = start()
@@ -217,7 +219,8 @@ def _all(shards: Shards, call: str) -> list[Any]:
 @contextmanager
 def _processes(start: Start, processes: int) -> Iterator[Shards]:
     if processes == 1:
-        yield (LocalShard(StateShard(start(), 0, 1)),)
+        with _rare_collections():
+            yield (LocalShard(StateShard(start(), 0, 1)),)
         return
     context = get_context("spawn")
     with ExitStack() as ends:
@@ -241,10 +244,22 @@ def serve(connection: Connection, start: Start, index: int, count: int) -> None:
     signal(SIGINT, SIG_IGN)  # an interruption is of the process that waits for the shards, which ends them
     shard = StateShard(start(), index, count)
     connection.send(index)
-    with suppress(EOFError, BrokenPipeError):  # the process that waits for the shards is gone
+    # the process that waits for the shards is gone, if the connection is
+    with _rare_collections(), suppress(EOFError, BrokenPipeError):
         while True:
             call, arguments = connection.recv()
             connection.send(_called(shard, call, arguments))
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Few collections of garbage: nearly all that a shard makes it keeps, so a collection looks through it in vain."""
+    before = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _called(shard: StateShard, call: str, arguments: tuple[Any, ...]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import chain, groupby, pairwise, permutations, product
+from itertools import chain, groupby, permutations, product
 
 from harness.search.state_space.explored_model import ExploredModel, Numbers
 from harness.search.state_space.interning import DIGEST_BYTES, Remembered, digest
@@ -40,22 +40,19 @@ class CanonicalStates:
         """The fingerprint of the canonical state of `state`, and that state."""
         if not self._symmetry:
             return self._fingerprint(state), state
-        places = self._places[state[-2]]
         nameless = self._nameless
-        kinds = [(nameless[state[place]], places[place]) for place in self._identity]
+        kinds = [nameless[machine] + place for machine, place in zip(state, self._places[state[-2]], strict=False)]
         order = tuple(sorted(self._identity, key=kinds.__getitem__))
-        if all(kinds[one] != kinds[other] for one, other in pairwise(order)):
+        if len(set(kinds)) == len(kinds):
             renamed = self._renamed(state, order)
             return self._fingerprint(renamed), renamed
         candidates = (self._renamed(state, it) for it in _orders_of_equals(order, kinds))
         return min((self._fingerprint(it), it) for it in candidates)
 
     def _fingerprint(self, state: Numbers) -> Fingerprint:
-        tables = self._tables
-        *machines, shared, history = state
-        digests = tables.machines.digests
-        text = b"".join([digests[machine] for machine in machines])
-        text += tables.shared.digests[shared] + tables.histories.digests[history]
+        machines, shared, histories = self._tables
+        digests = [machines.digests[it] for it in state[:-2]]
+        text = b"".join((*digests, shared.digests[state[-2]], histories.digests[state[-1]]))
         return blake2b(text, digest_size=DIGEST_BYTES).digest()
 
     def _renamed(self, state: Numbers, order: _Order) -> Numbers:
@@ -84,7 +81,7 @@ class CanonicalStates:
         return shared.number(self._renaming.shared(shared.values[key[0]], self._names[key[1]]))
 
 
-def _orders_of_equals(order: _Order, kinds: list[tuple[bytes, bytes]]) -> Iterator[_Order]:
+def _orders_of_equals(order: _Order, kinds: list[bytes]) -> Iterator[_Order]:
     """Every order in which only machines of one kind change places."""
     groups = [tuple(group) for _, group in groupby(order, key=kinds.__getitem__)]
     for choice in product(*map(permutations, groups)):

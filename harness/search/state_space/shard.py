@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from harness.search.state_space.canonical import CanonicalStates, Fingerprint
 from harness.search.state_space.explored_model import Explored, Numbers
+from harness.search.state_space.interning import Remembered
 
 STATES_PER_ROUND = 5_000
 
@@ -39,9 +40,9 @@ class BrokenPromise(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The end of a round: what goes to each shard, and the states of this level that are left."""
+    """The end of a round: what goes to each shard, nothing to this one, and the states of this level that are left."""
 
-    outgoing: tuple[bytes, ...]
+    outgoing: tuple[bytes | None, ...]
     steps: int
     left: int
 
@@ -66,7 +67,7 @@ class StateShard:
     def __init__(self, explored: Explored, index: int, count: int) -> None:
         self._model = explored.model
         self._canonical = CanonicalStates(self._model)
-        self._count = count
+        self._index, self._count = index, count
         self._situation = explored.situation
         self._avoided = explored.avoided
         self._reached: dict[str, FirstReach] = {}
@@ -86,6 +87,8 @@ class StateShard:
         """Take the steps of the next states of this level."""
         expanded, self._frontier = self._frontier[:STATES_PER_ROUND], self._frontier[STATES_PER_ROUND:]
         outgoing: list[dict[Fingerprint, FoundState]] = [{} for _ in range(self._count)]
+        outgoing[self._index] = self._found
+        canonical = Remembered(self._canonical.of)  # steps from the states of a round often lead to the same state
         steps = 0
         for parent, _, state, avoided in expanded:
             for step in self._model.steps(state):
@@ -94,10 +97,12 @@ class StateShard:
                 if step.broken is not None:
                     self._broken.append(BrokenPromise(count, step.broken, parent, by_step=True))
                     continue
-                fingerprint, after = self._canonical.of(step.state)
+                fingerprint, after = canonical[step.state]
                 if fingerprint not in self._parents:
                     _keep_least(outgoing[self._owner(fingerprint)], FoundState(fingerprint, parent, after, count))
-        packed = (self._pack(shard, found.values()) for shard, found in enumerate(outgoing))
+        packed = [
+            None if shard == self._index else self._pack(shard, found.values()) for shard, found in enumerate(outgoing)
+        ]
         return Round(tuple(packed), steps, len(self._frontier))
 
     def admit(self, sender: int, packed: bytes) -> None:
