@@ -39,8 +39,8 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "scope",
         metavar="NAME|SCOPE.yaml",
-        help="a file, or the name of a shipped scope: answers-of-earlier-leaders, fetches-in-flight, isr-answers, "
-        "isr-changes, quorum, quorum-four-epochs, quorum-messages, quorum-restarts, reassignment, "
+        help="a file, or the name of a shipped scope: answers-of-earlier-leaders, elected-again, fetches-in-flight, "
+        "isr-answers, isr-changes, quorum, quorum-four-epochs, quorum-messages, quorum-restarts, reassignment, "
         "reassignment-of-four, reassignment-of-three, reassignment-with-losses, reassignment-with-restarts, restarts, "
         "restarts-of-three, three-replicas, truncation, two-replicas",
     )

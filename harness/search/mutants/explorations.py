@@ -31,16 +31,17 @@ _BROKER_SCOPES: Final = (
 """Shipped scopes that take seconds; those in which brokers restart, for the mutants that are left, come last."""
 _QUORUM_SCOPES: Final = ("quorum-restarts", "quorum", "quorum-messages", "quorum-four-epochs")
 """Likewise of controllers; they take up to half a minute."""
-_RULE_SCOPES: Final = ("reassignment-of-four", "answers-of-earlier-leaders")
+_RULE_SCOPES: Final = ("elected-again", "reassignment-of-four", "answers-of-earlier-leaders")
 """Likewise of brokers, for the rules that no other scope finds; up to a minute each."""
 DEPTHS: Final[Mapping[str, int]] = {
     "quorum-four-epochs": 7,
+    "elected-again": 11,
     "reassignment-of-four": 10,
     "answers-of-earlier-leaders": 21,
 }
 """Scopes that are too large to be exhausted in seconds, and how many steps deep they are explored: as deep as Raft's
-figure 8 lies, the loss of a record with a reassignment that is cancelled, and the cut of a committed record upon an
-answer of an earlier leader."""
+figure 8 lies, a position of a follower from before another leadership, the loss of a record with a reassignment that is
+cancelled, and the cut of a committed record upon an answer of an earlier leader."""
 BUDGET_SHARE: Final = 1 / 3
 """Of a night's budget, at most."""
 _TASKS_PER_SLOT: Final = 2

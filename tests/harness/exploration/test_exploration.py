@@ -155,6 +155,32 @@ def test_an_answer_of_an_earlier_leadership_arrives_where_partitions_share_a_fet
     assert [model.broken(after) is not None for after in received] == loses
 
 
+_TO_A_LEADER_ELECTED_AGAIN = (
+    (1, "read 1, append 1, read 2"),
+    (3, "elect 3, fetch 2 1, fetch 2 1"),
+    (1, "session_ends 3, read 1, read 2 0, read 3 1, fetch 2 3"),
+)
+"""The steps in each leader epoch, whose leader comes first. Broker 2 has a record of broker 1, then follows broker 3
+without it; broker 1 leads again, and has not read of that."""
+
+
+@pytest.mark.parametrize(("off", "loses"), [((), False), (("positions_end_with_leadership",), True)])
+def test_a_leader_that_is_elected_again_does_not_count_on_a_log_of_two_leaderships_ago(
+    off: tuple[str, ...], loses: bool
+) -> None:
+    _, scope = load("elected-again")
+    model = ClusterModel(replace(scope, without=off))
+    state = model.initial()
+    for led_by, schedule in _TO_A_LEADER_ELECTED_AGAIN:
+        for words in schedule.split(", "):
+            assert model.broken(state) is None
+            kind, *numbers = words.split()
+            steps = [step for step in model.steps(state) if step.action.kind == kind]
+            steps = [step for step in steps if model.cluster(step.state).controller.partition.leader == led_by]
+            state = [step for step in steps if [*map(str, step.action[1:])][: len(numbers)] == numbers][-1].state
+    assert (model.broken(state) is not None) == loses
+
+
 def test_the_schedule_names_every_step_and_the_brokers_that_it_changes() -> None:
     result = explored(replace(TWO_REPLICAS, without=("consumer_reads_below_high_watermark",)))
     assert result.violation is not None
