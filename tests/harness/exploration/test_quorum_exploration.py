@@ -147,7 +147,7 @@ def test_states_that_differ_by_the_names_of_controllers_have_one_canonical_state
 
 
 def test_two_shards_find_the_states_of_one() -> None:
-    """All values travel from shard to shard as bytes."""
+    """Values travel from shard to shard as bytes."""
     scope = replace(RESTART, without=("vote_is_synced", "metadata_is_synced"))
     counts = []
     for count in (1, 2):
@@ -157,7 +157,8 @@ def test_two_shards_find_the_states_of_one() -> None:
             levels.append(sum(shard.end_level().states for shard in shards))
             for sender, shard in enumerate(shards):
                 for owner, packed in zip(shards, shard.expand().outgoing, strict=True):
-                    owner.admit(sender, packed)
+                    if packed is not None:  # what a shard finds of its own states it keeps
+                        owner.admit(sender, packed)
         counts.append(levels)
     assert counts[0] == counts[1]
     assert counts[0][-1] > 50
