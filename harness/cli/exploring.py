@@ -184,12 +184,13 @@ def _write_script(path: Path, name: str, scope: Scope, violation: Violation) -> 
     """Write the incident of a violation. Returns the step that a script has no words for; empty if it is written."""
     from harness.search.scripted_schedules.incident_text import incident_text
     from harness.search.scripted_schedules.translation import Untranslatable
+    from results.atomic_files import put_text
 
     try:
         text = incident_text(name, scope, violation)
     except Untranslatable as step:
         return str(step)
-    path.write_text(text, encoding="utf-8")
+    put_text(path, text)
     return ""
 
 

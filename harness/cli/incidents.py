@@ -106,9 +106,9 @@ def _run(options: argparse.Namespace) -> int:
     from harness.cli.display import LiveProgress
     from harness.cluster.systems import SYSTEMS
     from harness.incidents.incident import TRIES_MAX, library
-    from harness.incidents.measurements import record_measurements
+    from harness.incidents.measurements import read_measurements, record_measurements
     from harness.incidents.telling import tell
-    from harness.incidents.tried import record_outcomes
+    from harness.incidents.tried import read_outcomes, record_outcomes
     from results.errors import StoreError
     from results.run.paths import store_path
 
@@ -133,6 +133,9 @@ def _run(options: argparse.Namespace) -> int:
         incidents = [incident for incident in incidents if incident.docker_tries]
     tellings: list[Telling] = []
     try:
+        for path, read in ((options.record, read_measurements), (options.outcomes, read_outcomes)):
+            if path is not None:  # before any run is made for a file that takes none
+                read(path)
         store = store_path(options.store)
         for incident in incidents:
             if not options.json:
@@ -208,6 +211,7 @@ def _to_json(telling: Telling) -> dict[str, object]:
 def _new(options: argparse.Namespace) -> int:
     from harness.incidents.recording import incident_of
     from harness.yaml_document import SpecError
+    from results.atomic_files import put_text
     from results.errors import StoreError
     from results.run.directory import RunDirectory
 
@@ -219,9 +223,9 @@ def _new(options: argparse.Namespace) -> int:
         print(text, end="")
         return VALID
     try:
-        options.out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Usage(f"faultline incident new: {options.out}: {error.strerror}") from None
+        put_text(options.out, text)
+    except StoreError as error:
+        raise Usage(f"faultline incident new: {error}") from None
     return VALID
 
 

@@ -53,6 +53,7 @@ def _shrink(options: argparse.Namespace) -> int:
     from harness.shrinking.session import NotShrinkable
     from harness.shrinking.subjects import subject_of
     from harness.yaml_document import SpecError
+    from results.atomic_files import put_text
     from results.errors import StoreError
     from results.run.paths import store_path
     from results.store.spark import fingerprint
@@ -67,7 +68,7 @@ def _shrink(options: argparse.Namespace) -> int:
     try:
         result = _shrink_on(terminal(), subject, directory, fingerprint(), budget, resume=options.resume)
         if options.out is not None:
-            options.out.write_text(result.path.read_text(encoding="utf-8"), encoding="utf-8")
+            put_text(options.out, result.path.read_text(encoding="utf-8"))
     except CannotResumeShrinking as error:
         raise Usage(f"faultline shrink: {'--resume: ' if options.resume else ''}{error}") from None
     except (NotShrinkable, StoreError, OSError) as error:

@@ -7,7 +7,6 @@ Exit codes are those of `harness.suites.report` for a suite; `torture` ends with
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -180,6 +179,7 @@ def _torture(options: argparse.Namespace) -> int:
     from harness.suites import report
     from harness.suites.expectations import expectations
     from harness.suites.job import summed_up
+    from results.atomic_files import put_json
 
     console = terminal()
     if options.resume and not all(
@@ -193,12 +193,12 @@ def _torture(options: argparse.Namespace) -> int:
     options.master = f"local[{options.jobs}]"
 
     def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+        outcome = expectations(record.plan, runs)
+        if options.out is not None:  # before the suite has ended: what cannot be written can be resumed
+            put_json(options.out, outcome.to_json())
         for path in report.save(record, runs, summed_up(record, spark), None, None):
             console.print(f"written: {path}", soft_wrap=True, highlight=False)
         _show_expectations(record.plan, runs, console)
-        outcome = expectations(record.plan, runs)
-        if options.out is not None:
-            options.out.write_text(json.dumps(outcome.to_json(), indent=2) + "\n", encoding="utf-8")
         return VALID if outcome.met else INVALID
 
     return _on_spark(options, "torture", "torture", lambda: _torture_plan(options), finish)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.incidents.telling import Telling
+from results.atomic_files import put_text, read_json
+from results.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,15 @@ class Measurement:
 
 
 def read_measurements(path: Path) -> dict[str, Measurement]:
-    """By incident; empty where there is no file."""
-    values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {name: Measurement(**entry) for name, entry in values.items()}
+    """By incident; empty where there is no file. Raises StoreError."""
+    try:
+        return {name: Measurement(**entry) for name, entry in read_json(path).items()}
+    except TypeError as error:
+        raise StoreError(f"{path}: does not hold measurements of incidents: {error}") from None
 
 
 def record_measurements(path: Path, tellings: Iterable[Telling]) -> None:
-    """Enter what these tellings measure; other entries of the file stay."""
+    """Enter what these tellings measure; other entries of the file stay. Raises StoreError."""
     of_incident = defaultdict(list)
     for telling in tellings:
         of_incident[telling.incident.name].append(telling)
@@ -55,4 +59,4 @@ def record_measurements(path: Path, tellings: Iterable[Telling]) -> None:
                 entry = replace(entry, docker_tries={telling.variant.name: telling.tries for telling in told})
             entries[name] = entry
     values = {name: entries[name].to_json() for name in sorted(entries)}
-    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    put_text(path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

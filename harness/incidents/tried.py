@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from harness.incidents.telling import Telling
-from results.atomic_files import put_text
+from results.atomic_files import put_text, read_json
+from results.errors import StoreError
 
 Outcomes = dict[str, dict[str, dict[str, "TriedVariant"]]]
 """By incident, by variant, by system with its version."""
@@ -41,15 +42,17 @@ class TriedVariant:
 
 
 def read_outcomes(path: Path) -> Outcomes:
-    """The file's; empty where there is none."""
-    values = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {
-        incident: {
-            variant: {system: TriedVariant(**tried) for system, tried in systems.items()}
-            for variant, systems in variants.items()
+    """The file's; empty where there is none. Raises StoreError."""
+    try:
+        return {
+            incident: {
+                variant: {system: TriedVariant(**tried) for system, tried in systems.items()}
+                for variant, systems in variants.items()
+            }
+            for incident, variants in read_json(path).items()
         }
-        for incident, variants in values.items()
-    }
+    except (AttributeError, TypeError) as error:
+        raise StoreError(f"{path}: does not hold outcomes of incidents: {error}") from None
 
 
 def record_outcomes(path: Path, tellings: Iterable[Telling]) -> None:

@@ -229,12 +229,12 @@ def summary(suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary) -> 
 def save(
     suite: SuiteRecord, runs: Sequence[RunResult], figures: Summary, json_too: Path | None, junit_too: Path | None
 ) -> Iterator[Path]:
-    """Write junit.xml and, last, summary.json, which marks the suite as ended, and copies of them; their paths. Raises
-    StoreError for its own files, which are whole or not there, and OSError for a copy."""
+    """Write copies of both files, junit.xml and, last, summary.json, which marks the suite as ended; their paths.
+    Raises StoreError."""
     totals, cases = json.dumps(summary(suite, runs, figures), indent=2) + "\n", junit(suite, runs)
     for copy, text in ((junit_too, cases), (json_too, totals)):
         if copy is not None:
-            copy.write_text(text, encoding="utf-8")
+            put_text(copy, text)
             yield copy
     for name, text in (("junit.xml", cases), ("summary.json", totals)):
         put_text(suite.path / name, text)

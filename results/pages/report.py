@@ -47,6 +47,7 @@ PARTITIONS_MAX = 12
 FINDINGS_OPEN = 5
 """Findings of one check that are shown at once."""
 _LATENCY = re.compile(r"(?P<operation>\w+)_ms_(?P<statistic>p\d+|max)")
+_LIMIT_END_S = 1e9
 _ORDER = {Validity.INVALID: 0, Validity.UNKNOWN: 1, Validity.VALID: 2}
 
 
@@ -294,10 +295,12 @@ def _spec_facts(text: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         return {}
     plain = {str(name): value for name, value in values.items() if not _nested(value) and value != []}
-    return {
-        name: f"{value:g} s" if name.endswith("_limit") and isinstance(value, int | float) else value
-        for name, value in plain.items()
-    }
+    return {name: f"{value:g} s" if _is_limit(name, value) else value for name, value in plain.items()}
+
+
+def _is_limit(name: str, value: object) -> bool:
+    """Whether it is a time in seconds, and none of hundreds of digits, which no float can hold."""
+    return name.endswith("_limit") and isinstance(value, int | float) and abs(value) < _LIMIT_END_S
 
 
 def _nested(value: object) -> bool:

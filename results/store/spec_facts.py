@@ -52,5 +52,5 @@ def _facts(spec: str) -> SpecFacts:
         drawn = {str(name): str(value) for name, value in (values.get("drawn") or {}).items()}
         rate = float(values["rate"]) if values.get("producers", 1) else 0.0
         return SpecFacts(rate, values.get("environment", "sim") == "sim", digest, drawn)
-    except (AttributeError, yaml.YAMLError, KeyError, TypeError, ValueError):
+    except (AttributeError, yaml.YAMLError, KeyError, OverflowError, TypeError, ValueError):
         return SpecFacts(None, True, digest, {})

@@ -81,6 +81,21 @@ def test_only_an_incident_told_in_all_its_variants_is_entered_with_its_seconds(t
     assert set(read_measurements(entries)) == {"another", "two-power-losses"}
 
 
+@pytest.mark.parametrize("option", ["--record", "--outcomes"])
+@pytest.mark.parametrize("text", ['{"two-power-losses"', '{"two-power-losses": {"a": {"b": {"c": 1}}}}', "[1]"])
+def test_a_file_that_takes_no_entry_is_told_before_an_incident_is_run(
+    option: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entries, store = tmp_path / "entries.json", tmp_path / "runs"
+    entries.write_text(text)
+    assert main(["incident", "run", "two-power-losses", "--store", str(store), option, str(entries)]) == 3
+    line = capsys.readouterr().err
+    assert line.startswith(f"faultline: {entries}")
+    assert line.count("\n") == 1
+    assert not store.exists()
+    assert entries.read_text() == text
+
+
 def test_the_tries_of_an_incident_stand_beside_its_seconds(tmp_path: Path) -> None:
     entries = tmp_path / "entries.json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -387,6 +388,37 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_run(
         in capsys.readouterr().err
     )
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("option", ["--junit", "--json"])
+def test_a_file_in_a_directory_that_takes_none_is_told_before_anything_is_run(
+    option: str, mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # as on a read-only file system
+    at = ["--store", str(tmp_path / "store")]
+    assert main(["suite", str(mixed), option, str(tmp_path / "file"), *at]) == BAD_USAGE
+    reason = f"{tmp_path / 'file'} cannot be written: {tmp_path} is not a writable directory\n"
+    assert capsys.readouterr().err == f"faultline suite: {option}: {reason}"
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_copy_that_cannot_be_written_is_named_and_leaves_the_one_before_and_the_suite_to_resume(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = begin(tmp_path, load(str(mixed)))
+    copy = tmp_path / "copy.xml"
+    copy.write_text("of the night before")
+
+    def cut_short(self: Path, data: str, **options: Any) -> int:
+        with self.open("w") as file:
+            file.write(data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", cut_short)
+    with pytest.raises(StoreError, match=f"cannot write {copy}: No space left on device"):
+        list(save(begun, [], Summary((), ()), None, copy))
+    assert copy.read_text() == "of the night before"
+    assert resume(tmp_path, "mixed").name == begun.name
 
 
 def test_junit_is_xml_whatever_cells_and_findings_are_called(tmp_path: Path) -> None:

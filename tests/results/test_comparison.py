@@ -53,6 +53,11 @@ def test_settings_that_were_run_on_other_seeds_are_not_compared(runs: list[Compa
         compare("acks", "safe", runs)
 
 
+@pytest.mark.parametrize("spec", ["[" * 100_000, "rate: 2026-13-45", f"rate: {'9' * 400}", f"rate: {'9' * 5000}"])
+def test_a_stored_spec_that_is_damaged_says_nothing_and_ends_nothing(spec: str) -> None:
+    assert spec_facts(spec).rate is None
+
+
 def test_cells_without_producers_have_no_share_of_planned_writes() -> None:
     figures = {"appends": 10.0, "acknowledged": 10.0, "main_s": 20.0, "lost": 1.0}
     script = spec_facts(parse({"producers": 0, "clients": {"operations": ["produce 10 to 0"]}}).to_yaml())

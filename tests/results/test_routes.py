@@ -397,6 +397,9 @@ def test_whatever_is_in_a_runs_files_stays_text(site: Router, store: Path) -> No
         {"settings.json": '{"acks": 77}'},
         {"history.parquet": "PAR1"},
         {"spec.yaml": "&a [*a]"},
+        {"spec.yaml": "[" * 100_000},
+        {"spec.yaml": "started: 2026-13-45"},
+        {"spec.yaml": f"time_limit: {'9' * 400}\nrate: {'9' * 400}"},
         {"recovery.json": '{"seconds": NaN, "waiting_for": 3}'},
     ],
 )
