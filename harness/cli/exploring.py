@@ -3,7 +3,8 @@ left.
 
 With `--situations`, all situations of the protocol in the scope are written to a file, unless a promise is broken: then
 the exploration ends before it has seen them all. With `--script`, the schedule to a broken promise is written as an
-incident, which the simulation plays.
+incident, which the simulation plays. With `--checkpoint`, every level that is whole is kept, and a killed exploration
+goes on from the last one.
 
 It ends with 0 when every state keeps every promise, with 1 when one does not, and with 3 when its schedule has a step
 that a script cannot have. Of controllers there are neither situations nor scripts.
@@ -15,6 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -72,6 +74,12 @@ def add(commands: Commands) -> None:
         metavar="FILE.yaml",
         help="write the shortest schedule to a broken promise that the checks of a run see as an incident, for "
         "`faultline incident run`",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="keep every level that is whole in this folder, and go on from the last one that is there",
     )
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
     parser.set_defaults(command=_explore)
@@ -165,12 +173,24 @@ def _explored(
     from harness.search.exploration.breadth_first import explore
     from harness.search.quorum_exploration import scope as quorum_scope
     from harness.search.quorum_exploration.breadth_first import explore as explore_quorum
+    from harness.search.state_space.checkpoint import SearchCheckpoint
+    from results.store.spark import fingerprint
 
     search: Callable[[int | ShardsOf], ExplorationResult]
+    checkpoint = None
+    if options.checkpoint is not None:
+        checkpoint = SearchCheckpoint(options.checkpoint.absolute(), f"{scope!r} {fingerprint()}")
     if isinstance(scope, quorum_scope.QuorumScope):
-        search = partial(explore_quorum, scope, progress=progress)
+        search = partial(explore_quorum, scope, progress=progress, checkpoint=checkpoint)
     else:
-        search = partial(explore, scope, progress=progress, schedules=options.situations is not None)
+        schedules = options.situations is not None
+        search = partial(explore, scope, progress=progress, schedules=schedules, checkpoint=checkpoint)
+    with checkpoint.locked() if checkpoint is not None else nullcontext():
+        return _searched(options, search)
+
+
+def _searched(options: argparse.Namespace, search: Callable[[int | ShardsOf], ExplorationResult]) -> ExplorationResult:
+    """Search in processes here or in tasks of Spark, as the options have it."""
     if options.master is None:
         return search(options.jobs or os.cpu_count() or 1)
     from harness.search.spark_shards import SETTINGS, spark_shards

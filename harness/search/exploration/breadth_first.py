@@ -11,6 +11,7 @@ from harness.search.exploration.machine_steps import WITHOUT_SCRIPT
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.situations import StateSituations
 from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, ShardsOf, search
+from harness.search.state_space.checkpoint import SearchCheckpoint
 from harness.search.state_space.explored_model import Explored, Numbers
 
 
@@ -21,10 +22,18 @@ def explore(
     *,
     schedules: bool = False,
     depth_most: int | None = None,
+    checkpoint: SearchCheckpoint | None = None,
 ) -> ExplorationResult:
     """Explore every state of `scope`, or those that are so many steps deep at most, until a promise is broken or no
     state is left, as `search`; with `schedules`, find the shortest one to every situation."""
-    return search(partial(_explored, scope), processes, progress, schedules=schedules, depth_most=depth_most)
+    return search(
+        partial(_explored, scope),
+        processes,
+        progress,
+        schedules=schedules,
+        depth_most=depth_most,
+        checkpoint=checkpoint,
+    )
 
 
 def _explored(scope: Scope) -> Explored:

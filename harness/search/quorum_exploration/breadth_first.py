@@ -9,6 +9,7 @@ from harness.search.quorum_exploration import schedules as words
 from harness.search.quorum_exploration.quorum_model import QuorumModel
 from harness.search.quorum_exploration.scope import QuorumScope
 from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, ShardsOf, search
+from harness.search.state_space.checkpoint import SearchCheckpoint
 from harness.search.state_space.explored_model import Explored
 
 
@@ -18,10 +19,11 @@ def explore(
     progress: Callable[[ExplorationProgress], None] = lambda _: None,
     *,
     depth_most: int | None = None,
+    checkpoint: SearchCheckpoint | None = None,
 ) -> ExplorationResult:
     """Explore every state of `scope`, or those that are so many steps deep at most, until a promise is broken or no
     state is left, as `search`."""
-    return search(partial(explored, scope), processes, progress, depth_most=depth_most)
+    return search(partial(explored, scope), processes, progress, depth_most=depth_most, checkpoint=checkpoint)
 
 
 def explored(scope: QuorumScope) -> Explored:

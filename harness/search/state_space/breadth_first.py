@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from harness.search.scope_situations import ReachedSituation
 from harness.search.state_space.canonical import Fingerprint
+from harness.search.state_space.checkpoint import SearchCheckpoint, SearchFigures
 from harness.search.state_space.explored_model import Explored
 from harness.search.state_space.shard import BrokenPromise, FirstReach, Level, Round, StateShard, owner
 from harness.search.state_space.shortest_schedules import ShortestSchedules, WalkedStep
@@ -127,16 +128,25 @@ def search(
     *,
     schedules: bool = False,
     depth_most: int | None = None,
+    checkpoint: SearchCheckpoint | None = None,
 ) -> ExplorationResult:
     """Explore every state of the model until a promise is broken or no state is left, in so many processes here or in
     shards elsewhere; with `schedules`, find the shortest one to every situation; with `depth_most`, take no step from
-    states that are so deep. Raises LostShard."""
+    states that are so deep; with `checkpoint`, go on from its last level, and keep every further one there. Raises
+    LostShard, and StoreError for the checkpoint."""
     with _processes(start, processes) if isinstance(processes, int) else processes(start) as shards:
         began = perf_counter()
         before: list[_Usage] = _all(shards, "usage")
-        depth, states, steps = 0, 0, 0
+        restored, earlier = (-1, SearchFigures()) if checkpoint is None else _restored(shards, checkpoint)
+        depth, states, steps = max(restored, 0), earlier.states, earlier.steps
+        began -= earlier.seconds
         while True:
+            reached_before = _first_reaches(shards) if checkpoint is not None else {}
             level = _end_level(shards)
+            if checkpoint is not None and level.states and not level.broken and depth != restored:
+                cpu_s = earlier.cpu_seconds + _cpu_seconds(before, _all(shards, "usage"))
+                figures = SearchFigures(states, steps, perf_counter() - began, cpu_s)
+                checkpoint.save(figures, _all(shards, "saved"), reached_before)
             states += level.states
             if level.broken or not level.states or depth == depth_most:
                 break
@@ -164,7 +174,7 @@ def search(
         steps,
         depth if level.states or level.broken else depth - 1,
         seconds,
-        sum(end.cpu_seconds - start.cpu_seconds for start, end in zip(before, after, strict=True)),
+        earlier.cpu_seconds + _cpu_seconds(before, after),
         sum(it.memory_mb for it in after),
         violation,
         None if explored.situation is None else len(first),
@@ -210,9 +220,23 @@ def _end_level(shards: Shards) -> Level:
     return Level(sum(it.states for it in levels), tuple(broken for it in levels for broken in it.broken))
 
 
-def _all(shards: Shards, call: str) -> list[Any]:
+def _restored(shards: Shards, checkpoint: SearchCheckpoint) -> tuple[int, SearchFigures]:
+    """Have the shards go on from the last level of a checkpoint: its depth, -1 where there is none, and the figures of
+    those before it. Raises StoreError."""
+    saved = checkpoint.load()
+    if saved is None:
+        return -1, SearchFigures()
+    _all(shards, "restore", saved.depth, saved.parents, saved.reached, saved.states)
+    return saved.depth, saved.figures
+
+
+def _cpu_seconds(before: Sequence[_Usage], after: Sequence[_Usage]) -> float:
+    return sum(end.cpu_seconds - start.cpu_seconds for start, end in zip(before, after, strict=True))
+
+
+def _all(shards: Shards, call: str, *arguments: Any) -> list[Any]:
     for shard in shards:
-        shard.send(call)
+        shard.send(call, *arguments)
     return [shard.receive() for shard in shards]
 
 

@@ -9,8 +9,8 @@ does not depend on the number of shards.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from harness.search.state_space.canonical import CanonicalStates, Fingerprint
 from harness.search.state_space.explored_model import Explored, Numbers
@@ -59,6 +59,15 @@ class Level(NamedTuple):
 
     states: int
     broken: tuple[BrokenPromise, ...]
+
+
+class SavedStates(NamedTuple):
+    """The states of a level of one shard, for a checkpoint."""
+
+    parents: tuple[tuple[Fingerprint, Fingerprint | None], ...]
+    """Of each the fingerprint, and that of the state before it."""
+    packed: bytes
+    """The states with their values."""
 
 
 class StateShard:
@@ -126,6 +135,35 @@ class StateShard:
         self._depth += 1
         return Level(len(self._frontier), tuple(self._broken))
 
+    def saved(self) -> SavedStates:
+        """The states of the last level, of which no step has been taken yet."""
+        values = self._tables
+        found = [
+            (it.fingerprint, it.parent, it.avoided, [values[table].values[number] for table, number in _keys(it.state)])
+            for it in self._frontier
+        ]
+        parents = tuple((it.fingerprint, it.parent) for it in self._frontier)
+        return SavedStates(parents, pickle.dumps(found, pickle.HIGHEST_PROTOCOL))
+
+    def restore(
+        self,
+        depth: int,
+        parents: Mapping[Fingerprint, Fingerprint | None],
+        reached: Mapping[str, FirstReach],
+        packed: Sequence[bytes],
+    ) -> None:
+        """Be as at the end of a level so deep: take of all saved states those of this shard. `parents` and `reached`
+        are of the levels before."""
+        self._depth = depth
+        self._parents = {it: parent for it, parent in parents.items() if self._owner(it) == self._index}
+        self._reached = dict(reached)
+        self._found = {}
+        for fingerprint, parent, avoided, values in (each for part in packed for each in pickle.loads(part)):
+            if self._owner(fingerprint) == self._index:
+                tables = (self._tables[table] for table, _ in _keys(values))
+                state = tuple(table.number(value) for table, value in zip(tables, values, strict=True))
+                self._found[fingerprint] = FoundState(fingerprint, parent, state, avoided)
+
     def reached(self) -> dict[str, FirstReach]:
         """By code, the situations that the states of this shard are in."""
         return self._reached
@@ -171,7 +209,7 @@ def _keep_least(states: dict[Fingerprint, FoundState], found: FoundState) -> Non
         states[found.fingerprint] = found
 
 
-def _keys(state: Numbers) -> list[tuple[int, int]]:
+def _keys(state: Sequence[Any]) -> list[tuple[int, Any]]:
     """The table and the number of each part of a state: machines, what they share, history."""
     machines = len(state) - 2
     return [(max(0, place - machines + 1), number) for place, number in enumerate(state)]

@@ -1,0 +1,123 @@
+"""The checkpoint of an exploration: a killed one goes on from its last whole level, as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.main import main
+from harness.search.exploration.breadth_first import explore
+from harness.search.exploration.scope import Scope
+from harness.search.quorum_exploration.breadth_first import explore as explore_quorum
+from harness.search.quorum_exploration.scope import QuorumScope
+from harness.search.state_space import checkpoint as checkpoints
+from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult
+from harness.search.state_space.checkpoint import SearchCheckpoint
+from images.broker.truncation_protocol import TruncationProtocol
+from results.errors import StoreError
+
+SMALL = Scope(replicas=2, records=1, isr_changes_in_flight=True)
+SEARCHES: dict[str, Callable[..., ExplorationResult]] = {
+    "sound": partial(explore, SMALL, schedules=True),
+    "broken": partial(explore, replace(SMALL, protocol=TruncationProtocol.KIP279)),
+    "as in a run": partial(explore, replace(SMALL, protocol=TruncationProtocol.KIP279, as_in_a_run=True)),
+    "controllers": partial(explore_quorum, QuorumScope(epochs=1, in_flight=())),
+}
+
+
+class Killed(Exception):
+    """Ends an exploration as a signal would."""
+
+
+def killed_at(depth: int, begun: list[int] | None = None) -> Callable[[ExplorationProgress], None]:
+    """Ends the exploration in a level; `begun` is told of each that it begins."""
+
+    def end(progress: ExplorationProgress) -> None:
+        if begun is not None:
+            begun.append(progress.depth)
+        if progress.depth == depth:
+            raise Killed
+
+    return end
+
+
+def figures(result: ExplorationResult) -> Any:
+    return result._replace(seconds=0.0, cpu_seconds=0.0, memory_mb=0)
+
+
+@pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
+def test_an_exploration_that_is_killed_in_one_level_after_the_other_ends_as_an_undisturbed_one(
+    search: Callable[..., ExplorationResult], tmp_path: Path
+) -> None:
+    whole = search(1)
+    assert whole.depth > 3
+    for depth in range(1, whole.depth):
+        begun: list[int] = []
+        with pytest.raises(Killed):
+            search(1, killed_at(depth, begun), checkpoint=SearchCheckpoint(tmp_path, ""))
+        assert begun == [depth - 1, depth]
+    assert figures(search(1, checkpoint=SearchCheckpoint(tmp_path, ""))) == figures(whole)
+    assert figures(search(1, checkpoint=SearchCheckpoint(tmp_path, ""))) == figures(whole)
+
+
+def test_an_exploration_goes_on_in_another_number_of_processes(tmp_path: Path) -> None:
+    search = SEARCHES["sound"]
+    with pytest.raises(Killed):
+        search(1, killed_at(6), checkpoint=SearchCheckpoint(tmp_path, ""))
+    with pytest.raises(Killed):
+        search(2, killed_at(9), checkpoint=SearchCheckpoint(tmp_path, ""))
+    assert figures(search(1, checkpoint=SearchCheckpoint(tmp_path, ""))) == figures(search(1))
+
+
+@pytest.mark.parametrize("written", ["put", "put_json"])
+def test_a_level_that_is_not_whole_does_not_count(
+    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, calls = SEARCHES["sound"], iter(range(100))
+    write = getattr(checkpoints, written)
+
+    def on_a_full_disk(*arguments: Any, **options: Any) -> None:
+        if next(calls) == 8:
+            raise StoreError("cannot write: No space left on device")
+        write(*arguments, **options)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(checkpoints, written, on_a_full_disk)
+        with pytest.raises(StoreError, match="No space left"):
+            search(1, checkpoint=SearchCheckpoint(tmp_path, ""))
+    begun: list[ExplorationProgress] = []
+    assert figures(search(1, begun.append, checkpoint=SearchCheckpoint(tmp_path, ""))) == figures(search(1))
+    assert begun[0].depth == {"put": 3, "put_json": 7}[written]
+
+
+def test_a_checkpoint_that_is_damaged_or_of_another_search_is_refused_in_a_line(tmp_path: Path) -> None:
+    search = SEARCHES["sound"]
+    with pytest.raises(Killed):
+        search(1, killed_at(3), checkpoint=SearchCheckpoint(tmp_path, "this"))
+    with pytest.raises(StoreError, match="of another scope or of other sources"):
+        search(1, checkpoint=SearchCheckpoint(tmp_path, "that"))
+    for name, words in {
+        "level-00001": "is damaged",
+        "states-00003": "is damaged",
+        "search.json": "is not the checkpoint of an exploration|is not JSON",
+    }.items():
+        file = tmp_path / name
+        contents = file.read_bytes()
+        for damaged in (contents[:-3], b"{}\n" if name != "search.json" else b'{"of": "this"}'):
+            file.write_bytes(damaged)
+            with pytest.raises(StoreError, match=words):
+                search(1, checkpoint=SearchCheckpoint(tmp_path, "this"))
+        file.write_bytes(contents)
+    assert search(1, checkpoint=SearchCheckpoint(tmp_path, "this")).violation is None
+
+
+def test_one_exploration_at_a_time_has_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with SearchCheckpoint(tmp_path, "").locked():
+        assert main(["explore", "two-replicas", "--checkpoint", str(tmp_path)]) == 3
+    line = f"faultline: {tmp_path}: another exploration is going on with this checkpoint\n"
+    assert capsys.readouterr().err == line
