@@ -18,7 +18,7 @@ except ImportError:  # PyYAML was built without libyaml
     _LOADER = yaml.SafeLoader
 else:
 
-    class _StoredLoader(Composer, CParser, SafeConstructor, Resolver):  # type: ignore[misc]
+    class _StoredLoader(Composer, CParser, SafeConstructor, Resolver):
         """PyYAML's composer stands before libyaml's own, which goes as deep as a document does and ends the process."""
 
         def __init__(self, text: str) -> None:

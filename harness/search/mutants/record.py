@@ -185,6 +185,9 @@ class CampaignRecord:
 
 def _range(values: Mapping[str, Any]) -> SeedRange:
     found = {box: Detection(**values[box]) if values[box] else None for box in BOXES}
+    for name in ("number", "runs", "not_made"):
+        if not isinstance(values.get(name, 0), int):
+            raise TypeError(f"{name}: {values[name]!r} is not a whole number")
     return SeedRange(**{**values, **found})
 
 

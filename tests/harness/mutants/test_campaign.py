@@ -175,6 +175,10 @@ def test_a_record_is_read_back_and_a_damaged_one_is_refused_in_a_line(
     path.write_text('{"searches": {"m": {"random": [{"no": 1}]}}}')
     assert main(["mutants", "--budget", "1", "--record", str(path)]) == BAD_USAGE
     assert capsys.readouterr().err.count("\n") == 1
+    CampaignRecord(path, {"m": {"random": [SeedRange(0, runs=7)]}}).save()
+    path.write_text(path.read_text().replace('"runs": 7', '"runs": "7"'))
+    assert main(["mutants", "--budget", "1", "--record", str(path)]) == BAD_USAGE
+    assert capsys.readouterr().err.endswith("campaign against mutants: runs: '7' is not a whole number\n")
 
 
 def test_the_record_of_a_rule_that_is_gone_stays_and_says_nothing_of_the_rules_of_today(tmp_path: Path) -> None:
