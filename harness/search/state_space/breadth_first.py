@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from harness.search.scope_situations import ReachedSituation
 from harness.search.state_space.canonical import Fingerprint
-from harness.search.state_space.checkpoint import SearchCheckpoint, SearchFigures
+from harness.search.state_space.checkpoint import LevelFigures, SearchCheckpoint
 from harness.search.state_space.explored_model import Explored
 from harness.search.state_space.shard import BrokenPromise, FirstReach, Level, Round, StateShard, owner
 from harness.search.state_space.shortest_schedules import ShortestSchedules, WalkedStep
@@ -137,7 +137,7 @@ def search(
     with _processes(start, processes) if isinstance(processes, int) else processes(start) as shards:
         began = perf_counter()
         before: list[_Usage] = _all(shards, "usage")
-        restored, earlier = (-1, SearchFigures()) if checkpoint is None else _restored(shards, checkpoint)
+        restored, earlier = (-1, LevelFigures()) if checkpoint is None else _restored(shards, checkpoint)
         depth, states, steps = max(restored, 0), earlier.states, earlier.steps
         began -= earlier.seconds
         while True:
@@ -145,7 +145,7 @@ def search(
             level = _end_level(shards)
             if checkpoint is not None and level.states and not level.broken and depth != restored:
                 cpu_s = earlier.cpu_seconds + _cpu_seconds(before, _all(shards, "usage"))
-                figures = SearchFigures(states, steps, perf_counter() - began, cpu_s)
+                figures = LevelFigures(states, steps, perf_counter() - began, cpu_s)
                 checkpoint.save(figures, _all(shards, "saved"), reached_before)
             states += level.states
             if level.broken or not level.states or depth == depth_most:
@@ -220,12 +220,12 @@ def _end_level(shards: Shards) -> Level:
     return Level(sum(it.states for it in levels), tuple(broken for it in levels for broken in it.broken))
 
 
-def _restored(shards: Shards, checkpoint: SearchCheckpoint) -> tuple[int, SearchFigures]:
+def _restored(shards: Shards, checkpoint: SearchCheckpoint) -> tuple[int, LevelFigures]:
     """Have the shards go on from the last level of a checkpoint: its depth, -1 where there is none, and the figures of
     those before it. Raises StoreError."""
     saved = checkpoint.load()
     if saved is None:
-        return -1, SearchFigures()
+        return -1, LevelFigures()
     _all(shards, "restore", saved.depth, saved.parents, saved.reached, saved.states)
     return saved.depth, saved.figures
 

@@ -28,7 +28,7 @@ STATE: Final = "search.json"
 _NO_PARENT: Final = bytes(DIGEST_BYTES)
 
 
-class SearchFigures(NamedTuple):
+class LevelFigures(NamedTuple):
     """What a search has done before a level."""
 
     states: int = 0
@@ -42,7 +42,7 @@ class SavedLevel(NamedTuple):
     """A level from which a search goes on."""
 
     depth: int
-    figures: SearchFigures
+    figures: LevelFigures
     parents: dict[Fingerprint, Fingerprint | None]
     """Of the states of all levels before."""
     reached: dict[str, FirstReach]
@@ -87,7 +87,7 @@ class SearchCheckpoint:
                     f"{self._path}: is the checkpoint of another scope or of other sources of Faultline; "
                     "choose another folder"
                 )
-            figures, digests = SearchFigures(**state["figures"]), list(state["levels"])
+            figures, digests = LevelFigures(**state["figures"]), list(state["levels"])
             reached = {
                 code: FirstReach(depth, bytes.fromhex(fingerprint))
                 for code, (depth, fingerprint) in state["reached"].items()
@@ -101,7 +101,7 @@ class SearchCheckpoint:
         self._digests = digests
         return SavedLevel(len(digests) - 1, figures, parents, reached, states)
 
-    def save(self, figures: SearchFigures, saved: Sequence[SavedStates], reached: dict[str, FirstReach]) -> None:
+    def save(self, figures: LevelFigures, saved: Sequence[SavedStates], reached: dict[str, FirstReach]) -> None:
         """Keep the next level, of which each shard has `saved` its states; `reached` is of all levels before it.
         Raises StoreError."""
         depth = len(self._digests)
