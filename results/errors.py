@@ -9,7 +9,7 @@ class StoreError(Exception):
     """Something of a store or of a run directory cannot be written or read; the message is one line for the user."""
 
     @classmethod
-    def of(cls, doing: str, path: Path, error: OSError) -> StoreError:
+    def of(cls, doing: str, path: Path | str, error: OSError) -> StoreError:
         """The line for an error of the operating system: what was being done, to which file, and why it failed."""
         return cls(f"cannot {doing} {path}: {error.strerror or error}")
 

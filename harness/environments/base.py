@@ -99,6 +99,9 @@ class Deployment(ClusterUnderTest, Protocol):
     async def collect(self, directory: Path) -> None:
         """Copy what nodes left: `directory/<node>/data/…` as it is on disk now, and `directory/<node>/node.log`."""
 
+    def held_files(self) -> Mapping[str, bytes] | None:
+        """What `collect` copies, by its path below the directory, where this process has it in memory; or None."""
+
     async def close(self) -> None:
         """End every process. Nothing is recovered or healed; collecting is still possible."""
 

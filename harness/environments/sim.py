@@ -48,6 +48,7 @@ from nemesis.ports import (
     LinkQuality,
     MessageRule,
 )
+from results.run.node_files import write_files
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -167,14 +168,15 @@ class SimDeployment:
     async def collect(self, directory: Path) -> None:
         """Write every node's files, as its processes see them, and its log below `directory`."""
         with self._world.guard.outside():
-            for name, machine in self._machines.items():
-                data = directory / name / "data"
-                files = {data / path: contents for path, contents in machine.node.disk.files()}
-                for parent in dict.fromkeys((data, *(path.parent for path in files))):
-                    parent.mkdir(parents=True, exist_ok=True)
-                for path, contents in files.items():
-                    path.write_bytes(contents)
-                (directory / name / "node.log").write_text("".join(f"{line}\n" for line in machine.log))
+            write_files(directory, self.held_files())
+
+    def held_files(self) -> Mapping[str, bytes]:
+        """Every node's files, as its processes see them, and its log."""
+        files: dict[str, bytes] = {}
+        for name, machine in self._machines.items():
+            files |= {f"{name}/data/{path}": contents for path, contents in machine.node.disk.files()}
+            files[f"{name}/node.log"] = "".join(f"{line}\n" for line in machine.log).encode()
+        return files
 
     async def close(self) -> None:
         """Kill every process."""

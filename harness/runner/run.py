@@ -274,8 +274,7 @@ class RunSession:
             await workload.close()
             ticking.cancel()
             collected = True
-            with self._directory.collecting() as nodes:
-                await deployment.collect(nodes)
+            await self._collect(deployment)
             if len(deployment.vanished) > len(self._recovery["vanished"]):
                 self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
                 self._directory.write_recovery(self._recovery)
@@ -333,11 +332,19 @@ class RunSession:
             refused = await workload.final_appends(loop.time() + spec.recovery_limit_s)
             self._recovery["refused_appends"] = list(refused)
 
+    async def _collect(self, deployment: Deployment, *, keep_part: bool = False) -> None:
+        """Collect the files of the nodes, in memory if the directory holds what it can there."""
+        files = deployment.held_files() if self._directory.is_held else None
+        if files is not None:
+            self._directory.hold_files(files)
+            return
+        with self._directory.collecting(keep_part=keep_part) as nodes:
+            await deployment.collect(nodes)
+
     async def _collect_after_failure(self, deployment: Deployment) -> None:
         """Collect the files of the nodes; an error here must not hide the failure before."""
         try:
-            with self._directory.collecting(keep_part=True) as nodes:
-                await deployment.collect(nodes)
+            await self._collect(deployment, keep_part=True)
         except Exception as error:
             (self._directory.path / "not-collected.txt").write_text(f"{error}\n", encoding="utf-8")
 

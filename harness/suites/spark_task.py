@@ -1,6 +1,6 @@
 """The Spark task of a suite: makes runs in the simulation, checks them, and leaves each in the store as it ends.
 
-A run is made in a directory of its own below the suite's `work`; in the simulation its history and its trace are held
+A run is made in a directory of its own below the suite's `work`; in the simulation most of what it records is held
 in memory, since a run that is cut short is made again from the start. One that was not valid, or could not be carried
 out, is written out, moved to the suite's `runs`, whole, and reported; of one that was valid, or of a broker known to be
 wrong, only its rows in the tables stay. The file below `ended` comes last and makes the run count, so that whatever
@@ -69,7 +69,7 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
         run_directory.write_status(run_directory.status().state, **facts)
     keep = not good and not (planned.boxed and is_known_wrong(spec))
     if keep:
-        run_directory.write_tables()
+        run_directory.write_all()
         shutil.rmtree(kept, ignore_errors=True)
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -38,8 +38,9 @@ from results.headline import remarks
 from results.number_format import counted
 from results.pages import page
 from results.run.deviations import deviations
-from results.run.directory import RunDirectory, Status
+from results.run.directory import RunDirectory
 from results.run.downtime import nodes_kept_down
+from results.run.status import Status
 from results.run.stored_yaml import parse
 
 PARTITIONS_MAX = 12

@@ -30,8 +30,9 @@ because something is missing, torn or damaged, and its evidence names what it la
 words. Small files are replaced atomically: they hold the old content or the new, never half of it. The trace is flushed
 to the operating system in blocks, at the latest after one second of the run's time.
 
-A run that is not wanted unless it fails, and is made again if it is killed, may hold history and trace in memory
-(`results/run/held_tables.py`): its directory gets its tables and its manifest by `write_tables`, and is then the same.
+A run that is not wanted unless it fails, and is made again if it is killed, may hold its status, history, trace and the
+nodes' files in memory (`results/run/held_tables.py`): its directory gets these, its tables and its manifest by
+`write_all`, and is then the same.
 
 Errors of the disk (full, read-only, no permission) are StoreErrors of one line naming the file.
 """
@@ -41,7 +42,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,9 @@ from results.run import evidence_loader, manifest, replica_logs
 from results.run.held_tables import HeldTables
 from results.run.json_encoding import trace_line, verdicts_from_json, verdicts_to_json
 from results.run.json_lines import LineWriter
+from results.run.node_files import write_files
 from results.run.paths import new_run, remove_run
+from results.run.status import Status
 from results.version import digest_versions, version
 from workloads.compact_json import compact
 from workloads.history import Recorder
@@ -68,37 +71,6 @@ from workloads.history import Recorder
 FORMAT: Final = 2
 """Of run directories. Those of format 1 have no manifest."""
 _TRACE_FLUSH_NS = 1_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """State of a run. `state`: running · finished · failed (could not be carried out) · interrupted."""
-
-    state: str
-    stage: str = ""
-    seed: int = 0
-    name: str = ""
-    version: str = ""
-    """Of Faultline."""
-    started: str = ""
-    """Wall-clock time, ISO 8601, UTC. The only wall-clock times of a run are in its status and its name."""
-    updated: str = ""
-    message: str = ""
-    format: int = 1
-    """Of the run directory."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """Figures of the runner: CPU seconds, steps, versions of what was run."""
-
-    def gaps(self) -> tuple[str, ...]:
-        """That the run did not end normally, in words."""
-        if self.state == "unknown":
-            return ("status.json is missing or damaged",)
-        if self.state == "running":
-            at = f" (it was at: {self.stage})" if self.stage else ""
-            return (f"the run did not end: it was killed, or is still in progress{at}",)
-        if self.state != "finished":
-            return (f"the run ended {self.state}: {self.message or 'no reason is recorded'}",)
-        return ()
 
 
 class RunDirectory:
@@ -120,8 +92,8 @@ class RunDirectory:
 
     @classmethod
     def create(cls, store: Path, spec_name: str, seed: int, *, in_memory: bool = False) -> Self:
-        """A new, empty directory in the store, named after the start time, the spec and the seed; `in_memory`: history
-        and trace are held there."""
+        """A new, empty directory in the store, named after the start time, the spec and the seed; `in_memory`: status,
+        history, trace and the nodes' files are held there."""
         run = cls(new_run(store, spec_name, seed))
         run._held = HeldTables() if in_memory else None
         run._status = Status("running", seed=seed, name=spec_name, version=version(), started=_now(), format=FORMAT)
@@ -215,6 +187,11 @@ class RunDirectory:
         """Save the settings that the checkers need."""
         put_json(self.path / "settings.json", settings.to_json())
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it holds what it can in memory."""
+        return self._held is not None
+
     def write_status(self, state: str, *, stage: str = "", message: str = "", **facts: Any) -> None:
         """Save the state of the run. Facts given earlier are kept."""
         old = self._status
@@ -223,18 +200,13 @@ class RunDirectory:
         )
 
     def status(self) -> Status:
-        """The last saved status; state `unknown` when it cannot be read. Values of another type are left out."""
+        """The last saved status; state `unknown` when it cannot be read."""
+        if self._held is not None:
+            return self._status
         try:
-            values = read_json(self.path / "status.json")
+            return Status.from_json(read_json(self.path / "status.json"))
         except StoreError:
-            values = {}
-        empty = Status("unknown")
-        of_type = {
-            item.name: values[item.name]
-            for item in fields(Status)
-            if item.name in values and isinstance(values[item.name], type(getattr(empty, item.name)))
-        }
-        return replace(empty, **of_type)
+            return Status("unknown")
 
     def write_recovery(self, recovery: Mapping[str, Any]) -> None:
         """Save the result of the liveness phase (`checkers.evidence.RunEvidence.recovery`)."""
@@ -403,14 +375,19 @@ class RunDirectory:
             if keep_part and part.exists():
                 os.replace(part, self.nodes_path)
 
+    def hold_files(self, files: Mapping[str, bytes]) -> None:
+        """Hold the nodes' files, by their path below `nodes_path`, as collected."""
+        assert self._held is not None
+        self._held.files = files
+
     # ---- the end of the run ---------------------------------------------------------------------------------------
 
     def seal(self) -> RunEvidence:
         """Make Parquet of every table, read the collected replica logs, and return it all as evidence.
 
         The manifest comes last. Sealing what is sealed changes nothing, and gives the evidence as it was sealed. A
-        table's lines are removed once its Parquet file is safely in place, unless they are damaged. Of a run that holds
-        its tables in memory nothing is written before `write_tables`.
+        table's lines are removed once its Parquet file is safely in place, unless they are damaged. Of a run that is
+        held in memory nothing is written before `write_all`.
         """
         self.close()
         if self._sealed is not None:
@@ -423,9 +400,16 @@ class RunDirectory:
         self._sealed = evidence
         return evidence
 
-    def write_tables(self) -> None:
-        """Write the tables of a run that holds them in memory, and then its manifest. Raises StoreError."""
-        self._write_tables(self.seal())
+    def write_all(self) -> None:
+        """Write what a run holds in memory, its tables, and then its manifest. Raises StoreError."""
+        evidence, held = self.seal(), self._held
+        if held is not None:
+            self._held = None
+            self._save_status(self._status)
+            if held.files:
+                with self.collecting() as nodes:
+                    write_files(nodes, held.files)
+        self._write_tables(evidence)
 
     def _write_tables(self, evidence: RunEvidence) -> None:
         self._save_tables(evidence)
@@ -488,7 +472,9 @@ class RunDirectory:
 
     def _save_status(self, status: Status) -> None:
         self._status = status
-        put_json(self.path / "status.json", {name: getattr(status, name) for name in Status.__slots__})
+        if self._held is not None:
+            return
+        put_json(self.path / "status.json", status.to_json())
 
 
 def _has(value: object, *names: str) -> bool:

@@ -29,6 +29,7 @@ from results.run import replica_logs
 from results.run.held_tables import HeldTables
 from results.run.json_lines import fill, read_lines, read_objects
 from results.run.manifest import MANIFEST, TABLES, Manifest
+from results.run.node_files import FileTree, HeldTree
 from results.run.recorded_values import Misrecorded, conform, settings_of, validated
 from workloads.history import SCHEMA as HISTORY
 from workloads.history import read_jsonl
@@ -54,8 +55,8 @@ _LINES: Final = ("history", "trace", "faults")
 
 
 def load(run: Path, *, sealed: bool = False, held: HeldTables | None = None) -> RunEvidence:
-    """The evidence in the directory `run`; `sealed`: a run of its state and format must have a manifest. History and
-    trace are in `held` where they are not in the directory."""
+    """The evidence in the directory `run`; `sealed`: a run of its state and format must have a manifest. History,
+    trace and the nodes' files are in `held` where they are not in the directory."""
     return _Loading(run, sealed, held).evidence()
 
 
@@ -177,8 +178,7 @@ class _Loading:
     def _replica_logs(self, trace: pa.Table, left_out: Collection[str]) -> tuple[pa.Table, pa.Table]:
         if self.manifest is None and not (self.run / "replica_ends.parquet").exists():
             try:
-                self._require_collected()
-                logs = replica_logs.read_nodes(self.run / NODES, trace, left_out)
+                logs = replica_logs.read_nodes(self._nodes(), trace, left_out)
             except (Misrecorded, StoreError) as error:
                 self._lack(EvidencePart.REPLICAS, str(error))
                 return REPLICAS.empty_table(), REPLICA_ENDS.empty_table()
@@ -186,17 +186,20 @@ class _Loading:
         replicas, ends = (self._table(name, _SCHEMAS[name].empty_table) for name in ("replicas", "replica_ends"))
         return replicas, ends
 
-    def _require_collected(self) -> None:
-        """Raise Misrecorded unless the files of the nodes, as far as there are any, are those that were collected."""
+    def _nodes(self) -> FileTree:
+        """The files of the nodes. Raises Misrecorded unless these, as far as there are any, are those collected."""
+        if self.held is not None:
+            return HeldTree.of(self.held.files)
         nodes = self.run / NODES
         if not nodes.is_dir():
-            return
+            return nodes
         if not (self.run / COLLECTED).exists():
             raise Misrecorded(f"{COLLECTED} is missing, so it is not known whether the files of the nodes are whole")
         collected, actual = read_json(self.run / COLLECTED), replica_logs.fingerprints(nodes)
         others = [node for node in sorted({*collected, *actual}) if collected.get(node) != actual.get(node)]
         if others:
             raise Misrecorded(f"the replica logs of {', '.join(others)} are not those that were collected")
+        return nodes
 
     def _held(self, name: Literal["history", "trace"]) -> Callable[[], pa.Table]:
         """Makes a table of what is held in memory."""

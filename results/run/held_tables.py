@@ -1,15 +1,15 @@
-"""History and trace of a run that is kept in memory until it is known whether anybody wants to read it.
+"""What is kept of a run in memory until it is known whether anybody wants to read it: history, trace, nodes' files.
 
 A run is recorded on disk as it happens, so that one that is killed can be checked as far as it went. That is of no use
 where a run that is killed is made again from the start, as in a suite, and of one that ended valid nothing is kept but
 its rows in the tables of the store. Such a run holds its two large tables in memory. They are the tables that reading
 the lines of a recorded run gives, value for value, and everything from there on is the same: validation, checkers,
-Parquet and manifest.
+Parquet and manifest. The replica logs are read from the same bytes as those that would be written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
@@ -26,6 +26,8 @@ class HeldTables:
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
         """Of the history; None before the clients begin."""
+        self.files: Mapping[str, bytes] = {}
+        """Of the nodes, by path (`results/run/node_files.py`), once they are collected."""
         self._times: list[int] = []
         self._nodes: list[str] = []
         self._events: list[TraceEvent] = []

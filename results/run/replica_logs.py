@@ -26,7 +26,6 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +34,7 @@ import pyarrow.compute as pc
 from checkers.tables import DAMAGED_CHECKPOINT, REPLICA_ENDS, REPLICAS
 from images.wire import batch
 from results.errors import StoreError
+from results.run.node_files import FileTree
 
 CHECKPOINT = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -58,10 +58,12 @@ class ReplicaDirectory:
     node: str
     topic: str
     partition: int
-    directory: Path
+    data: FileTree
+    """The data directory of its node."""
+    directory: FileTree
 
 
-def read_nodes(nodes: Path, trace: pa.Table | None = None, left_out: Collection[str] = ()) -> ReplicaLogs:
+def read_nodes(nodes: FileTree, trace: pa.Table | None = None, left_out: Collection[str] = ()) -> ReplicaLogs:
     """Read every replica below `nodes`, ordered by node, topic and partition; empty tables when there is none.
 
     `trace` has later high watermarks than the checkpoints; replicas of the topics `left_out` are not read.
@@ -76,62 +78,67 @@ def read_nodes(nodes: Path, trace: pa.Table | None = None, left_out: Collection[
             place = (replica.node, replica.topic, replica.partition)
             moved = starts.get(place)
             if moved is None:
-                moved = read_checkpoint(replica.directory.parent / LOG_STARTS).get(place[1:], 0)
+                moved = read_checkpoint(replica.data / LOG_STARTS).get(place[1:], 0)
             start = max(start, moved)
             end = max(start, end)
             known = traced.get(place)
             if known is None:
-                known = read_checkpoint(replica.directory.parent / CHECKPOINT).get(place[1:], -1)
+                known = read_checkpoint(replica.data / CHECKPOINT).get(place[1:], -1)
             epochs = read_epoch_checkpoint(replica.directory / EPOCHS)
             row = (*place, start, end, min(known, end), unread_bytes, damage, epochs)
             for name, value in zip(REPLICA_ENDS.names, row, strict=True):
                 ends[name].append(value)
     except OSError as error:
-        raise StoreError.of("read the replica logs in", nodes, error) from error
+        raise StoreError.of("read the replica logs in", str(nodes), error) from error
     return ReplicaLogs(pa.table(records, schema=REPLICAS), pa.table(ends, schema=REPLICA_ENDS))
 
 
-def fingerprints(nodes: Path) -> dict[str, str]:
+def fingerprints(nodes: FileTree) -> dict[str, str]:
     """Node → a hash of all that `read_nodes` reads of it, for each node with a replica. Raises StoreError."""
     digests: dict[str, Any] = {}
     try:
         for replica in find_replicas(nodes):
-            data = replica.directory.parent
+            data, directory = replica.data, replica.directory
             if replica.node not in digests:
                 digests[replica.node] = hashlib.blake2b(digest_size=16)
-                _add_files(digests[replica.node], data, (data / CHECKPOINT, data / LOG_STARTS))
-            log = (replica.directory, *_segments(replica.directory), replica.directory / EPOCHS)
-            _add_files(digests[replica.node], data, log)
+                _add_files(digests[replica.node], "", (data / CHECKPOINT, data / LOG_STARTS))
+            _add_files(digests[replica.node], "", (directory,))
+            _add_files(digests[replica.node], f"{directory.name}/", (*_segments(directory), directory / EPOCHS))
     except OSError as error:
-        raise StoreError.of("read the replica logs in", nodes, error) from error
+        raise StoreError.of("read the replica logs in", str(nodes), error) from error
     return {node: digest.hexdigest() for node, digest in digests.items()}
 
 
-def _add_files(digest: Any, data: Path, paths: Iterable[Path]) -> None:
-    for path in paths:
-        contents = path.read_bytes() if path.is_file() else b""
-        digest.update(f"{path.relative_to(data)} {len(contents)};".encode())
+def _add_files(digest: Any, below: str, files: Iterable[FileTree]) -> None:
+    for file in files:
+        contents = file.read_bytes() if file.is_file() else b""
+        digest.update(f"{below}{file.name} {len(contents)};".encode())
         digest.update(contents)
 
 
-def find_replicas(nodes: Path, left_out: Collection[str] = ()) -> Iterator[ReplicaDirectory]:
+def find_replicas(nodes: FileTree, left_out: Collection[str] = ()) -> Iterator[ReplicaDirectory]:
     """The replicas below `nodes`, ordered by node, topic and partition, without those of the topics `left_out`."""
     replicas = []
-    for directory in nodes.glob("*/data/*"):
-        match = _REPLICA.fullmatch(directory.name)
-        if match is None or match["topic"].startswith("__") or match["topic"] in left_out:
-            continue
-        if directory.is_dir():
-            replicas.append(
-                ReplicaDirectory(directory.parent.parent.name, match["topic"], int(match["partition"]), directory)
-            )
+    for node in _inside(nodes):
+        data = node / "data"
+        for directory in _inside(data):
+            match = _REPLICA.fullmatch(directory.name)
+            if match is None or match["topic"].startswith("__") or match["topic"] in left_out:
+                continue
+            if directory.is_dir():
+                replica = ReplicaDirectory(node.name, match["topic"], int(match["partition"]), data, directory)
+                replicas.append(replica)
     yield from sorted(replicas, key=lambda replica: (replica.node, replica.topic, replica.partition))
 
 
-def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
+def _inside(tree: FileTree) -> Iterable[FileTree]:
+    return tree.iterdir() if tree.is_dir() else ()
+
+
+def read_checkpoint(path: FileTree) -> dict[tuple[str, int], int]:
     """(topic, partition) → offset from a checkpoint file of Kafka's; empty when it is missing or damaged."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _lines(path)
     except FileNotFoundError:
         return {}
     try:
@@ -144,11 +151,15 @@ def read_checkpoint(path: Path) -> dict[tuple[str, int], int]:
         return {}
 
 
-def read_epoch_checkpoint(path: Path) -> str:
+def _lines(file: FileTree) -> list[str]:
+    return file.read_bytes().decode(errors="replace").splitlines()
+
+
+def read_epoch_checkpoint(path: FileTree) -> str:
     """A `leader-epoch-checkpoint` as `epoch_checkpoint` in REPLICA_ENDS has it. To Kafka a file without a count, which
     it creates before it has entries, has none."""
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _lines(path)
     except FileNotFoundError:
         return ""
     try:
@@ -165,7 +176,7 @@ def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tu
     last intact batch, or in batches out of place, and what is wrong with them: `torn`, `corrupt`, `disordered` or
     nothing."""
     segments = _segments(replica.directory)
-    start = end = int(segments[0].stem) if segments else 0
+    start = end = _base_offset(segments[0]) if segments else 0
     misplaced_bytes = 0
     for number, segment in enumerate(segments):
         data = segment.read_bytes()
@@ -174,21 +185,26 @@ def _read_log(replica: ReplicaDirectory, columns: dict[str, list[object]]) -> tu
             for header, payload in batch.iterate(data):
                 batch.check(payload)
                 _add(replica, header, payload, columns)
-                if header.base_offset < max(end, int(segment.stem)):
+                if header.base_offset < max(end, _base_offset(segment)):
                     misplaced_bytes += header.size
                 end = max(end, header.next_offset)
                 whole += header.size
         except batch.CorruptBatch:
             pass
         if whole < len(data):
-            later = [path.stat().st_size for path in segments[number + 1 :]]
+            later = [len(each.read_bytes()) for each in segments[number + 1 :]]
             torn = not any(later) and not _has_whole_batch_behind(data[whole:])
             return start, end, len(data) - whole + sum(later), "torn" if torn else "corrupt"
     return start, end, misplaced_bytes, "disordered" if misplaced_bytes else ""
 
 
-def _segments(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.iterdir() if _SEGMENT.fullmatch(path.name))
+def _segments(directory: FileTree) -> list[FileTree]:
+    segments = (file for file in directory.iterdir() if _SEGMENT.fullmatch(file.name))
+    return sorted(segments, key=lambda file: file.name)
+
+
+def _base_offset(segment: FileTree) -> int:
+    return int(segment.name.removesuffix(".log"))
 
 
 def _has_whole_batch_behind(rest: bytes) -> bool:

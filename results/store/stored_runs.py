@@ -24,10 +24,11 @@ import pyarrow.compute as pc
 from checkers.evidence import CheckSettings, RunEvidence
 from checkers.verdict import Verdict
 from results.errors import BadName, StoreError
-from results.run.directory import RunDirectory, Status
+from results.run.directory import RunDirectory
 from results.run.evidence_loader import with_current_names
 from results.run.json_encoding import verdicts_from_json
 from results.run.manifest import gaps_from_json
+from results.run.status import Status
 from results.store import tables
 from results.store.schema import EVIDENCE, GAPS, MESSAGE, ROWS, SCHEMAS, SIGNATURES, batch_path, tables_path
 

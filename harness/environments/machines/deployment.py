@@ -134,6 +134,9 @@ class MachineDeployment:
         """A stream of randomness of the run's own."""
         return run_stream(self._seed, name)
 
+    def held_files(self) -> None:
+        """None: they are on the machines."""
+
     async def collect(self, directory: Path) -> None:
         """Kill every process, write every node's files and its log below `directory`, and hand the traces over. The
         second time, nothing.

@@ -89,7 +89,7 @@ def test_the_drawn_schedule_run_as_a_script_is_the_same_run(finished: Outcome) -
 
 
 @pytest.mark.parametrize("workload", ["append", "groups"])
-def test_tables_held_in_memory_are_written_as_those_of_a_run_recorded_on_disk(
+def test_what_is_held_in_memory_is_written_as_it_is_of_a_run_recorded_on_disk(
     workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directory, "_now", lambda: "2026-11-21T00:15:00+00:00")
@@ -99,8 +99,9 @@ def test_tables_held_in_memory_are_written_as_those_of_a_run_recorded_on_disk(
         for name in ("disk", "memory")
     )
     outcomes = [run(spec, each, report=False) for each in (on_disk, in_memory)]
-    assert not list(in_memory.path.glob("*.parquet"))
-    in_memory.write_tables()
+    assert not {"status.json", "nodes", "trace.parquet"} & {path.name for path in in_memory.path.iterdir()}
+    assert in_memory.status().state == "finished"
+    in_memory.write_all()
     assert outcomes[0].verdicts == outcomes[1].verdicts
     written = [_contents(each.path) for each in (on_disk, in_memory)]
     assert written[0].keys() == written[1].keys()

@@ -16,7 +16,7 @@ from results.explanation.story import Story
 from results.figures import operations, partitions, spacetime
 from results.figures.findings import marked
 from results.pages.report import Subject, body
-from results.run.directory import Status
+from results.run.status import Status
 from tests.checkers import small_evidence
 from tests.results.explanation.test_stories import BEHIND_DIVERGING, WITHOUT_THE_PROPOSED, evidence_of, follows, killed
 

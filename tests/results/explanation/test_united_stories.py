@@ -8,7 +8,7 @@ from checkers.verdict import Verdict
 from results.explanation.stories import explain
 from results.explanation.story import Story
 from results.pages.report import Subject, body
-from results.run.directory import Status
+from results.run.status import Status
 from tests.checkers import small_evidence
 from tests.checkers.protocol.test_protocol_requests import BROKEN
 from tests.results.explanation.test_stories import WITHOUT_THE_PROPOSED, Event, evidence_of, seen_by, stories
