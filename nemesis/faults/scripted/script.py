@@ -3,9 +3,9 @@
 Some errors of a protocol need several events in one order and within tight bounds, which independent faults meet too
 rarely. Each such fault is a sequence of steps, listed in its docstring. The times between the steps are drawn, so that
 repeated injections probe different timings of one sequence. `patience_ms` is how long the cluster takes to act on a
-silent broker (session timeout) and scales every wait; a fault that cannot go on before a follower has left the ISR is
-drawn with the lag time where that is longer. A wait that is shorter than the environment takes for one step becomes as
-long as that (`FaultHandle.sleep`).
+silent broker (session timeout) and scales every wait. `until_isr` waits for several times as long: a follower that is
+cut off from its leader alone leaves the ISR by the lag time, which may be longer. A wait that is shorter than the
+environment takes for one step becomes as long as that (`FaultHandle.sleep`).
 
 `inject` runs through the steps; what is still held at their end comes back then.
 """
