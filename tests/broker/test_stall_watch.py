@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.runner.run import run_in_simulation
+from harness.spec import parse
 from images.broker.runtime import stall_watch
 from images.broker.runtime.stall_watch import trace_stalls
 from images.trace import TraceEvent
+from results.run.directory import RunDirectory
 from tests.broker.test_directory_lock import PATIENCE_S, serving
 
 STOPPED_S = 0.4
@@ -57,6 +60,21 @@ def test_a_process_that_was_stopped_traces_for_how_long(tmp_path: Path) -> None:
             time.sleep(0.02)
         node.send_signal(signal.SIGTERM)
         assert node.wait(PATIENCE_S) == 0, "the watch ends with the node"
+
+
+def test_nothing_is_a_stall_in_the_simulation(tmp_path: Path) -> None:
+    """Its nodes run on time but for faults, of which checkers know: a stall would excuse what is their mistake."""
+    faults = [
+        {"at": 2, "for": 2, "fault": "pause", "nodes": ["b1", "c1"]},
+        {"at": 2, "for": 4, "fault": "slow-disk", "nodes": ["b2"], "delay_ms": 300},
+        {"at": 5, "for": 1, "fault": "clock", "nodes": ["b3"], "rate": 0},
+    ]
+    outcome = run_in_simulation(parse({"seed": 1, "time_limit": "8s", "faults": faults}), tmp_path)
+    assert outcome.directory is not None
+    trace = RunDirectory.open(outcome.directory).load().trace
+    kinds = set(trace.column("kind").to_pylist())
+    assert "appended" in kinds
+    assert "node_stalled" not in kinds
 
 
 def _stalls_ms(trace: Path) -> list[int]:
