@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from checkers.evidence import RunEvidence
+from checkers.raft.checker import check
 from checkers.raft.leaderships import leadership_findings
 from checkers.tables import FaultTimes
 from tests.checkers import small_evidence
@@ -51,6 +53,16 @@ def test_a_process_that_may_not_have_run_finds_out_later() -> None:
     assert kinds(*late, stalls={"c1": [(2 * S, 3 * S)], "c2": [(12 * S, 13 * S)]}) == ["led-without-quorum"]
     assert kinds(*late, wrong_timers={"c1": [(12 * S, 13 * S)]}) == []
     assert kinds(*late, wrong_timers={"c1": [(2 * S, 3 * S)]}) == ["led-without-quorum"]
+
+
+@pytest.mark.parametrize(("node", "right"), [("c1", True), ("c2", False)])
+def test_a_process_that_has_traced_that_it_did_not_run_finds_out_later(node: str, right: bool) -> None:
+    roles = [
+        each | {"offset": 0, "log_end": 0, "high_watermark": 0} for each in (*DEPOSED, role(30, "c1", "resigned", 1))
+    ]
+    late = [*roles, small_evidence.stalled(30.001, node, 18)]
+    found = {finding.kind for finding in check(RunEvidence(trace=small_evidence.trace(*late))).findings}
+    assert ("led-without-quorum" not in found) is right
 
 
 @pytest.mark.parametrize("end", ["resigned", "follower", "unattached"])
