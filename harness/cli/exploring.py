@@ -4,7 +4,7 @@ left.
 With `--situations`, all situations of the protocol in the scope are written to a file, unless a promise is broken: then
 the exploration ends before it has seen them all. With `--script`, the schedule to a broken promise is written as an
 incident, which the simulation plays. With `--checkpoint`, every level that is whole is kept, and a killed exploration
-goes on from the last one.
+goes on from the last one; one that is interrupted names the command.
 
 It ends with 0 when every state keeps every promise, with 1 when one does not, and with 3 when its schedule has a step
 that a script cannot have. Of controllers there are neither situations nor scripts.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cli.usage import Commands, Usage, check_output, command_line, print_json, spark_master, terminal
-from harness.exit_codes import INVALID, NOT_CARRIED_OUT, VALID
+from harness.exit_codes import INTERRUPTED, INVALID, NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +86,7 @@ def add(commands: Commands) -> None:
 
 
 def _explore(options: argparse.Namespace) -> int:
+    from harness.environments.interrupts import interruption_raised
     from harness.search.quorum_exploration import scope as quorum_scope
     from harness.search.scope_situations import ScopeSituations
     from harness.search.state_space.breadth_first import LostShard
@@ -110,8 +111,12 @@ def _explore(options: argparse.Namespace) -> int:
     elif script is not None:
         scope = replace(scope, as_in_a_run=True)
     try:
-        with _LevelProgress(console) as progress:
+        with interruption_raised(), _LevelProgress(console) as progress:
             result = _explored(options, scope, progress)
+    except KeyboardInterrupt:
+        go_on = "" if options.checkpoint is None else f"; go on with: {_again(options)}"
+        print(f"interrupted{go_on}", file=sys.stderr)
+        return INTERRUPTED
     except (LostShard, SparkUnavailable) as error:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
@@ -130,6 +135,15 @@ def _explore(options: argparse.Namespace) -> int:
         if untranslated:
             return NOT_CARRIED_OUT
     return code
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The command with which an interrupted exploration goes on."""
+    names = ("protocol", "jobs", "master", "situations", "script", "checkpoint")
+    values = {f"--{name}": value for name in names if (value := getattr(options, name)) is not None}
+    words = [word for option, value in values.items() for word in (option, str(value))]
+    words += [word for rule in options.without for word in ("--without", rule)]
+    return command_line("explore", options.scope, *words, *(["--json"] if options.json else []))
 
 
 def _load(options: argparse.Namespace) -> tuple[str, Scope | QuorumScope]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from harness.cli import exploring
 from harness.cli.main import main
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.scope import Scope
 from harness.search.quorum_exploration.breadth_first import explore as explore_quorum
 from harness.search.quorum_exploration.scope import QuorumScope
 from harness.search.state_space import checkpoint as checkpoints
-from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult
+from harness.search.state_space.breadth_first import ExplorationProgress, ExplorationResult, LostShard
 from harness.search.state_space.checkpoint import SearchCheckpoint
 from images.broker.truncation_protocol import TruncationProtocol
 from results.errors import StoreError
@@ -121,3 +125,52 @@ def test_one_exploration_at_a_time_has_a_checkpoint(tmp_path: Path, capsys: pyte
         assert main(["explore", "two-replicas", "--checkpoint", str(tmp_path)]) == 3
     line = f"faultline: {tmp_path}: another exploration is going on with this checkpoint\n"
     assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_exploration_names_the_command_that_goes_on(
+    number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was given, with every option: the checkpoint is of no other scope, and the files are wanted, too."""
+    begun: list[int] = []
+
+    class Interrupting(exploring._LevelProgress):
+        def __call__(self, progress: ExplorationProgress) -> None:
+            begun.append(progress.depth)
+            if begun == [0, 1, 2, 3]:
+                signal.raise_signal(number)
+
+    monkeypatch.setattr(exploring, "_LevelProgress", Interrupting)
+    folder, off = str(tmp_path / "the levels"), ("--without", "maximal_isr", "--without", "eligible_leader_replicas")
+    given = ["explore", "two-replicas", "--protocol", "kip320", "--jobs", "1", "--checkpoint", folder, *off, "--json"]
+    assert main(given) == 130
+    line = capsys.readouterr().err
+    assert line.startswith("interrupted; go on with: faultline explore two-replicas ")
+    again = shlex.split(line.partition(": ")[2])[1:]
+    assert sorted(again) == sorted(given)
+    assert main(again) == 1
+    assert begun[:5] == [0, 1, 2, 3, 3]
+
+
+def test_an_interrupted_exploration_without_a_checkpoint_says_no_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(exploring._LevelProgress, "__call__", interrupted)
+    assert main(["explore", "two-replicas", "--jobs", "1"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interruption_is_told_also_where_it_has_ended_a_process_of_the_exploration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise LostShard("a process of the exploration has ended before its end")
+
+    monkeypatch.setattr(exploring._LevelProgress, "__call__", lost)
+    assert main(["explore", "two-replicas", "--jobs", "1", "--checkpoint", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.startswith("interrupted; go on with: faultline explore two-replicas --jobs 1 ")
