@@ -25,7 +25,7 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False,
     place = Path(os.path.realpath(target))
     part = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        if _is_stream(target):
+        if is_stream(target):
             write(target)
             return
         if parents:
@@ -45,8 +45,9 @@ def put(target: Path, write: Callable[[Path], object], *, parents: bool = False,
             part.unlink()
 
 
-def _is_stream(target: Path) -> bool:
-    """Whether it is a device, a pipe, or something that this process has open, such as `/dev/stdout`."""
+def is_stream(target: Path) -> bool:
+    """Whether it is a device, a pipe, or something that this process has open, such as `/dev/stdout`: `put` writes to
+    it, and replaces nothing."""
     directory = os.path.realpath(target.parent)
     is_open = directory == "/dev" or directory.startswith("/proc/")
     return target.exists() and not target.is_dir() and (is_open or not target.is_file())

@@ -51,14 +51,16 @@ def failed(command: str, error: Exception) -> int:
 
 def check_output(command: str, option: str, path: Path | None) -> None:
     """Raise Usage where the file that an option names cannot be written, before anything is done for it."""
+    from results.atomic_files import is_stream
+
     if path is None:
         return
-    directory = path.absolute().parent
+    to_stream = is_stream(path)
+    directory = path.absolute().parent if to_stream else Path(os.path.realpath(path)).parent
     if path.is_dir() or not directory.is_dir():
         raise Usage(f"faultline {command}: {option}: {path} cannot be written: not a file in an existing directory")
-    is_stream = path.exists() and not path.is_file()
-    if not (os.access(path, os.W_OK) if is_stream else os.access(directory, os.W_OK | os.X_OK)):
-        reason = "it is read-only" if is_stream else f"{directory} is not a writable directory"
+    if not (os.access(path, os.W_OK) if to_stream else os.access(directory, os.W_OK | os.X_OK)):
+        reason = "it is read-only" if to_stream else f"{directory} is not a writable directory"
         raise Usage(f"faultline {command}: {option}: {path} cannot be written: {reason}")
 
 

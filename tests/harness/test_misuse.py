@@ -11,6 +11,7 @@ import pytest
 
 from harness.cli import runs
 from harness.cli.main import main
+from harness.cli.usage import Usage, check_output
 from harness.yaml_document import BYTES_MAX
 from results.run.directory import RunDirectory
 
@@ -218,6 +219,31 @@ def test_an_error_that_cannot_be_written_keeps_its_code(
     with open("/dev/full", "w", buffering=1) as full:
         monkeypatch.setattr(sys, "stderr", full)
         assert main([*arguments, "--store", str(tmp_path)]) == code
+
+
+def test_an_output_may_be_a_file_that_the_shell_has_opened(tmp_path: Path) -> None:
+    """`--json /dev/stdout > FILE`: nothing is made in /dev, where nobody but root could."""
+    script = (
+        "import os; from pathlib import Path; from harness.cli.usage import check_output; "
+        "os.access = lambda path, mode: str(path) == '/dev/stdout'; "
+        "check_output('suite', '--json', Path('/dev/stdout'))"
+    )
+    with (tmp_path / "out.json").open("w") as out:
+        assert subprocess.run([sys.executable, "-c", script], stdout=out, check=False).returncode == 0
+
+
+def test_an_output_that_is_a_link_needs_the_directory_of_its_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("links", "files"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "links" / "out.json"
+    link.symlink_to(tmp_path / "files" / "out.json")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == tmp_path / "files")
+    check_output("suite", "--json", link)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) == tmp_path / "links")
+    with pytest.raises(Usage, match=f"out.json cannot be written: {tmp_path / 'files'} is not a writable directory"):
+        check_output("suite", "--json", link)
 
 
 def test_a_run_needs_no_home_no_terminal_and_no_locale(tmp_path: Path) -> None:
