@@ -65,10 +65,6 @@ class OpenedReplica:
         self.replica.state = state
         self.replica.fetched_epoch = broker.fetched_epoch
 
-    def closed(self, **changes: Any) -> BrokerState:
-        """The broker after the event, with these further `changes`."""
-        return normalised(self.read_out()._replace(**changes))
-
     def read_out(self) -> BrokerState:
         """The broker after the event, not yet in its normal form."""
         proposal = self._proposals[-1] if self._proposals else self.broker.proposal

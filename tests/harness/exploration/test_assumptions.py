@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 
 from harness.search.exploration import replica_steps, restart_steps
+from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.cluster_values import (
     TOPIC,
@@ -39,8 +40,10 @@ from harness.search.exploration.cluster_values import (
     ReplicaDisk,
 )
 from harness.search.exploration.memory_log import MemoryLog
+from harness.search.exploration.normal_form import normalised
 from harness.search.exploration.replica_steps import OpenedReplica, ReplicaEvents
 from harness.search.exploration.scope import Scope
+from harness.search.exploration.scope_file import load
 from harness.search.state_space.explored_model import Numbers
 from images.broker.config import Endpoint
 from images.broker.log.leader_epochs import EpochCache
@@ -113,7 +116,7 @@ def fetched_by_shell(follower: BrokerState, answer: LeaderAnswer, limits: Limits
         await asyncio.wait(tasks)
 
     run(scenario())
-    return requests[0], opened.closed()
+    return requests[0], normalised(opened.read_out())
 
 
 def _wire_answer(request: Any, answer: LeaderAnswer) -> Any:
@@ -169,6 +172,36 @@ def test_a_fetcher_sends_the_requests_of_the_model_and_takes_the_answers_as_it_d
         assert after == replica_steps.receive(follower, expected, answer, ReplicaEvents(limits))
         count += 1
     assert count > 50
+
+
+# --- an event is the same for all brokers that it is carried out once for ---------------------------------------------
+
+SHARED = [
+    ("isr-answers", TruncationProtocol.TRUNCATE_ON_FETCH, 8),
+    ("restarts", TruncationProtocol.TRUNCATE_ON_FETCH, 11),
+    ("truncation", TruncationProtocol.KIP320_FIRST_TRY, 5),
+]
+
+
+@pytest.mark.parametrize(("name", "protocol", "depth"), SHARED)
+def test_an_event_that_brokers_share_is_what_each_of_them_does_alone(
+    name: str, protocol: TruncationProtocol, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, compared = ReplicaEvents.after, set()
+
+    def after(
+        events: ReplicaEvents, broker: BrokerState, event: Callable[..., Any], *arguments: Any, **changes: Any
+    ) -> tuple[BrokerState, Any]:
+        found = shared(events, broker, event, *arguments, **changes)
+        opened = OpenedReplica(broker, events.limits)
+        result = event(opened, *arguments)
+        assert repr(found) == repr((normalised(opened.read_out()._replace(**changes)), result))
+        compared.add(event)
+        return found
+
+    monkeypatch.setattr(ReplicaEvents, "after", after)
+    explore(load(name, protocol.value)[1], 1, depth_most=depth)
+    assert len(compared) > 5
 
 
 # --- the log in memory behaves as the log on a disk -------------------------------------------------------------------

@@ -16,6 +16,7 @@ from harness.search.exploration import promises_of_runs
 from harness.search.exploration.breadth_first import explore
 from harness.search.exploration.cluster_model import ClusterModel
 from harness.search.exploration.cluster_values import TOPIC_ID, BrokerState, ExploredCluster, IsrAnswer
+from harness.search.exploration.normal_form import normalised
 from harness.search.exploration.replica_steps import OpenedReplica
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.symmetry import renamed_broker, renamed_controller
@@ -318,7 +319,7 @@ def taken_by_shell(
     sent = run(scenario())
     told = before.told or (answer is not None and answer.committed is not None)
     kept = {it: getattr(after, it) for it in ("proposal", "isr_exchange", "late_proposal")}
-    return opened.closed(told=told, **kept), sent
+    return normalised(opened.read_out()._replace(told=told, **kept)), sent
 
 
 def test_the_manager_takes_answers_and_lost_connections_as_the_model_does() -> None:
