@@ -65,8 +65,8 @@ def make(directory: Path, planned: PlannedRun, spec: Spec) -> None:
     good = _is_valid(spec, run_directory)
     evidence = run_directory.seal()
     if planned.boxed:
-        facts = boxed_facts(evidence, run_directory.verdicts(), began_s)
-        run_directory.write_status(run_directory.status().state, **facts)
+        status, facts = run_directory.status(), boxed_facts(evidence, run_directory.verdicts(), began_s)
+        run_directory.write_status(status.state, stage=status.stage, message=status.message, **facts)
     keep = not good and not (planned.boxed and is_known_wrong(spec))
     if keep:
         run_directory.write_all()
