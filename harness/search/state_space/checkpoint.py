@@ -25,6 +25,8 @@ from results.atomic_files import put, put_json, read_json
 from results.errors import StoreError
 
 STATE: Final = "search.json"
+_OUTDATED: Final = ("states-[0-9]*[0-9]", ".states-[0-9]*.part", ".level-[0-9]*.part")
+"""Once a level is kept: the states of levels before, and what one that was killed as it wrote has left."""
 _NO_PARENT: Final = bytes(DIGEST_BYTES)
 
 
@@ -116,7 +118,10 @@ class SearchCheckpoint:
             "states": self._write(_states(depth), packed),
         }
         put_json(self._path / STATE, values, durable=True)
-        (self._path / _states(depth - 1)).unlink(missing_ok=True)
+        for pattern in _OUTDATED:
+            for file in self._path.glob(pattern):
+                if file.name != _states(depth):
+                    file.unlink(missing_ok=True)
 
     def _write(self, name: str, contents: bytes) -> str:
         put(self._path / name, lambda part: part.write_bytes(contents), durable=True)

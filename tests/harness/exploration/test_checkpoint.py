@@ -99,6 +99,18 @@ def test_a_level_that_is_not_whole_does_not_count(
     assert begun[0].depth == {"put": 3, "put_json": 7}[written]
 
 
+def test_what_a_killed_exploration_left_half_written_is_removed(tmp_path: Path) -> None:
+    search, others = SEARCHES["sound"], {"states-of-mind", ".notes.part"}
+    with pytest.raises(Killed):
+        search(1, killed_at(3), checkpoint=SearchCheckpoint(tmp_path, ""))
+    for name in {"states-00002", ".states-00004.77.part", ".level-00004.77.part", *others}:
+        (tmp_path / name).touch()
+    with pytest.raises(Killed):
+        search(1, killed_at(4), checkpoint=SearchCheckpoint(tmp_path, ""))
+    levels = {f"level-0000{depth}" for depth in range(5)}
+    assert {path.name for path in tmp_path.iterdir()} == {"search.json", "states-00004", *levels, *others}
+
+
 def test_a_checkpoint_that_is_damaged_or_of_another_search_is_refused_in_a_line(tmp_path: Path) -> None:
     search = SEARCHES["sound"]
     with pytest.raises(Killed):
