@@ -121,7 +121,7 @@ GENERATED: dict[tuple[str, str], Callable[[], str]] = {
     ("docs/hunt.md", "hunt-ranges"): lambda: comparison.table(searches.read_rows(HUNTING)),
     ("docs/hunt.md", "hunt-finds"): lambda: finding.table(searches.read_rows(HUNT_FINDS)),
     ("docs/hunt.md", "hunt-finds-before"): lambda: finding.table_before(searches.read_rows(HUNT_FINDS)),
-    ("docs/explanations.md", "flaws"): flaws.passages,
+    ("docs/explained-flaws.md", "flaws"): flaws.passages,
     ("docs/mutants.md", "mistakes"): lambda: _table(
         ("mistake", "how the broker is wrong", "patched"),
         [(f"`{name}`", each.says, f"`{each.target}`") for name, each in mistakes().items()],

@@ -274,7 +274,8 @@ SECOND: Final = (
 )
 """The flaws of a second writer that the first set does not have."""
 
-FLAWS: Final = (*TENTH, *NINTH, *EIGHTH, *SEVENTH, *SIXTH, *FIFTH, *FOURTH, *THIRD, *SECOND, *FIRST)
+SETS: Final = (TENTH, NINTH, EIGHTH, SEVENTH, SIXTH, FIFTH, FOURTH, THIRD, SECOND, FIRST)
+FLAWS: Final = tuple(flaw for flaws in SETS for flaw in flaws)
 
 NAMED: Final = frozenset(
     {
@@ -424,13 +425,17 @@ def explained(flaw: Flaw) -> dict[str, Any]:
 def passages() -> str:
     """The explanation of each flaw, in Markdown."""
     rows = {row["flaw"]: row for row in json.loads(ROWS.read_text(encoding="utf-8"))}
-    return "\n".join(line for flaw in FLAWS for line in _passage(flaw, rows[flaw.name]))
+    lines: list[str] = []
+    for number, flaws in zip(range(len(SETS), 0, -1), SETS, strict=True):
+        lines.append(f"### Writer {number}\n")
+        lines += (line for flaw in flaws for line in _passage(flaw, rows[flaw.name]))
+    return "\n".join(lines)
 
 
 def _passage(flaw: Flaw, row: dict[str, Any]) -> Iterator[str]:
     named = "Named" if flaw.name in NAMED else "Named since" if flaw.name in NAMED_SINCE else "Not named"
     yield f"{flaw.meaning} (`{flaw.name}`, {_found(row)})\n"
-    yield f"{named}. To be said: {flaw.cause}\n"
+    yield f"{named}. The sentence: {flaw.cause}\n"
     yield "```"
     yield from row["lines"]
     yield "```\n"

@@ -1,4 +1,4 @@
-"""The flaws of docs/explanations.md that are patches: they still apply, and the page tells all of them."""
+"""The flaws of docs/explained-flaws.md that are patches: they still apply, and the page tells all of them."""
 
 from __future__ import annotations
 
