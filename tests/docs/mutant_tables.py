@@ -8,7 +8,7 @@ from typing import Final
 
 from harness.search.mutants.mutant import GUARDED_BY, Method, all_mutants
 from harness.search.mutants.record import CampaignRecord
-from harness.search.mutants.summary import MutantFigures, figures, find_words, promise
+from harness.search.mutants.summary import BoxFigures, MutantFigures, figures, find_words, promise
 from harness.suites.boxes import BOXES
 from results.statistics import Interval
 
@@ -35,13 +35,18 @@ def state() -> str:
     spent_s += sum(each.cpu_s for each in explorations)
     versions = sorted({commit for each in ranges for commit in each.commits} | {it.commit for it in explorations})
     wanted = sum(each.mutant.ranges * len(Method) for each in every)
-    nobody = [f"`{each.mutant.name}`" for each in every if not each.found]
+    missing = [each for each in every if not each.found]
+    searched = [each for each in missing if any(search.runs for search in each.searches.values())]
+    unsearched = [each for each in missing if each not in searched]
     lines = [
         f"{made:,} runs, {record.full_runs:,} of them with the full protocol, and {len(explorations)} explorations in "
         f"{spent_s / 3600:.1f} CPU hours; {sum(each.not_made for each in ranges):,} further runs need not be made. "
-        f"{sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. Commits: {', '.join(versions)}.",
+        f"{sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. [{RECORD.name}]({RECORD.name}) has the commit "
+        f"of each; there are {len(versions)}, "
+        f"{sum(version.endswith('-dirty') for version in versions)} of them with uncommitted changes.",
         *promise(every),
-        f"Found by nobody so far, most of them in too few runs to say anything: {', '.join(nobody) or 'none'}.",
+        f"Searched for, and found by no search so far: {_names(searched)}.",
+        f"Not searched for yet: {_names(unsearched)}.",
     ]
     return "".join(f"- {line}\n" for line in lines)
 
@@ -77,8 +82,8 @@ def medians() -> Rows:
             for box in boxes:
                 cells += [
                     f"{box.found} of {box.ranges}",
-                    _written(box.runs, ".0f"),
-                    _written(box.cpu_s, ".1f"),
+                    _written(box, box.runs, ".0f"),
+                    _written(box, box.cpu_s, ".1f"),
                     f"`{box.check}`" if box.check else "—",
                 ]
             rows.append(tuple(cells))
@@ -89,10 +94,16 @@ def _figures() -> list[MutantFigures]:
     return figures(CampaignRecord.load(RECORD), list(all_mutants().values()))
 
 
-def _written(interval: Interval | None, form: str) -> str:
+def _names(every: list[MutantFigures]) -> str:
+    return ", ".join(f"`{each.mutant.name}`" for each in every) or "none"
+
+
+def _written(box: BoxFigures, interval: Interval | None, form: str) -> str:
     if interval is None:
         return "—"
+    if not box.found:
+        return "not found"
     value, low, high = (
-        ">" if each == inf else format(each, form) for each in (interval.value, interval.low, interval.high)
+        "∞" if each == inf else format(each, form) for each in (interval.value, interval.low, interval.high)
     )
     return f"{value} ({low} to {high})"
