@@ -36,13 +36,17 @@ def state() -> str:
     versions = sorted({commit for each in ranges for commit in each.commits} | {it.commit for it in explorations})
     wanted = sum(each.mutant.ranges * len(Method) for each in every)
     missing = [each for each in every if not each.found]
-    searched = [each for each in missing if any(search.runs for search in each.searches.values())]
+    searched = [
+        each
+        for each in missing
+        if each.mutant.name in record.explorations or any(search.runs for search in each.searches.values())
+    ]
     unsearched = [each for each in missing if each not in searched]
     lines = [
         f"{made:,} runs, {record.full_runs:,} of them with the full protocol, and {len(explorations)} explorations in "
         f"{spent_s / 3600:.1f} CPU hours; {sum(each.not_made for each in ranges):,} further runs need not be made. "
-        f"{sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. [{RECORD.name}]({RECORD.name}) has the commit "
-        f"of each; there are {len(versions)}, "
+        f"{sum(each.complete for each in ranges)} of {wanted:,} ranges are complete. "
+        f"[{RECORD.name}]({RECORD.name}) has the commit of each; there are {len(versions)}, "
         f"{sum(version.endswith('-dirty') for version in versions)} of them with uncommitted changes.",
         *promise(every),
         f"Searched for, and found by no search so far: {_names(searched)}.",
