@@ -5,9 +5,9 @@ The promises of `protocol` are broken by `tests/torture/test_foreign_bugs.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -111,14 +111,14 @@ def _falling_leader_epoch(patch: Patch) -> None:
 
 def _at_the_end(patch: Patch, damage: Callable[[bytearray], bytes]) -> None:
     """A disk damages the log of one replica before it is collected."""
-    collect = SimDeployment.collect
+    held_files = SimDeployment.held_files
 
-    async def damaging(self: SimDeployment, directory: Path) -> None:
-        await collect(self, directory)
-        log = next(path for path in sorted(directory.glob("b1/data/faultline-*/*.log")) if path.stat().st_size)
-        log.write_bytes(damage(bytearray(log.read_bytes())))
+    def damaging(self: SimDeployment) -> Mapping[str, bytes]:
+        files = held_files(self)
+        log = next(path for path in sorted(files) if fnmatch(path, "b1/data/faultline-*/*.log") and files[path])
+        return {**files, log: damage(bytearray(files[log]))}
 
-    patch.setattr(SimDeployment, "collect", damaging)
+    patch.setattr(SimDeployment, "held_files", damaging)
 
 
 def _torn(patch: Patch) -> None:

@@ -9,9 +9,8 @@ situation; the anomalies (tests/checkers/anomalies) put it into recorded runs.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -60,14 +59,14 @@ def _unmeasured_power_loss(patch: Patch) -> None:
 
 def _unmeasured_loss_at_the_end(patch: Patch) -> None:
     """The disks lose what was not synced before the nodes' files are collected."""
-    collect = SimDeployment.collect
+    held_files = SimDeployment.held_files
 
-    async def losing(self: SimDeployment, directory: Path) -> None:
+    def losing(self: SimDeployment) -> Mapping[str, bytes]:
         for machine in self._machines.values():
             machine.node.disk.lose_power(KeepUnsynced.NOTHING, Random(1))
-        await collect(self, directory)
+        return held_files(self)
 
-    patch.setattr(SimDeployment, "collect", losing)
+    patch.setattr(SimDeployment, "held_files", losing)
 
 
 def _change(patch: Patch, edit: Callable[[PartitionChange, PartitionChangeBuilder], PartitionChange]) -> None:
