@@ -276,10 +276,10 @@ class RunEvidence:
     that then took no append with acks=all, and why; where there were final appends), `crashes`, `vanished` (list of
     `node` and `time_ns`: machines that something outside the run removed), `requests` (list of
     `nemesis.ports.AdminRequest`: what the administrator asked for), `dry_runs` (likewise: what was only to be
-    validated), `collecting_seconds` (from the start until the run began to end the nodes' processes; not in runs of
-    earlier versions). Of a cluster that did not get ready before any fault, instead of `recovered`: `ready` False,
-    `seconds` from the start until that was given up, and `waiting_for`. Empty when the run ended before recovery
-    began."""
+    validated), `final_appends_seconds` and `collecting_seconds` (from the start until the final appends began, and
+    until the run began to end the nodes' processes; not in runs of earlier versions). Of a cluster that did not get
+    ready before any fault, instead of `recovered`: `ready` False, `seconds` from the start until that was given up, and
+    `waiting_for`. Empty when the run ended before recovery began."""
     gaps: tuple[EvidenceGap, ...] = ()
     """Empty for evidence that is whole, and for the part of a run up to the moment at which it was killed."""
 

@@ -19,8 +19,9 @@ appends-not-accepted
 change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 s before the last event of the trace,
                    and neither an answer nor metadata nor the end of its leadership or its process settled it; this
                    needs a trace with comparable clocks
-log-start-unheard  a replica in the ISR has a log that starts below its leader's, which had moved more than 3 s before
-                   the last event of the trace: what is deleted comes back if that replica leads; needs such a trace
+log-start-unheard  a replica in the ISR has a log that starts below its leader's, which had moved, as the last fault had
+                   ended, more than 3 s before the final appends: what is deleted comes back if that replica leads.
+                   Final appends would tell it; without them the last event of the trace counts. Needs such a trace
 metadata-unheard   a broker or a controller lacks metadata that was committed more than 3 s before the last event of the
                    trace, where the last fault ended, and the node started, as long before: it has stopped following.
                    Longer than 3 s where a node waits longer for a controller that has fallen silent, by the settings,
@@ -130,7 +131,11 @@ def check(evidence: RunEvidence) -> Verdict:
         lines = (*unsettled[:4], *_more(unsettled, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("change-unsettled", lines),), figures)
     ordered = evidence.settings.has_ordered_trace
-    unheard = [*log_starts.unheard(evidence.trace, run_end(evidence))] if ordered else []
+    unheard = (
+        [*log_starts.unheard(evidence.trace, run_end(evidence, before_final_appends=True), evidence.faults)]
+        if ordered
+        else []
+    )
     if unheard:
         lines = (*unheard[:4], *_more(unheard, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)

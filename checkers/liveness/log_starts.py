@@ -18,13 +18,17 @@ _KINDS = (
 )  # fmt: skip
 
 
-def unheard(trace: pa.Table, end: RunEnd) -> Iterator[str]:
+def unheard(trace: pa.Table, end: RunEnd, faults: pa.Table) -> Iterator[str]:
     """A line for each replica in the ISR whose log starts below its leader's, although that has not changed, nor has
-    the leader, in the last seconds of `trace` (schema TRACE), which has this `end`."""
+    the leader, in the last seconds before this `end` of `trace` (schema TRACE), in which no fault has held (schema
+    FAULTS)."""
+    healed_ns = pc.max(faults.column("ended_ns")).as_py() or 0
+    if faults.column("ended_ns").null_count or not end.is_long_after(healed_ns, _HEARD_AFTER_NS):
+        return
     changes: dict[TopicPartition, TraceRow] = {}
     starts: dict[tuple[TopicPartition, str], int] = {}
     changed_ns: dict[tuple[TopicPartition, str], int] = {}
-    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS))):
+    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS) & (pc.field("time_ns") <= end.last_ns))):
         place = (event.topic, event.partition)
         if event.kind == "partition_changed":
             changes[place] = event

@@ -27,10 +27,12 @@ class RunEnd(NamedTuple):
         return max(time_ns, self.ran_since_ns) < self.last_ns - patience_ns
 
 
-def run_end(evidence: RunEvidence) -> RunEnd:
-    """The end of a run's trace."""
+def run_end(evidence: RunEvidence, *, before_final_appends: bool = False) -> RunEnd:
+    """The end of a run's trace. The final appends make leaders answer fetches of partitions to which nobody else writes
+    any more: what their followers hear without, they have to hear before."""
     last_ns = pc.max(evidence.trace.column("time_ns")).as_py() or 0
-    if "collecting_seconds" in evidence.recovery:
-        last_ns = min(last_ns, round(evidence.recovery["collecting_seconds"] * 1e9))
+    for name in ("collecting_seconds", *(["final_appends_seconds"] if before_final_appends else [])):
+        if name in evidence.recovery:
+            last_ns = min(last_ns, round(evidence.recovery[name] * 1e9))
     stalls = (stall for of_node in traced_stalls(evidence.trace).times.values() for stall in of_node)
     return RunEnd(last_ns, max((ended_ns for began_ns, ended_ns in stalls if began_ns <= last_ns), default=0))

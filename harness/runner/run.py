@@ -257,7 +257,7 @@ class RunSession:
                     "waiting_for": list(missing),
                 }
             else:
-                await self._run_and_recover(workload, nemesis, readiness, metadata_source)
+                await self._run_and_recover(deployment, workload, nemesis, readiness, metadata_source)
             self._recovery["recorded"] = {
                 "history": recorder.recorded,
                 "trace": self._directory.events_traced,
@@ -287,7 +287,12 @@ class RunSession:
             await deployment.close()
 
     async def _run_and_recover(
-        self, workload: Workload, nemesis: Nemesis, readiness: ReadinessProbe, metadata_source: MetadataSource | None
+        self,
+        deployment: Deployment,
+        workload: Workload,
+        nemesis: Nemesis,
+        readiness: ReadinessProbe,
+        metadata_source: MetadataSource | None,
     ) -> None:
         """Drive clients and faults together, wait for the recovery, and read everything back."""
         spec, loop = self._spec, asyncio.get_running_loop()
@@ -329,6 +334,7 @@ class RunSession:
         self.enter("final reads")
         read = self._recovery["final_reads"] = await workload.final_reads(loop.time() + spec.recovery_limit_s)
         if read and self._recovery["recovered"] and not self._recovery["unhealed"] and _takes_appends(spec):
+            self._recovery["final_appends_seconds"] = deployment.now_ns() / 1e9
             refused = await workload.final_appends(loop.time() + spec.recovery_limit_s)
             self._recovery["refused_appends"] = list(refused)
 

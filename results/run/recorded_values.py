@@ -66,6 +66,7 @@ _RECOVERY_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "seconds": (int, float),
     "limit_seconds": (int, float),
     "healing_seconds": (int, float),
+    "final_appends_seconds": (int, float),
     "collecting_seconds": (int, float),
     "refused_appends": list,
     "unhealed": list,

@@ -300,6 +300,26 @@ def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
     assert of(4) == ["log-start-unheard"]
 
 
+@pytest.mark.parametrize(
+    ("appends_s", "healed_s", "found"), [(8, 4, True), (6, 4, False), (8, 6, False), (None, 4, False)]
+)
+def test_what_a_log_starts_with_is_to_be_heard_without_the_final_appends(
+    appends_s: float | None, healed_s: float, found: bool
+) -> None:
+    trace = small_evidence.trace(
+        small_evidence.event(1, "b2", "log_recovered", {}, offset=0),
+        small_evidence.event(2, "c1", "partition_changed", {"replicas": [1, 2]}, leader=1, members=[1, 2]),
+        small_evidence.event(3, "b1", "became_leader"),
+        small_evidence.event(4, "b1", "log_start", offset=7),
+        small_evidence.event(8.1, "b2", "log_start", offset=7),
+        small_evidence.event(20, "b2", "high_watermark"),
+    )
+    recovery = WHOLE if appends_s is None else WHOLE | {"final_appends_seconds": appends_s}
+    faults = small_evidence.faults(small_evidence.fault("partition", ["b2"], 1, healed_s, {"held": 1}))
+    evidence = RunEvidence(recovery=recovery, trace=trace, faults=faults)
+    assert [finding.kind for finding in liveness.check(evidence).findings] == (["log-start-unheard"] if found else [])
+
+
 @pytest.mark.parametrize(("stalled_s", "collecting_s", "found"), [(None, 9, True), (7, 9, False), (None, 6, False)])
 def test_nobody_hears_of_anything_while_processes_do_not_run(
     stalled_s: float | None, collecting_s: float, found: bool
