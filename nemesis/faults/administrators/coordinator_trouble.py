@@ -20,7 +20,8 @@ class CoordinatorTrouble(StrEnum):
     """What becomes of the coordinator of the group that commits, while a topic is deleted and made anew."""
 
     BEHIND = "behind"
-    """It reads no metadata, and then of both changes at once; its session goes on."""
+    """It reads no metadata, and then of both changes at once: its fetch of the deletion is broken off. Its session goes
+    on."""
     ALONE = "alone"
     """Nobody fetches from it, so that its ISR may be too small to delete the offsets of the topic, until the group
     commits for the next one."""
@@ -40,7 +41,7 @@ async def cut_coordinator_off(
     handle.targets.add((coordinator,))
     links = both_ways((coordinator,), handle.cluster.controllers)
     if trouble is CoordinatorTrouble.BEHIND:
-        return await handle.hold(on_channel(links, ChannelName.METADATA))
+        return await handle.cut(on_channel(links, ChannelName.METADATA), reset=True)
     others = [broker for broker in handle.cluster.brokers if broker != coordinator]
 
     async def is_succeeded() -> bool:

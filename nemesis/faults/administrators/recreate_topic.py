@@ -106,7 +106,8 @@ class RecreateTopic(Fault):
 
     Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
     finds that broker ended: it starts again with what its disk has of the old one and of the new one. A broker that is
-    `behind` does not reach the controllers while the topic is deleted and made anew, and reads of both at once.
+    `behind` does not reach the controllers while the topic is deleted and made anew, and reads of both at once, since
+    its connections are broken off.
     """
 
     name: ClassVar[str] = "recreate-topic"
@@ -275,9 +276,8 @@ class RecreateTopic(Fault):
         """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack;
         what heals that again."""
         if self.behind is not None:
-            return await handle.hold(
-                both_ways(await handle.targets.resolve((self.behind,)), handle.cluster.controllers)
-            )
+            behind = await handle.targets.resolve((self.behind,))
+            return await handle.cut(both_ways(behind, handle.cluster.controllers), reset=True)
         if self.coordinator is not None:
             meanwhile = partial(self._meanwhile, handle)
             return await cut_coordinator_off(self.coordinator, handle, self.patience_ms, meanwhile)

@@ -305,9 +305,7 @@ MISTAKES = (
     PlayedMistake("offsets-held-otherwise", _commits_under_way_kept, [COMMITTED], {"seed": 4}),
     PlayedMistake("generation-told-early", _replaced_member_in_record, [SLOW], IMPATIENT),
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
-    PlayedMistake(
-        "offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG | {"seed": 4}
-    ),
+    PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
     PlayedMistake("offsets-held-otherwise", _tombstone_for_all, [COMMITTED, ALL_RESTART], {"time_limit": "16s"}),
     PlayedMistake(
         "tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG | {"seed": 3}

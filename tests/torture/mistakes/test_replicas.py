@@ -338,7 +338,7 @@ MISTAKES = (
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
-    PlayedMistake("deleted-replica-kept", _known_by_name, [READ_AT_ONCE], {"seed": 5, "time_limit": "15s"}),
+    PlayedMistake("deleted-replica-kept", _known_by_name, [READ_AT_ONCE], {"time_limit": "15s"}),
     PlayedMistake("answer-unasked", _discarded_unnamed, [MOVES], {"partitions": 3}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
