@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -139,6 +139,15 @@ def test_one_exploration_at_a_time_has_a_checkpoint(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == line
 
 
+@pytest.fixture
+def in_the_foreground() -> Iterator[None]:
+    """The tests may run in the background, where a shell has SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("in_the_foreground")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_exploration_names_the_command_that_goes_on(
     number: signal.Signals, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -164,6 +173,7 @@ def test_an_interrupted_exploration_names_the_command_that_goes_on(
     assert begun[:5] == [0, 1, 2, 3, 3]
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 def test_an_interrupted_exploration_without_a_checkpoint_says_no_more(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +185,7 @@ def test_an_interrupted_exploration_without_a_checkpoint_says_no_more(
     assert capsys.readouterr().err == "interrupted\n"
 
 
+@pytest.mark.usefixtures("in_the_foreground")
 def test_an_interruption_is_told_also_where_it_has_ended_a_process_of_the_exploration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
