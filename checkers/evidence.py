@@ -130,6 +130,9 @@ class CheckSettings:
     controller_silence_ms: int = -1
     """How long a node waits for the answer of a controller at most (`longest_silence_ms`); -1 where it is not known, or
     nodes may differ."""
+    leader_heard_ms: int = -1
+    """Within what time a follower hears of a leader that it reaches (`checkers.liveness.log_starts.hears_within_ms`);
+    -1 where it is not known."""
     mixed_settings: bool = False
     """Whether nodes have settings of their own, so that the defaults of one controller need not be those of another."""
     offset_reset: str = ""

@@ -55,6 +55,7 @@ from random import Random
 from typing import Any, Final
 
 from checkers.evidence import CheckSettings, default_retention_ms, longest_silence_ms, permits_unclean_elections
+from checkers.liveness.log_starts import hears_within_ms
 from harness import worlds
 from harness.client_spec import (
     NATIVE,
@@ -173,10 +174,8 @@ class Spec:
         replicas = self.replication_factor
         if replicas > self.brokers:
             raise ValueError(f"replication_factor: {replicas} replicas do not fit on {self.brokers} brokers")
-        if self.clients.idle_partitions >= self.partitions:
-            raise ValueError(
-                f"clients.idle_partitions: {self.clients.idle_partitions} leaves none of {self.partitions} partitions"
-            )
+        if (idle := self.clients.idle_partitions) >= self.partitions:
+            raise ValueError(f"clients.idle_partitions: {idle} leaves none of {self.partitions} partitions")
         pipeline = worlds.greatest("clients.pipeline", self.clients.pipeline, self.vary)
         if self.clients.burst > pipeline:
             raise ValueError(f"clients.burst: {self.clients.burst} is more than clients.pipeline, {pipeline}")
@@ -376,6 +375,7 @@ class Spec:
             flush_messages=0 if self.node_settings else self._setting("flush.messages", 0),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),
             controller_silence_ms=-1 if self.node_settings else longest_silence_ms(self.settings),
+            leader_heard_ms=hears_within_ms((self.settings, *self.node_settings.values())),
             mixed_settings=bool(self.node_settings),
             offset_reset=self.clients.auto_offset_reset,
             planned_appends=round(self.rate * self.time_limit_s) if self.producers else 0,

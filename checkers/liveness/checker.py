@@ -21,7 +21,8 @@ change-unsettled   a leader proposed an ISR change (AlterPartition) more than 3 
                    needs a trace with comparable clocks
 log-start-unheard  a replica in the ISR has a log that starts below its leader's, which had moved, as the last fault had
                    ended, more than 3 s before the final appends: what is deleted comes back if that replica leads.
-                   Final appends would tell it; without them the last event of the trace counts. Needs such a trace
+                   Final appends would tell it; without them the last event of the trace counts. Longer than 3 s where
+                   fetches wait longer, by the settings. Needs such a trace
 metadata-unheard   a broker or a controller lacks metadata that was committed more than 3 s before the last event of the
                    trace, where the last fault ended, and the node started, as long before: it has stopped following.
                    Longer than 3 s where a node waits longer for a controller that has fallen silent, by the settings,
@@ -130,12 +131,7 @@ def check(evidence: RunEvidence) -> Verdict:
     if unsettled:
         lines = (*unsettled[:4], *_more(unsettled, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("change-unsettled", lines),), figures)
-    ordered = evidence.settings.has_ordered_trace
-    unheard = (
-        [*log_starts.unheard(evidence.trace, run_end(evidence, before_final_appends=True), evidence.faults)]
-        if ordered
-        else []
-    )
+    unheard = _log_starts_unheard(evidence)
     if unheard:
         lines = (*unheard[:4], *_more(unheard, 4))
         return Verdict(NAME, Validity.INVALID, (Finding("log-start-unheard", lines),), figures)
@@ -188,6 +184,14 @@ def _rolled_back(row: Mapping[str, Any]) -> bool:
     """Whether a refusal ended a change; any other leaves the leader on the maximal ISR until metadata settles it."""
     detail = json.loads(row["detail"] or "{}")
     return bool(detail.get("rolled_back")) or detail.get("error") == "ineligible_replica"
+
+
+def _log_starts_unheard(evidence: RunEvidence) -> list[str]:
+    settings = evidence.settings
+    if not settings.has_ordered_trace:
+        return []
+    end = run_end(evidence, before_final_appends=True)
+    return [*log_starts.unheard(evidence.trace, end, evidence.faults, settings.leader_heard_ms)]
 
 
 def _metadata_unheard(evidence: RunEvidence) -> list[str]:

@@ -28,8 +28,8 @@ class RunEnd(NamedTuple):
 
 
 def run_end(evidence: RunEvidence, *, before_final_appends: bool = False) -> RunEnd:
-    """The end of a run's trace. The final appends make leaders answer fetches of partitions to which nobody else writes
-    any more: what their followers hear without, they have to hear before."""
+    """The end of a run's trace, or what of it is before the final appends: these have leaders answer fetches of every
+    partition, so that followers also hear what they were not told when it happened."""
     last_ns = pc.max(evidence.trace.column("time_ns")).as_py() or 0
     for name in ("collecting_seconds", *(["final_appends_seconds"] if before_final_appends else [])):
         if name in evidence.recovery:

@@ -320,3 +320,9 @@ def test_what_is_stored_is_what_pyyaml_itself_writes() -> None:
     text = stored_yaml.dump(values)
     assert text == yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
     assert stored_yaml.parse(text) == values
+
+
+def test_checkers_know_within_what_time_the_followers_on_all_nodes_hear_their_leaders() -> None:
+    assert parse({}).check_settings().leader_heard_ms == 1_100
+    slow = {"b2": {"replica.fetch.wait.max.ms": "1500"}}
+    assert parse({"node_settings": slow}).check_settings().leader_heard_ms == 3_100

@@ -9,6 +9,7 @@ import pytest
 
 from checkers.evidence import CheckSettings, RunEvidence, longest_silence_ms
 from checkers.liveness import checker as liveness
+from checkers.liveness.log_starts import hears_within_ms
 from checkers.verdict import Validity, Verdict
 from tests.checkers import small_evidence
 from tests.checkers.small_evidence import STUCK, WHOLE
@@ -300,10 +301,35 @@ def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
     assert of(4) == ["log-start-unheard"]
 
 
+@pytest.mark.parametrize(("heard_ms", "found"), [(-1, True), (2_600, True), (3_000, False), (8_800, False)])
+@pytest.mark.parametrize(("moved_s", "healed_s"), [(4, 5), (5, 4)])
+def test_no_follower_hears_a_log_start_before_its_fetches_are_answered(
+    moved_s: float, healed_s: float, heard_ms: int, found: bool
+) -> None:
+    trace = small_evidence.trace(
+        small_evidence.event(1, "b2", "log_recovered", {}, offset=0),
+        small_evidence.event(2, "c1", "partition_changed", {"replicas": [1, 2]}, leader=1, members=[1, 2]),
+        small_evidence.event(moved_s, "b1", "log_start", offset=7),
+        small_evidence.event(9, "b2", "high_watermark"),
+    )
+    faults = small_evidence.faults(small_evidence.fault("partition", ["b2"], 1, healed_s, {"held": 1}))
+    settings = CheckSettings(leader_heard_ms=heard_ms)
+    evidence = RunEvidence(recovery=WHOLE, trace=trace, faults=faults, settings=settings)
+    kinds = [finding.kind for finding in liveness.check(evidence).findings]
+    assert kinds == (["log-start-unheard"] if found else [])
+
+
+def test_a_follower_hears_its_leader_within_the_waits_of_its_fetches_on_any_node() -> None:
+    waits = {"replica.fetch.wait.max.ms": "500", "replica.fetch.backoff.ms": "100"}
+    assert hears_within_ms([waits]) == 1_100
+    assert hears_within_ms([waits, {"replica.fetch.wait.max.ms": "6000"}, {"log.dirs": "data"}]) == 12_100
+    assert hears_within_ms([{"replica.fetch.wait.max.ms": "500"}]) == -1
+
+
 @pytest.mark.parametrize(
     ("appends_s", "healed_s", "found"), [(8, 4, True), (6, 4, False), (8, 6, False), (None, 4, False)]
 )
-def test_what_a_log_starts_with_is_to_be_heard_without_the_final_appends(
+def test_a_log_start_is_to_be_heard_before_the_final_appends(
     appends_s: float | None, healed_s: float, found: bool
 ) -> None:
     trace = small_evidence.trace(
