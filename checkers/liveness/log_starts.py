@@ -51,6 +51,8 @@ def unheard(trace: pa.Table, end: RunEnd, faults: pa.Table, hears_ms: int) -> It
     for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS) & (pc.field("time_ns") <= end.last_ns))):
         place = (event.topic, event.partition)
         if event.kind == "partition_changed":
+            if place not in changes or changes[place].leader != event.leader:
+                changed_ns[place, f"b{event.leader}"] = event.time_ns
             changes[place] = event
         elif event.kind == "partition_deleted":
             changes.pop(place, None)
@@ -63,7 +65,7 @@ def unheard(trace: pa.Table, end: RunEnd, faults: pa.Table, hears_ms: int) -> It
             changed_ns[place, event.node] = event.time_ns
     for place, change in sorted(changes.items()):
         leader = f"b{change.leader}"
-        start, since_ns = starts.get((place, leader), 0), changed_ns.get((place, leader), end.last_ns)
+        start, since_ns = starts.get((place, leader), 0), changed_ns[place, leader]
         for member in sorted(change.members):
             own = starts.get((place, f"b{member}"))
             if own is not None and own < start and end.is_long_after(since_ns, patience_ns):

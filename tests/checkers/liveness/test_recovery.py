@@ -301,6 +301,24 @@ def test_a_leader_that_has_just_begun_has_not_been_heard_yet() -> None:
     assert of(4) == ["log-start-unheard"]
 
 
+def test_a_leader_that_has_just_been_elected_has_not_been_heard_yet_though_it_does_not_know() -> None:
+    """A follower may have deleted more than others, by retention."""
+
+    def of(elected_s: float) -> list[str]:
+        trace = small_evidence.trace(
+            small_evidence.event(1, "b2", "log_recovered", {}, offset=0),
+            small_evidence.event(2, "c1", "partition_changed", {"replicas": [1, 2, 3]}, leader=3, members=[1, 2, 3]),
+            small_evidence.event(3, "b1", "log_start", offset=7),
+            small_evidence.event(elected_s, "c1", "partition_changed", {}, leader=1, members=[1, 2, 3]),
+            small_evidence.event(elected_s, "c1", "partition_changed", {}, leader=1, members=[1, 2]),
+            small_evidence.event(9, "b2", "high_watermark"),
+        )
+        return [finding.kind for finding in liveness.check(RunEvidence(recovery=WHOLE, trace=trace)).findings]
+
+    assert of(8) == []
+    assert of(4) == ["log-start-unheard"]
+
+
 @pytest.mark.parametrize(("heard_ms", "found"), [(-1, True), (2_600, True), (3_000, False), (8_800, False)])
 @pytest.mark.parametrize(("moved_s", "healed_s"), [(4, 5), (5, 4)])
 def test_no_follower_hears_a_log_start_before_its_fetches_are_answered(
