@@ -5,7 +5,7 @@ kind        name                                    counts
 event       a kind of protocol event                how often it was traced (images/trace.py)
 case        kind/a field of its detail              the same, by reason, error or API: `partition_changed/reassigned`
 rule_read   a safety rule (images/broker/rules.py)  lives of nodes in which it was read
-fault       a fault                                 how often it was injected and bit
+fault       a fault                                 how often it was injected and took effect
 family      a fault family                          the same
 outcome     operation/outcome                       how many ended so: `append/info`
 trigger     a condition (nemesis/conditions.py)     faults that waited for it and were injected

@@ -251,8 +251,8 @@ def _outcome(answer: TraceRow) -> str:
 
 
 def _leads(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """Followers count as caught up from when it begins to lead: once it has applied the metadata, and perhaps long
-    before it says so, since its disk has its epoch then."""
+    """Followers count as caught up from when the leader applies the metadata. This event may come long after: once the
+    leader's disk has the epoch."""
     isr, known = frozenset(event.members), event.details().get("high_watermark")
     watermark = known if isinstance(known, int) else event.log_end
     caught_up_ns = dict.fromkeys(sorted(isr), cluster.applied_ns.get(event.node, event.time_ns))

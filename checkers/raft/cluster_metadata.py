@@ -8,8 +8,8 @@ nothing are left out, and of producer ids only the blocks that brokers were told
 *A session is longer than the trace says.* A controller counts it from the moment of a decision, and traces the decision
 when it is committed. So a session is held to the time since the controller took charge, not since a heartbeat.
 
-*A controller that does not run fences nobody.* A busy machine kept one from running for 2.8 s, in which a session ended
-and nothing else was to be changed. Nodes on machines trace such times (`node_stalled`); they count as those of a fault.
+*A controller that does not run fences nobody.* On a busy machine a process may stand still for longer than a session.
+Nodes on machines trace such times (`node_stalled`); they count as those of a fault.
 """
 
 from __future__ import annotations

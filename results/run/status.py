@@ -27,7 +27,7 @@ class Status:
     """Figures of the runner: CPU seconds, steps, versions of what was run."""
 
     def gaps(self) -> tuple[str, ...]:
-        """That the run did not end normally, in words."""
+        """In words, how the run did not end normally; empty when it did."""
         if self.state == "unknown":
             return ("status.json is missing or damaged",)
         if self.state == "running":

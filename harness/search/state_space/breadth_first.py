@@ -268,7 +268,7 @@ def serve(connection: Connection, start: Start, index: int, count: int) -> None:
     signal(SIGINT, SIG_IGN)  # an interruption is of the process that waits for the shards, which ends them
     shard = StateShard(start(), index, count)
     connection.send(index)
-    # the process that waits for the shards is gone, if the connection is
+    # The connection is closed once the process that waits for the shards is gone.
     with _rare_collections(), suppress(EOFError, BrokenPipeError):
         while True:
             call, arguments = connection.recv()

@@ -26,7 +26,7 @@ from results.errors import StoreError
 
 STATE: Final = "search.json"
 _OUTDATED: Final = ("states-[0-9]*[0-9]", ".states-[0-9]*.part", ".level-[0-9]*.part")
-"""Once a level is kept: the states of levels before, and what one that was killed as it wrote has left."""
+"""Files that go once a level is kept: the states of levels before, and what a process has left half written."""
 _NO_PARENT: Final = bytes(DIGEST_BYTES)
 
 

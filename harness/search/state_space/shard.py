@@ -137,9 +137,9 @@ class StateShard:
 
     def saved(self) -> SavedStates:
         """The states of the last level, of which no step has been taken yet."""
-        values = self._tables
+        tables = self._tables
         found = [
-            (it.fingerprint, it.parent, it.avoided, [values[table].values[number] for table, number in _keys(it.state)])
+            (it.fingerprint, it.parent, it.avoided, [tables[table].values[number] for table, number in _keys(it.state)])
             for it in self._frontier
         ]
         parents = tuple((it.fingerprint, it.parent) for it in self._frontier)

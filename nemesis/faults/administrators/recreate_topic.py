@@ -106,8 +106,8 @@ class RecreateTopic(Fault):
 
     Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
     finds that broker ended: it starts again with what its disk has of the old one and of the new one. A broker that is
-    `behind` does not reach the controllers while the topic is deleted and made anew, and reads of both at once, since
-    its connections are broken off.
+    `behind` does not reach the controllers while the topic is deleted and made anew; since its connections are broken
+    off, no answer with the deletion alone waits for it, and it reads of both at once.
     """
 
     name: ClassVar[str] = "recreate-topic"
