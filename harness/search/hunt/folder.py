@@ -9,7 +9,6 @@ whole round: what a round that was cut short has left is written again.
 
 from __future__ import annotations
 
-import fcntl
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from harness.search.exclusive import kept_for_this_process
 from harness.search.hunt.corpus import Candidate, Corpus, CorpusEntry, SearchYield
 from harness.search.hunt.features import RunFeatures
 from harness.search.hunt.traits import Trial
@@ -49,16 +49,8 @@ class CorpusFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder, and keep it for this process. StoreError when another hunt has it."""
-        try:
-            (self.path / ENTRIES).mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise StoreError.of("write", self.path, error) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreError(f"{self.path}: another hunt is going on with this corpus") from None
+        taken = "another hunt is going on with this corpus"
+        with kept_for_this_process(self.path, self.path / ".lock", self.path / ENTRIES, taken):
             yield
 
     def load(self) -> tuple[HuntPlan, Corpus] | None:

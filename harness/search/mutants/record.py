@@ -10,7 +10,6 @@ nights.
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from harness.search.exclusive import kept_for_this_process
 from harness.search.mutants.mutant import RUNS_MOST, Method
 from harness.suites.boxes import BOXES, CPU_SECONDS
 from results.atomic_files import put_text, read_json
@@ -113,16 +113,8 @@ class CampaignRecord:
     @contextmanager
     def locked(cls, path: Path) -> Iterator[CampaignRecord]:
         """Load the record, and keep its file for this process. StoreError when another one has it."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = path.with_name(f".{path.name}.lock").open("w")
-        except OSError as error:
-            raise StoreError.of("write", path, error) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreError(f"{path}: another campaign is going on with this record") from None
+        lock_file, taken = path.with_name(f".{path.name}.lock"), "another campaign is going on with this record"
+        with kept_for_this_process(path, lock_file, path.parent, taken):
             yield cls.load(path)
 
     @classmethod

@@ -10,7 +10,6 @@ How many shards the search has may change: each takes the states that it owns.
 
 from __future__ import annotations
 
-import fcntl
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from harness.search.exclusive import kept_for_this_process
 from harness.search.state_space.canonical import Fingerprint
 from harness.search.state_space.interning import DIGEST_BYTES
 from harness.search.state_space.shard import FirstReach, SavedStates
@@ -66,16 +66,8 @@ class SearchCheckpoint:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder, and keep it for this process. StoreError when another exploration has it."""
-        try:
-            self._path.mkdir(parents=True, exist_ok=True)
-            lock = (self._path / ".lock").open("w")
-        except OSError as error:
-            raise StoreError.of("write", self._path, error) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise StoreError(f"{self._path}: another exploration is going on with this checkpoint") from None
+        taken = "another exploration is going on with this checkpoint"
+        with kept_for_this_process(self._path, self._path / ".lock", self._path, taken):
             yield
 
     def load(self) -> SavedLevel | None:
