@@ -339,7 +339,7 @@ class Spec:
             min_insync_replicas=min(self.min_insync_replicas, self.replication_factor),
             replication_factor=self.replication_factor,
             patience_s=max(0.1, int(self.settings["broker.session.timeout.ms"]) / 1000),
-            lag_s=int(self.settings.get("replica.lag.time.max.ms", 0)) / 1000,
+            request_timeout_s=self.clients.request_timeout_s,
             unsupported=unsupported,
             injection_s=injection_s,
             always_written=self.clients.written_share == 1 and not self.clients.idle_partitions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nemesis.ports import EnvironmentCapability
 
@@ -34,6 +34,8 @@ class ClusterShape:
     """Time after which the cluster acts on a silent broker: the scale of every duration drawn."""
     lag_s: float = 0.0
     """Time after which a leader takes a follower out of the ISR that does not keep up, as far as it is known."""
+    request_timeout_s: float = 1.5
+    """Time after which a client gives up a request, and sends it again."""
     unsupported: Collection[EnvironmentCapability] = ()
     """Capabilities the environment lacks; faults that need one are replaced."""
     injection_s: float = 0.0
@@ -106,10 +108,11 @@ class ClusterShape:
         return frozenset({"controller", "controllers", *self.controllers})
 
 
-def facts_of(settings: Mapping[str, str]) -> dict[str, bool]:
+def facts_of(settings: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a `ClusterShape` that these settings decide."""
     strategy = settings.get(RECOVERY_STRATEGY, "manual")
     return {
+        "lag_s": int(settings.get("replica.lag.time.max.ms", 0)) / 1000,
         # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
         "unclean_recovery": strategy != "manual",
         "recovery_compares_logs": strategy in ("balanced", "proactive"),

@@ -258,7 +258,7 @@ class SimDeployment:
 
     async def intercept(self, number: int, links: Sequence[Link], rule: MessageRule) -> None:
         """Look at the messages of the links, and do what the rule says to some."""
-        self._world.network.intercept(number, links, rule)
+        self._world.network.intercept(number, [Link(*_ends(link)) for link in links], rule)
 
     async def intercepted(self, number: int) -> int:
         """Messages taken so far."""

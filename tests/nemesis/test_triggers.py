@@ -52,7 +52,7 @@ def test_triggers_move_neither_the_times_nor_the_kinds_of_faults() -> None:
 def test_what_processes_do_when_they_start_is_struck_then() -> None:
     starts = [
         each
-        for seed in range(600)
+        for seed in range(800)
         for each in draw(Random(seed), CLUSTER, 60.0, triggers=0.5)
         if isinstance(each.fault, MessageFault) and each.fault.api is NodeRequest.BROKER_REGISTRATION
     ]

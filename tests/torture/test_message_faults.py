@@ -20,6 +20,7 @@ from images.wire.messages import Api
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.late_message import LateMessage
+from nemesis.faults.late_request import ClientRequest, LateRequest
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
 from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart
 from nemesis.schedule import Schedule, ScheduledFault
@@ -173,6 +174,44 @@ def test_a_late_message_that_nobody_sends_is_waited_for_in_vain_and_not_for_ever
     assert "no such message was sent" in injection.note
     assert injection.ended_ns is not None
     assert injection.ended_ns - injection.started_ns < 3e9
+
+
+@pytest.mark.parametrize(
+    ("appends", "off", "kinds"),
+    [
+        (50, [], set()),
+        (50, ["producer_sequence_checked"], {"duplicate", "sequence-gap", "batch-out-of-sequence"}),
+        # The copy is among the batches that the broker remembers, and is answered as such.
+        (1, ["producer_sequence_checked"], set()),
+    ],
+)
+def test_a_batch_arrives_a_second_time_behind_many_others_and_is_refused(
+    appends: int, off: list[str], kinds: set[str]
+) -> None:
+    outcome = outcome_of({"at": 2, "fault": "late-request", "appends": appends}, time_limit="12s", without=off)
+    (injection,) = outcome.injections
+    assert injection.evidence["intercepted"] == 1
+    assert {finding.kind for verdict in outcome.verdicts for finding in verdict.findings} == kinds
+    assert outcome.validity is (Validity.INVALID if kinds else Validity.VALID)
+
+
+@pytest.mark.parametrize("api", [api for api in ClientRequest if api is not ClientRequest.PRODUCE])
+def test_a_request_of_a_member_that_has_gone_on_is_withstood(api: ClientRequest) -> None:
+    late = {"at": 1, "fault": "late-request", "api": api}
+    members = {"consumer_life": "6s", "consumer_rest": "500ms"}
+    outcome = outcome_of(late, time_limit="20s", workload="groups", clients=members)
+    (injection,) = outcome.injections
+    assert injection.evidence["intercepted"] == 1
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+
+
+def test_a_late_request_of_a_member_is_drawn_where_there_are_groups() -> None:
+    profile = RunProfile((), leader_bias=0.5, held_share=0.5, keeps=())
+    without, with_groups = (
+        {each.api for seed in range(100) if (each := LateRequest.draw(Draws(Random(seed), cluster, profile)))}
+        for cluster in (CLUSTER, replace(CLUSTER, has_groups=True))
+    )
+    assert (without, with_groups) == ({ClientRequest.PRODUCE}, set(ClientRequest))
 
 
 @pytest.mark.parametrize("effect", [MessageEffect.DROP, MessageEffect.HOLD])
