@@ -1,4 +1,4 @@
-"""The one YAML reader: specs, suites and comparisons are read here, and every error names the file and the line.
+"""The YAML that users write: specs, suites and comparisons are read here, and every error names the file and the line.
 
 The rest of the harness refuses a value with a message that begins with its field, such as `faults[0].at: …` or
 `specs.append.brokers: …`. A `YamlDocument` keeps the nodes that the values were read from, follows the field to its
@@ -8,28 +8,23 @@ above it.
 A key given twice in one mapping is an error: YAML forbids it, and PyYAML silently takes the last. A document beyond the
 limits below, which no spec comes near, is one, too: it would take hours and gigabytes to read, or never end.
 
-A document is read by libyaml's parser where PyYAML has it, in a seventh of the time, and by PyYAML's own where that
-one fails: so errors have the same words everywhere.
+A document that libyaml's parser refuses (`results.run.yaml_loader`) is read once more by PyYAML's own: so errors have
+the same words everywhere.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
-from yaml.resolver import Resolver
 
-CParser: Any
-try:
-    from yaml.cyaml import CParser  # type: ignore[attr-defined]
-except ImportError:  # PyYAML was built without libyaml
-    CParser = None
+from results.run.yaml_loader import MISFIT_ERRORS, YamlLoader
 
 BYTES_MAX: Final = 1 << 20
 """Of a file."""
@@ -86,13 +81,10 @@ def read_document(path: Path) -> YamlDocument:
 
 def parse_document(text: str, source: str = "") -> YamlDocument:
     """The YAML document that `text` holds; `source` names its file. Raises SpecError."""
-    for loader in _FASTER_LOADERS:
-        try:
-            return _document(loader(text), source)
-        except _UNREADABLE:
-            pass
+    with suppress(*_UNREADABLE):
+        return _document(_FasterLoader, text, source)
     try:
-        return _document(_Loader(text), source)
+        return _document(_PlainLoader, text, source)
     except _Refused as error:
         raise SpecError(_placed(source, error.mark, str(error))) from None
     except yaml.MarkedYAMLError as error:
@@ -100,7 +92,7 @@ def parse_document(text: str, source: str = "") -> YamlDocument:
         raise SpecError(_placed(source, error.problem_mark or error.context_mark, f"not YAML: {words}")) from None
     except (yaml.YAMLError, ValueError) as error:
         raise SpecError(_placed(source, None, f"not YAML: {' '.join(str(error).split())}")) from None
-    except _OF_FOREIGN_VALUES as error:
+    except MISFIT_ERRORS as error:
         raise SpecError(_placed(source, None, f"not YAML: a value does not fit its tag ({error})")) from None
 
 
@@ -134,31 +126,20 @@ class _LimitedComposer(Composer):
             self._depth -= 1
 
 
-class _Loader(_LimitedComposer, yaml.SafeLoader):
-    """PyYAML's own parser."""
+class _FasterLoader(_LimitedComposer, YamlLoader):
+    """By libyaml's parser, where PyYAML has it."""
 
 
-if CParser is None:
-    _FASTER_LOADERS: Sequence[Any] = ()
-else:
+class _PlainLoader(_LimitedComposer, yaml.SafeLoader):
+    """By PyYAML's own parser."""
 
-    class _FasterLoader(_LimitedComposer, CParser, SafeConstructor, Resolver):
-        """libyaml's parser. PyYAML's composer stands before its own, which goes as deep as a document does."""
 
-        def __init__(self, text: str) -> None:
-            CParser.__init__(self, text)
-            for part in (Composer, SafeConstructor, Resolver):
-                part.__init__(self)
-
-    _FASTER_LOADERS = (_FasterLoader,)
-
-_OF_FOREIGN_VALUES: Final = (AttributeError, LookupError, TypeError, ArithmeticError)
-"""What PyYAML raises at a tag whose value does not fit it."""
-_UNREADABLE: Final = (_Refused, yaml.YAMLError, ValueError, *_OF_FOREIGN_VALUES)
+_UNREADABLE: Final = (_Refused, yaml.YAMLError, ValueError, *MISFIT_ERRORS)
 """What a loader raises at a document that is none, or beyond a limit."""
 
 
-def _document(loader: Any, source: str) -> YamlDocument:
+def _document(loader_class: Any, text: str, source: str) -> YamlDocument:
+    loader = loader_class(text)
     root = loader.get_single_node()
     for node in _every(root):
         _refuse_long_numbers(node)

@@ -295,10 +295,10 @@ def lines(document: YamlDocument) -> list[str]:
 @pytest.mark.parametrize("name", TEXTS)
 def test_both_parsers_read_the_same_values_in_the_same_lines(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(yaml_document, "_Loader", None)
+        patched.setattr(yaml_document, "_PlainLoader", None)
         by_libyaml = parse_document(TEXTS[name], name)
     with monkeypatch.context() as patched:
-        patched.setattr(yaml_document, "_FASTER_LOADERS", ())
+        patched.setattr(yaml_document, "_FasterLoader", yaml_document._PlainLoader)
         by_pyyaml = parse_document(TEXTS[name], name)
     assert by_libyaml.values == by_pyyaml.values
     assert lines(by_libyaml) == lines(by_pyyaml)
@@ -308,7 +308,7 @@ def test_both_parsers_read_the_same_values_in_the_same_lines(name: str, monkeypa
 def test_an_error_has_the_same_words_without_libyaml(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SpecError) as refused:
         parse_document(text, "file.yaml")
-    monkeypatch.setattr(yaml_document, "_FASTER_LOADERS", ())
+    monkeypatch.setattr(yaml_document, "_FasterLoader", yaml_document._PlainLoader)
     with pytest.raises(SpecError) as refused_again:
         parse_document(text, "file.yaml")
     assert str(refused.value) == str(refused_again.value)
