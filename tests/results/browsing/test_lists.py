@@ -1,0 +1,76 @@
+"""Lists of runs and suites: failures first, each with its cause, found by words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from checkers.verdict import Finding, Validity, Verdict
+from results.pages.browsing.listing import directory_entry, listed
+from results.pages.browsing.routes import Router
+from results.pages.browsing.store_browser import StoreBrowser
+from results.run.directory import RunDirectory
+from tests.results.browsing.pages import bad_run, show
+from tests.results.trend.nights import SIGNATURE, make_night, plain
+
+
+def test_the_overview_tells_of_failures_before_anything_else(site: Router, store: Path) -> None:
+    page = show(site, "/")
+    assert "2 runs in " in page.text
+    assert "1 invalid, 1 valid." in page.text
+    runs = [link for link in page.links() if link.startswith("/runs/")]
+    assert runs[0] == f"/runs/{bad_run(store).name}"
+    assert "acknowledged-loss: lost-append" in page.text
+    assert page.text.count("started, UTC") == 3
+
+
+def test_a_list_has_the_cause_of_a_run_before_its_consequences(tmp_path: Path) -> None:
+    consequence = Verdict("linearizability", Validity.INVALID, (Finding("duplicate", ("again",)),))
+    nearer = Verdict("protocol", Validity.INVALID, (Finding("batch-appended-twice", ("twice",)),))
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_status("finished")
+    run.write_verdict([consequence, nearer])
+    assert directory_entry(run.path, "").problem == "protocol: batch-appended-twice"
+    told = "protocol/batch-appended-twice/batch-appended-again"
+    run.write_stories({"stories": [{"signature": told}, {"signature": "reads/duplicate/duplicate"}]})
+    assert directory_entry(run.path, "").problem == told
+    for damaged in ({"stories": [7]}, {"stories": {}}, {"stories": [{"signature": 7}]}):
+        run.write_stories(damaged)
+        assert directory_entry(run.path, "").problem == "protocol: batch-appended-twice"
+
+
+def test_the_list_of_stored_runs_has_their_signatures(tmp_path: Path) -> None:
+    make_night(tmp_path, 0, lambda *which: {**plain(*which), "lost": 1.0}, seeds=1)
+    problems = {entry.problem for entry in listed(tmp_path).entries if entry.validity == "invalid"}
+    assert problems == {SIGNATURE}
+
+
+def test_a_mutant_that_is_found_is_no_failure_in_a_list_and_one_that_is_missed_is(tmp_path: Path) -> None:
+    def lost(random: np.random.Generator, cell: str, night: int) -> dict[str, float]:
+        return {**plain(random, cell, night), "lost": float(cell == "groups")}
+
+    make_night(tmp_path, 0, lost, seeds=3, mutants=("groups",))
+    site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
+    text = show(site, "/").text
+    assert "3 mutant found, 3 valid. Failures first No run is a failure." in text
+    assert "valid nightly-20261101T010000 6 3 mutant found, 3 valid" in text
+    assert "3 runs of 6 match" in show(site, "/runs?find=mutant+found").text
+    make_night(tmp_path, 1, lost, seeds=3, mutants=("groups", "another"))
+    assert "invalid nightly-20261102T010000 6 3 mutant found, 3 valid" in show(site, "/").text
+
+
+def test_runs_are_found_by_all_the_words_asked_for(site: Router, store: Path) -> None:
+    page = show(site, "/runs?find=LOST-append+seed")
+    assert f"/runs/{bad_run(store).name}" in page.links()
+    assert "1 run of 2 matches." in page.text
+    assert "No run matches." in show(site, "/runs?find=nothing-like-it").text
+
+
+def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Router, store: Path) -> None:
+    (path,) = (store / "tables" / "v1" / "verdicts" / "suite=nightly").glob("*.parquet")
+    path.write_bytes(b"PAR1")
+    text = show(site, "/").text
+    assert "Left out of the store: 1 file" in text
+    assert path.name in text
+    assert site.respond("/suites/nightly/20990101T000000-append-seed8").status == 500
