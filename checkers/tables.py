@@ -297,6 +297,14 @@ class FaultTimes(NamedTuple):
         times = self.times.get(node, ())
         return [ended_ns for began_ns, ended_ns in times if began_ns <= until_ns and since_ns <= ended_ns]
 
+    def longest_without_ns(self, node: str, since_ns: int, until_ns: int) -> int:
+        """The longest time between these in which certainly none held on the node."""
+        longest_ns, free_since_ns = 0, since_ns
+        for began_ns, ended_ns in sorted(self.times.get(node, ())):
+            longest_ns = max(longest_ns, min(began_ns, until_ns) - free_since_ns)
+            free_since_ns = max(free_since_ns, ended_ns)
+        return max(longest_ns, until_ns - free_since_ns)
+
 
 def wrong_timers(faults: pa.Table) -> FaultTimes:
     """When timers may have run wrong: by the faults that change these, not wall clocks alone. A clock that was set back

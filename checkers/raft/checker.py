@@ -93,7 +93,7 @@ The number of controllers is that of the run, or of all that ever started in it,
 two-controllers-one-epoch, broker-epoch-fell and producer-ids-allocated-twice are checked on these, and a note says so.
 
 *Machines may be busy.* A controller does what is due only while its process runs. On a machine it traces when that has
-not been so (`node_stalled`), which excuses fenced-late and led-without-quorum as a pause does.
+not been so (`node_stalled`): as after a pause, fenced-late and led-without-quorum begin to count anew then.
 
 Blind spots: records below a snapshot, which the controllers no longer hold, when a broker applies them late;
 everything, when the nodes' clocks are not comparable.

@@ -49,10 +49,18 @@ def test_a_leader_that_nobody_follows_yet_may_be_left_as_long_as_no_other_is_ele
 
 def test_a_process_that_may_not_have_run_finds_out_later() -> None:
     late = [*DEPOSED, role(30, "c1", "resigned", 1)]
-    assert kinds(*late, stalls={"c1": [(12 * S, 13 * S)]}) == []
-    assert kinds(*late, stalls={"c1": [(2 * S, 3 * S)], "c2": [(12 * S, 13 * S)]}) == ["led-without-quorum"]
+    assert kinds(*late, stalls={"c1": [(12 * S, 28 * S)]}) == []
+    assert kinds(*late, stalls={"c1": [(26 * S, 28 * S), (12 * S, 17 * S), (11 * S, 21.5 * S)]}) == []
+    assert kinds(*late, stalls={"c1": [(2 * S, 3 * S)], "c2": [(12 * S, 28 * S)]}) == ["led-without-quorum"]
     assert kinds(*late, wrong_timers={"c1": [(12 * S, 13 * S)]}) == []
     assert kinds(*late, wrong_timers={"c1": [(2 * S, 3 * S)]}) == ["led-without-quorum"]
+
+
+@pytest.mark.parametrize("stalled", [(12, 13), (15.1, 28), (10, 24.9)], ids=["a short stall", "before it", "after it"])
+def test_a_stall_does_not_excuse_a_leadership_that_went_on_too_long_without_one(stalled: tuple[float, float]) -> None:
+    began_s, ended_s = stalled
+    times = {"c1": [(began_s * S, ended_s * S)]}
+    assert kinds(*DEPOSED, role(30, "c1", "resigned", 1), stalls=times) == ["led-without-quorum"]
 
 
 @pytest.mark.parametrize(("node", "right"), [("c1", True), ("c2", False)])
