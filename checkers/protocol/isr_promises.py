@@ -205,7 +205,7 @@ def _change(event: TraceRow) -> tuple[object, ...]:
 def _check_sent_again(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
     """A change in flight is sent until its answer, or metadata, ends it: no other one is proposed before."""
     answer, answered_at = partition.to_send_again.get(event.node, (None, 0))
-    if answer is None or not wait.in_flight or _ran_wrong(cluster, event, answer.time_ns):
+    if answer is None or not wait.in_flight:
         return
     silent_ns = wait.worked_ns - answered_at
     due_ns = answer.details()["again_ms"] * 1_000_000 + _SENT_AGAIN_NS
@@ -226,7 +226,7 @@ def _check_sent_again(cluster: ClusterState, partition: PartitionState, event: T
 def _check_settled(cluster: ClusterState, partition: PartitionState, event: TraceRow, wait: LeaderWait) -> None:
     """A refused change that an earlier request may still make is settled by the next one, if only of the ISR to itself:
     its members count until then, and nobody else may join."""
-    if wait.unsettled_at is None or not _is_judged(cluster, event, wait):
+    if wait.unsettled_at is None or cluster.lag_max_ms < 0:
         return
     unsettled_ns = wait.worked_ns - wait.unsettled_at
     if unsettled_ns <= _longest_ns(cluster):
@@ -256,9 +256,7 @@ def _leads(cluster: ClusterState, partition: PartitionState, event: TraceRow) ->
     isr, known = frozenset(event.members), event.details().get("high_watermark")
     watermark = known if isinstance(known, int) else event.log_end
     caught_up_ns = dict.fromkeys(sorted(isr), cluster.applied_ns.get(event.node, event.time_ns))
-    partition.waits[event.node] = LeaderWait(
-        isr, watermark, event.time_ns, event.time_ns, caught_up_ns, led_ns=event.time_ns
-    )
+    partition.waits[event.node] = LeaderWait(isr, watermark, event.time_ns, event.time_ns, caught_up_ns)
 
 
 def _leads_no_more(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -288,9 +286,10 @@ def _passes(cluster: ClusterState, partition: PartitionState, event: TraceRow) -
 
 
 def _works(cluster: ClusterState, event: TraceRow, wait: LeaderWait) -> int:
-    """A leader has an event. Returns for how long it has been at work since the last one."""
-    stalled = cluster.stalls.between(event.node, wait.seen_ns, event.time_ns)
-    return wait.works(event.time_ns, 0 if stalled else _AT_WORK_NS)
+    """A leader has an event. Returns for how long it has been at work since the last one, by timers that ran right."""
+    wrong = (cluster.stalls, cluster.wrong_timers)
+    is_known = not any(times.between(event.node, wait.seen_ns, event.time_ns) for times in wrong)
+    return wait.works(event.time_ns, _AT_WORK_NS if is_known else 0)
 
 
 def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -310,7 +309,7 @@ def _is_at_work(cluster: ClusterState, partition: PartitionState, event: TraceRo
         return
     wait.waited_ns += gap_ns
     may_count = len(wait.isr) >= max(2, min_isr_known_to(partition, event)) and not wait.in_flight
-    if not may_count or wait.waited_ns <= _longest_ns(cluster) or not _is_judged(cluster, event, wait):
+    if not may_count or wait.waited_ns <= _longest_ns(cluster) or cluster.lag_max_ms < 0:
         return
     partition.report(
         event,
@@ -328,7 +327,7 @@ def _check_ends(cluster: ClusterState, partition: PartitionState, event: TraceRo
     """A follower whose log has not ended where the leader's did then has not been caught up since, however often it
     fetches."""
     due_at = wait.worked_ns - (cluster.lag_max_ms * 1_500_000 + _LATE_NS)
-    if wait.in_flight or wait.counted_at >= due_at or not _is_judged(cluster, event, wait):
+    if wait.in_flight or wait.counted_at >= due_at or cluster.lag_max_ms < 0:
         return
     for member in sorted(wait.isr - {event.leader}):
         node = f"b{member}"
@@ -350,10 +349,6 @@ def _check_ends(cluster: ClusterState, partition: PartitionState, event: TraceRo
 
 def _longest_ns(cluster: ClusterState) -> int:
     return 2 * cluster.lag_max_ms * 1_000_000 + _OVERDUE_NS
-
-
-def _is_judged(cluster: ClusterState, event: TraceRow, wait: LeaderWait) -> bool:
-    return cluster.lag_max_ms >= 0 and not _ran_wrong(cluster, event, wait.led_ns)
 
 
 def _ran_wrong(cluster: ClusterState, event: TraceRow, since_ns: int) -> bool:

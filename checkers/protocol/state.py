@@ -153,13 +153,11 @@ class LeaderWait:
     waited_ns: int = 0
     """Since the high watermark, or what it counts, has changed, as far as events show the leader at work."""
     worked_ns: int = 0
-    """Since it leads, as far as events show it at work."""
+    """Since it leads, as far as events show it at work, by timers that ran right."""
     counted_at: int = 0
     """`worked_ns` when what it counts has changed."""
     ends: list[tuple[int, int]] = field(default_factory=list)
     """Where its log ended after each batch that it has appended, and `worked_ns` then."""
-    led_ns: int = 0
-    """Time since which it leads."""
     told_ends: dict[int, int] = field(default_factory=dict)
     """Follower → the end of the leader's log when the follower's was opened or cut last: up to there the leader may
     have seen it before."""

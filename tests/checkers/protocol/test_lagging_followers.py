@@ -117,6 +117,7 @@ def test_a_leader_that_is_read_from_is_at_work_although_nobody_appends() -> None
 def test_lags_are_not_judged_by_a_wrong_clock_nor_without_their_limit() -> None:
     assert kinds(WAITING, clock=["b1"]) == kinds(WAITING, lag_ms=-1) == set()
     assert kinds(WAITING, clock=["b2"]) == OVERDUE
+    assert kinds(WAITING, clock=["b1"], clock_s=1) == OVERDUE, "its clock has run right for long enough"
     assert kinds(COUNTED, [shrunk(2)], clock=["b1"]) == set()
 
 
