@@ -97,6 +97,8 @@ INEXCUSABLE = frozenset(
         "isr-proposal-behind",
         "fetch-of-another-epoch",
         "query-of-another-epoch",
+        "request-refused-otherwise",
+        "fetch-of-no-replica",
         "fetch-of-an-earlier-life",
         "forgotten-partition-fetched",
         "isr-proposal-of-absent",

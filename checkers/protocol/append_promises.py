@@ -53,6 +53,15 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
 
 
 def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    end = len(partition.log(event.node))
+    if event.offset != end and event.node in partition.opened:
+        partition.report(
+            event,
+            "records-out-of-place",
+            min(event.offset, end),
+            f"{event.node} appended records at offset {event.offset} {event.at}",
+            f"its log ended at {end}",
+        )
     if event.node == f"b{event.leader}":
         partition.appended_in[event.node, event.offset] = event.partition_epoch, event.leader_epoch
         return

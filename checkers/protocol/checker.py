@@ -170,9 +170,15 @@ fetch-of-an-earlier-life  … and in no later life of the follower than that whi
 forgotten-partition-fetched  … and is none for a partition that the follower asks to leave out of its session
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
-fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log
+fetch-of-no-replica       … and is none of a broker that is no replica, in the partition epoch that the leader knows
+fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log, and no
+                          lower than the leader's log starts
 query-of-another-epoch    a client that asks for an offset, or where a leader epoch ends, and says which leader epoch it
                           knows, is answered by the leader in that alone
+request-refused-otherwise  a request that the leader alone answers is refused with the error of the first check that it
+                          fails: of an earlier leader epoch as fenced, of a later one as unknown, and by a broker that
+                          does not lead for that; a follower's fetch of an earlier life, or without a place in the log
+                          for that; and no other one is
 divergence-misstated      where the logs part, a leader answers with the greatest leader epoch that its own has up to
                           the follower's last one, and where that ends; of an epoch that it is asked for likewise
 deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied
@@ -187,13 +193,14 @@ producer-state-wrong      … and knows the last batches of each of its producer
 batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)
 batch-out-of-sequence     … and of a producer that its log has only the batch that follows
 retry-without-batch       a batch that it takes for a retry stands in its log where it says
-batch-refused-wrongly     it refuses no retry of those five as out of order, nor the batch that follows
+batch-refused-wrongly     it refuses no retry of those five, nor the batch that follows, nor one of a producer of which
+                          its log has none; another one as out of order, or as of an earlier producer epoch, if it is
 leader-epoch-not-entered  a leader has its leader epoch in its epoch cache when it begins to lead, where its log ends
                           (KIP-101)
 logs-not-compared         a follower looks in each leader epoch for where its log and its leader's part before it
                           appends (KAFKA-7164)
 answer-unasked            a fetch of a follower is answered for the partitions of its session, and for no other
-records-out-of-place      a follower takes records only where its log ends, in the leader epoch in which it asked
+records-out-of-place      a log goes on where it ends; a follower takes records in the leader epoch in which it asked
 minimum-outdated          a leader begins with the min.insync.replicas of the metadata by which it leads
 appended-below-minimum    with acks=all a leader takes a batch only while its ISR has min.insync.replicas members
 refused-needlessly        … and refuses none for that while it has
@@ -220,7 +227,8 @@ isr-answer-outdated       a leader takes up an ISR that the controllers have com
                           knows
 isr-answer-undecided      … and is told of one as granted once the controllers have decided it
 decision-not-taken-over   a broker acts in no partition epoch below that of a decision that it has applied
-acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch
+acted-on-undecided        a broker leads, follows and counts its ISR as the controllers decided in that partition epoch,
+                          and in none in which they have decided nothing
 
 RC is Kafka Replication Correctness.
 
@@ -291,9 +299,9 @@ nodes from which no fault took data, and of replicas that were never removed.
 *Machines may be busy.* A node waits for what is due only while its process runs. On a machine it traces when that has
 not been so (`node_stalled`), and such a time counts for nothing.
 
-Blind spots: events missing from the trace (an offset that does not follow makes that part of a log unknown, and matches
-anything; `trace_gaps` counts them); promises about metadata logs; everything, when the nodes' clocks are not
-comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
+Blind spots: events missing from the trace (an offset that does not follow makes that part of a log, whose beginning is
+not in the trace, unknown, and matches anything; `trace_gaps` counts them); promises about metadata logs; everything,
+when the nodes' clocks are not comparable. Nodes are identified by name: broker N is `bN` (`nemesis.ports`).
 """
 
 from __future__ import annotations

@@ -29,6 +29,16 @@ def _fetch_accepted(partition: PartitionState, event: TraceRow, _: CheckSettings
     there."""
     log, start, detail = partition.log(event.node), partition.log_starts.get(event.node, 0), event.details()
     epoch, replica = detail.get("last_epoch", UNKNOWN), detail.get("replica")
+    if 0 <= event.offset < start:
+        partition.report(
+            event,
+            "fetch-of-another-log",
+            event.offset,
+            f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}, in "
+            f"leader epoch {event.leader_epoch}",
+            f"its own log starts at {start}: nobody knows whether their logs are the same below",
+        )
+        return
     if epoch >= 0 and event.offset > event.log_end >= 0:
         partition.report(
             event,
@@ -73,7 +83,8 @@ def _diverging(partition: PartitionState, event: TraceRow, _: CheckSettings) -> 
 
 def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A follower cuts off no record that its leader has in the same place: while it lacks that, it is no copy of it.
-    The protocols before KIP-320 cut to the high watermark, without an answer of the leader."""
+    The protocols before KIP-320 cut to the high watermark, without an answer of the leader; a follower that tells the
+    epoch of its last record with its fetches does not."""
     node, leader, cut = event.node, f"b{event.leader}", event.offset
     anew_at_end = event.details().get("log_start") == cut == event.log_end == event.high_watermark
     if anew_at_end and node in partition.comparable and not cluster.lied(node, event.time_ns):
@@ -86,7 +97,8 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
         )
     own, known = partition.log(node), partition.log(leader)
     start = max(partition.log_starts.get(node, 0), partition.log_starts.get(leader, 0))
-    to_high_watermark = "answer" not in event.details() and cut == event.high_watermark
+    by_answers = node in cluster.cuts_by_answers or "answer" in event.details()
+    to_high_watermark = not by_answers and cut == event.high_watermark
     lied = cluster.lied(node, event.time_ns) or cluster.lied(leader, event.time_ns)
     if to_high_watermark or lied or leader not in partition.opened or leader == node:
         return
@@ -142,7 +154,13 @@ def _compared(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
     partition.comparable.add(event.node)
 
 
-CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {"truncated": _truncated}
+def _tells_last_epoch(cluster: ClusterState, _: PartitionState, event: TraceRow) -> None:
+    detail = event.details()
+    if detail.get("last_epoch", UNKNOWN) >= 0:
+        cluster.cuts_by_answers.add(f"b{detail['replica']}")
+
+
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {"truncated": _truncated, "fetch_accepted": _tells_last_epoch}
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "fetch_accepted": _fetch_accepted,
     "diverging": _diverging,

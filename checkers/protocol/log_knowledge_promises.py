@@ -16,6 +16,7 @@ from checkers.protocol.batches import UNKNOWN, ReplicaBatch, ReplicaBatches
 from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
+_OUT_OF_ORDER, _EARLIER_EPOCH = "out_of_order_sequence_number", "invalid_producer_epoch"
 BATCHES_KEPT = 5
 """Batches of a producer that its retries are compared with: as many as it may have in flight (KIP-98)."""
 
@@ -290,9 +291,11 @@ def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) 
 
 
 def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
-    """A batch is refused as out of order if it neither is a retry nor follows the last one of its producer."""
+    """A batch is refused as out of order if it neither is a retry nor follows the last one of its producer, and as of
+    an earlier producer epoch if it is; one of a producer without any batch is not."""
     detail = event.details()
-    if detail["error"] != "out_of_order_sequence_number":
+    error = detail["error"]
+    if error not in (_OUT_OF_ORDER, _EARLIER_EPOCH):
         return
     batch = ReplicaBatch(UNKNOWN, UNKNOWN, detail["producer_id"], detail.get("producer_epoch", 0), detail["sequence"])
     kept = _kept(partition, event, batch.producer, settings)
@@ -301,10 +304,20 @@ def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings
         why = f"its log has this batch at {copies[0].base}, one of the last {BATCHES_KEPT} of its producer: a retry"
     elif kept and _follows(batch, kept[-1]):
         why = f"it follows the last batch of the producer in its log, at {kept[-1].base}"
+    elif kept and (error == _EARLIER_EPOCH) is not (batch.producer_epoch < kept[-1].producer_epoch):
+        why = f"the last batch of the producer in its log, at {kept[-1].base}, is {_numbered(kept[-1])}"
+    elif not partition.log_starts.get(event.node, 0) and _has_none(partition, event.node, batch.producer):
+        why = "its log has no batch of this producer, and begins at 0"
     else:
         return
-    refused = f"{event.node} refused {_numbered(batch)} as out of order {event.at}"
+    refused = f"{event.node} refused {_numbered(batch)} with {error} {event.at}"
     partition.report(event, "batch-refused-wrongly", UNKNOWN, refused, why)
+
+
+def _has_none(partition: PartitionState, node: str, producer: int) -> bool:
+    """Whether a log, all of which is known, has no batch of a producer."""
+    held = partition.batches_of(node)
+    return not held.unknown_below and not held.of_producer.get(producer)
 
 
 def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: CheckSettings) -> list[ReplicaBatch]:

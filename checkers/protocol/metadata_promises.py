@@ -20,6 +20,7 @@ from checkers.protocol.state import (
     names,
 )
 from checkers.tables import TraceRow, epoch_entries
+from workloads.columns import NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +331,23 @@ def _opened(partition: PartitionState, event: TraceRow, _: CheckSettings) -> Non
     partition.acted_on.pop(event.node, None)
 
 
-def check_acts(partition: PartitionState) -> None:
+def check_acts(partition: PartitionState, *, ended: bool) -> None:
     """After the last event: every broker led, followed and counted its ISR as the controllers had decided.
 
-    Where no decision of a partition epoch is in the trace, nothing is said about it.
+    Partition epochs before the first decision, which may be the state in a snapshot, are not known; nor is the last
+    one of a run that had not `ended`.
     """
+    first = min(partition.decisions, default=NEVER)
     for event in partition.acts:
         decisions = partition.decisions.get(event.partition_epoch, ())
+        if not decisions and ended and event.partition_epoch > first and not partition.created_again:
+            partition.report(
+                event,
+                "acted-on-undecided",
+                UNKNOWN,
+                f"{event.node} acted {event.at} ({event.kind}) on partition epoch {event.partition_epoch}",
+                "the controllers have decided nothing in that partition epoch",
+            )
         if decisions and not any(_agrees(event, decision) for decision in decisions):
             leads = f"leader {event.leader} in leader epoch {event.leader_epoch}"
             members = f", ISR {names(frozenset(event.members))}" if event.members else ""

@@ -27,6 +27,8 @@ from checkers.tables import TraceRow
 
 _NO_EPOCH = -1
 _STALE = "stale_broker_epoch"
+_NOT_LEADER, _FENCED, _UNKNOWN_EPOCH = "not_leader_or_follower", "fenced_leader_epoch", "unknown_leader_epoch"
+_OUT_OF_RANGE = "offset_out_of_range"
 _NOT_OF_THE_CHANGE = frozenset(
     {"not_controller", "stale_broker_epoch", "unknown_server_error", "unknown_topic_id", "unknown_topic_or_partition"}
 )
@@ -66,6 +68,79 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
         )
     if life != _NO_EPOCH:
         partition.meetings.append(Meeting(event, replica, life, cluster.applied.get(event.node, UNKNOWN)))
+
+
+def _request_refused(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """The error of a refusal tells its sender what to do: to look for a newer leader, to wait for one, or to begin its
+    log anew. It is that of the first check that the request fails: its leader epoch, the role of the node, and of a
+    follower's fetch the follower, its life and its position."""
+    detail = event.details()
+    requested, error = detail["requested"], detail["error"]
+    leads = event.node == f"b{event.leader}"
+    if requested not in (_NO_EPOCH, event.leader_epoch):
+        due = _FENCED if requested < event.leader_epoch else _UNKNOWN_EPOCH
+    elif not leads:
+        due = _NOT_LEADER
+    elif not _has_begun(partition, event):
+        return
+    elif detail["replica"] < 0 or error == _FENCED:
+        due = ""
+    elif error != _OUT_OF_RANGE:
+        known_to = cluster.applied.get(event.node, UNKNOWN)
+        partition.meetings.append(Meeting(event, detail["replica"], detail["broker_epoch"], known_to))
+        return
+    else:
+        due = "" if _is_in_range(partition, event) else _OUT_OF_RANGE
+    if error != due:
+        _report_refusal(partition, event, f"{due} is due" if due else "it leads in that epoch, and nothing was wrong")
+
+
+def _has_begun(partition: PartitionState, event: TraceRow) -> bool:
+    """Whether a node has begun to lead in the leader epoch that it knows, and not only been elected."""
+    is_leader = partition.leaders.get(event.leader_epoch) == event.node
+    return is_leader and partition.role_epochs.get(event.node) == event.leader_epoch
+
+
+def _is_in_range(partition: PartitionState, event: TraceRow) -> bool:
+    """Whether a leader can tell from its log whether a follower that fetches there has the same one."""
+    last_epoch, start = event.details()["last_epoch"], partition.log_starts.get(event.node, 0)
+    knows_end = event.offset <= event.log_end if last_epoch == _NO_EPOCH else last_epoch <= event.leader_epoch
+    return start <= event.offset and knows_end
+
+
+def _check_refusal(
+    cluster: ClusterState, partition: PartitionState, fetch: Meeting, lives: Mapping[tuple[str, int, int], int]
+) -> None:
+    """A follower's fetch of the right leader epoch is refused where it is no replica, as the leader knows, or the fetch
+    is of an earlier life. A leader that a follower is ahead of waits for the metadata with it (`_UNKNOWN_EPOCH`)."""
+    event, replica = fetch.event, fetch.replica
+    detail = event.details()
+    known = partition.decisions.get(event.partition_epoch, ())
+    is_replica = all(replica in decision.replicas for decision in known if decision.replicas)
+    if not known or not is_replica or partition.created_again:
+        return
+    later = max(
+        (each.epoch for each in cluster.standings.get(replica, ()) if each.offset <= fetch.metadata_end),
+        default=_NO_EPOCH,
+    )
+    counted = lives.get((event.node, replica, event.leader_epoch), _NO_EPOCH)
+    if detail["error"] == _NOT_LEADER and _NO_EPOCH != fetch.life < max(later, counted):
+        return
+    _report_refusal(partition, event, f"it leads in that epoch, and knew of no later life of its replica b{replica}")
+
+
+def _report_refusal(partition: PartitionState, event: TraceRow, why: str) -> None:
+    detail = event.details()
+    requested = detail["requested"]
+    sender = f" of b{detail['replica']} from offset {event.offset}" if detail["replica"] >= 0 else ""
+    of_epoch = f"of leader epoch {requested}" if requested != _NO_EPOCH else "without a leader epoch"
+    partition.report(
+        event,
+        "request-refused-otherwise",
+        UNKNOWN,
+        f"{event.node} refused a request ({detail['api']}){sender} {event.at}, {of_epoch}: {detail['error']}",
+        f"it was in leader epoch {event.leader_epoch}, with leader b{event.leader}: {why}",
+    )
 
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -118,6 +193,17 @@ def _check_fetch(
             f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}, sent in "
             f"its broker epoch {fetch.life}",
             f"{event.node} knew it in broker epoch {later}: what the earlier life held it may have lost since",
+        )
+    known = partition.decisions.get(event.partition_epoch, ())
+    is_replica = any(replica in decision.replicas or not decision.replicas for decision in known)
+    if known and not is_replica and not partition.created_again:
+        partition.report(
+            event,
+            "fetch-of-no-replica",
+            UNKNOWN,
+            f"{event.node} took a fetch of b{replica} from offset {event.offset} for its position {event.at}, in "
+            f"partition epoch {event.partition_epoch}",
+            f"the replicas were {names(known[0].replicas)} in that: nothing keeps the log of another broker",
         )
 
 
@@ -176,6 +262,8 @@ def check_requests(cluster: ClusterState, partition: PartitionState) -> None:
     for meeting in partition.meetings:
         if meeting.event.kind == "fetch_accepted":
             _check_fetch(cluster, partition, meeting, lives)
+        elif meeting.event.kind == "request_fenced":
+            _check_refusal(cluster, partition, meeting, lives)
         else:
             _check_proposal(cluster, partition, meeting)
     for event, before in partition.changes:
@@ -308,5 +396,6 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,
+    "request_fenced": _request_refused,
     "isr_proposed": _isr_proposed,
 }

@@ -113,7 +113,7 @@ class TracedProposal:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """A leader takes a fetch of a replica for its position, or proposes it for the ISR."""
+    """A leader takes a fetch of a replica for its position, or refuses it, or proposes the replica for the ISR."""
 
     event: TraceRow
     replica: int
@@ -402,6 +402,8 @@ class ClusterState:
     wrong_timers: FaultTimes = field(default_factory=FaultTimes)
     stalls: FaultTimes = field(default_factory=FaultTimes)
     """When processes did not run, as nodes on machines have traced it."""
+    cuts_by_answers: set[str] = field(default_factory=set)
+    """Nodes whose fetches have told the leader epoch of the record before: they cut their logs upon the answers."""
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
     clock_gain_ms: int = 0

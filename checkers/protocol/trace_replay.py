@@ -87,7 +87,7 @@ def replay_trace(
     if settings.has_trace:
         decision_promises.check_decisions(cluster, trace, settings, configurations, ended=ended)
     for partition in cluster.partitions.values():
-        metadata_promises.check_acts(partition)
+        metadata_promises.check_acts(partition, ended=ended)
         metadata_promises.check_recoveries(cluster, partition)
         request_promises.check_requests(cluster, partition)
         read_promises.check_reads(partition)

@@ -288,6 +288,13 @@ BROKEN = {
         "producers-forgotten",
     ),
     "a follower cuts its log without a need": ([*COPIED, cut("b2", 5, 3)], "truncation-needless"),
+    "a follower that goes by answers cuts its log to its high watermark": (
+        [*COPIED, fetched(3, 4, 1), cut("b2", 5, 3, high_watermark=3)],
+        "truncation-needless",
+    ),
+    "a leader takes a fetch from below its own log": ([*RETAINED_ALL, fetched(4, 3, -1)], "fetch-of-another-log"),
+    "records come behind the end of a log": ([*COPIED, appended(3, "b2", 7, 9)], "records-out-of-place"),
+    "records come once more": ([*COPIED, appended(3, "b1", 0, 5)], "records-out-of-place"),
     "a log comes back with a hole": (
         [*COPIED, event(4, "b2", "log_recovered", {"holes": [[2, 3]]}, offset=0, log_end=5)],
         "log-with-hole",

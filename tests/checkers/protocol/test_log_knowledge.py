@@ -42,8 +42,8 @@ def retried(sequence: int, at: int, epoch: int = 0) -> Event:
     return event(5, "b1", "acknowledged", detail, offset=at, log_end=at + 1, high_watermark=at + 1, leader_epoch=1)
 
 
-def refused(sequence: int, epoch: int = 0, error: str = "out_of_order_sequence_number") -> Event:
-    detail = {"producer_id": 1, "sequence": sequence, "error": error, "last": 0, "producer_epoch": epoch}
+def refused(sequence: int, epoch: int = 0, error: str = "out_of_order_sequence_number", *, producer: int = 1) -> Event:
+    detail = {"producer_id": producer, "sequence": sequence, "error": error, "last": 0, "producer_epoch": epoch}
     return event(5, "b1", "append_refused", detail, log_end=6, leader=1, leader_epoch=1)
 
 
@@ -139,7 +139,12 @@ KEPT = {
     "a new producer epoch begins at 0": [*SIX, produced(3, 0, 6, epoch=1)],
     "a producer of whom the log has nothing": [*SIX, produced(3, 40, 6, producer=2)],
     "a retry of a batch older than five": [*SIX, refused(0)],
-    "a retry in the next producer epoch": [*SIX, produced(3, 0, 6, epoch=1), refused(5)],
+    "a retry in the next producer epoch": [
+        *SIX,
+        produced(3, 0, 6, epoch=1),
+        refused(5, error="invalid_producer_epoch"),
+    ],
+    "a producer may have left the log, whose batches were deleted": [*BEYOND, refused(3, producer=2)],
     "a gap": [*SIX, refused(7)],
     "a batch that is refused for its epoch": [
         *SIX,
@@ -246,6 +251,19 @@ def test_a_retry_stands_where_it_is_acknowledged_with_its_numbers() -> None:
 def test_the_batch_that_follows_is_not_refused() -> None:
     assert found([*SIX, refused(6)]) == ["batch-refused-wrongly"]
     assert found([*SIX, refused(0, epoch=1)]) == ["batch-refused-wrongly"]
+    assert found([*SIX, refused(6, error="invalid_producer_epoch")]) == ["batch-refused-wrongly"]
+
+
+def test_a_batch_is_refused_for_its_producer_epoch_if_that_is_an_earlier_one() -> None:
+    next_epoch = [*SIX, produced(3, 0, 6, epoch=1)]
+    assert found([*next_epoch, refused(5)]) == ["batch-refused-wrongly"], "of the one before"
+    assert found([*next_epoch, refused(9, epoch=1, error="invalid_producer_epoch")]) == ["batch-refused-wrongly"]
+
+
+def test_a_producer_of_whom_a_log_has_nothing_begins_with_any_batch() -> None:
+    assert found([*SIX, refused(40, producer=2)]) == ["batch-refused-wrongly"]
+    all_cut = told(4, "truncated", 0, epochs=(), producers={})
+    assert found([*SIX, all_cut, refused(6)]) == ["batch-refused-wrongly"]
 
 
 def test_producers_that_expire_may_be_forgotten() -> None:

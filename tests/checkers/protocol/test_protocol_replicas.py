@@ -220,6 +220,7 @@ BROKEN = {
     ],
     "acted-on-undecided": [*COPIED, decided(3, 1, 1, 2, (1, 2)), follows(4, "b3", 2, 2, 1)],
 }
+
 ACCOMPANIED = {"reassignment-shrinks-isr": {"reassignment-completed-early"}}
 """Other findings that the same events are."""
 
@@ -233,6 +234,13 @@ def test_every_promise_holds_in_a_correct_trace(events: list[Event]) -> None:
 def test_each_broken_promise_is_found(kind: str) -> None:
     assert verdict(BROKEN[kind]).validity is Validity.INVALID
     assert set(kinds(BROKEN[kind])) == {kind, *ACCOMPANIED.get(kind, ())}
+
+
+def test_a_broker_that_goes_by_a_partition_epoch_of_nobody_is_found_once_the_run_has_ended() -> None:
+    """Of a run that was killed the last decisions may be missing."""
+    undecided = [*COPIED, follows(4, "b3", 1, 1, 1)]
+    assert kinds(undecided, recovery=small_evidence.WHOLE) == ["acted-on-undecided"]
+    assert kinds(undecided) == []
 
 
 def test_replicas_are_not_exchanged_in_one_change() -> None:

@@ -18,6 +18,7 @@ from images.broker.replication import become_leader_or_follower
 from images.broker.replication.partition import Limits, Partition, PartitionStep
 from images.broker.replication.replica import Replica
 from images.wire.field_values import NO_EPOCH
+from tests.simulation.applied_mistake import replace_in
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
@@ -93,6 +94,12 @@ def _asked_in_any_epoch(patch: Patch) -> None:
     patch.setattr(Replica, "check_leader", check_leader)
 
 
+def _epoch_errors_exchanged(patch: Patch) -> None:
+    """A request of an earlier leader epoch is refused as of one that is not known yet, and the other way round."""
+    older, newer = "requested < partition.leader_epoch", "requested > partition.leader_epoch"
+    replace_in(patch, "images.broker.replication.leader:check_epoch", older, newer)
+
+
 KILLS = {"faults": ["kill"], "seed": 3}
 GROUPS = KILLS | {"workload": "groups"}
 ALL_RESTART: Fault = {"at": "3s", "for": "1s", "fault": "kill", "nodes": ["brokers"]}
@@ -108,6 +115,7 @@ MISTAKES = (
     PlayedMistake("metadata-misstated", _nobody_offline, world=KILLS, said="offline"),
     PlayedMistake("metadata-told-early", _serves_unready, [ALL_RESTART, SLOW | {"delay_ms": 200}]),
     PlayedMistake("query-of-another-epoch", _asked_in_any_epoch, [MOVED, LATE], {"seed": 2, "consumers": 3}),
+    PlayedMistake("request-refused-otherwise", _epoch_errors_exchanged, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake(
         "latest-unconfirmed", _reads_of_before, [TAKEN_AWAY], {"seed": 2}, said="of which no fetch had confirmed"
     ),

@@ -225,6 +225,19 @@ def _range_first(patch: Patch) -> None:
     patch.setattr(Replica, "fetch_for_consumer", fetch_for_consumer)
 
 
+def _cut_to_high_watermark(patch: Patch) -> None:
+    """A follower begins with a cut to its high watermark, as it did before KIP-101."""
+    of_protocol = "truncation_protocol is TruncationProtocol.HIGH_WATERMARK and "
+    replace_in(patch, "images.broker.replication.truncation:begin", of_protocol, "")
+
+
+def _out_of_range_where_logs_part(patch: Patch) -> None:
+    """A leader tells a follower whose log parts from its own that the offset is out of range, and not where they do."""
+    above = "offset > partition.log_end if diverging is None else diverging.undefined"
+    check_position = "images.broker.replication.leader:check_position"
+    replace_in(patch, check_position, above, "diverging is not None or offset > partition.log_end")
+
+
 def _start_before_high_watermark(patch: Patch) -> None:
     """A follower moves its log's start up to the high watermark that it knew before the answer."""
     watermark = "self._apply(follower.on_leader_high_watermark(self.state, leader_high_watermark, self.limits))"
@@ -334,7 +347,11 @@ RAISED: Sequence[Fault] = [
     {"at": 4, "for": 3, "fault": "kill", "nodes": ["leader/0"]},
 ]
 
+ALONE: Fault = {"at": "3s", "for": "6s", "fault": "partition", "nodes": ["b1"]}
+
 MISTAKES = (
+    PlayedMistake("truncation-needless", _cut_to_high_watermark, world={"faults": ["kill"], "seed": 3}),
+    PlayedMistake("request-refused-otherwise", _out_of_range_where_logs_part, [ALONE]),
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
