@@ -89,15 +89,17 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """With acks=all a leader takes a batch only while its ISR has min.insync.replicas members, and acknowledges it in
-    the same leadership: in a later one another record may stand there."""
+    the same leadership: in a later one another record may stand there. As long as that goes on, it does not say that
+    it is over."""
     detail = event.details()
     if detail.get("acks") != -1 or partition.created_again:
         return
     appended_in, leader_epoch = UNKNOWN, event.leader_epoch
     if "retry" not in detail:
         appended_in, leader_epoch = partition.appended_in.pop((event.node, event.offset), (UNKNOWN, leader_epoch))
-    leads = event.leader < 0 or event.node == f"b{event.leader}"
-    if event.kind == "acknowledged" and not (leads and event.leader_epoch == leader_epoch):
+    leads, same_epoch = event.node == f"b{event.leader}", event.leader_epoch == leader_epoch
+    is_over = detail.get("error") == "not_leader_or_follower"
+    if event.kind == "acknowledged" and not ((leads or event.leader < 0) and same_epoch):
         partition.report(
             event,
             "acknowledged-uncommitted",
@@ -105,6 +107,14 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
             f"{event.node} acknowledged offset {event.offset} with acks=all {event.at}, as one with leader "
             f"b{event.leader} in leader epoch {event.leader_epoch}",
             f"it had taken it in leader epoch {leader_epoch}: the record there may be another one by now",
+        )
+    elif is_over and leads and same_epoch and appended_in != UNKNOWN:
+        partition.report(
+            event,
+            "unacknowledged-otherwise",
+            event.offset,
+            f"{event.node} answered {event.at} that it does not lead: of its batch at offset {event.offset}",
+            f"it had taken it in leader epoch {leader_epoch}, in which it leads: what it waits for may come",
         )
     decisions = partition.decisions.get(appended_in, ())
     if not decisions or any(len(decision.isr) >= decision.min_isr for decision in decisions):

@@ -105,6 +105,7 @@ retention-overdue         a leader deletes a whole segment below its high waterm
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
                           which it was made
+unacknowledged-otherwise  … and is not answered as of a leader that leads no more while that leadership goes on
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
                           by the epoch of the record before them (Log Matching, while the run goes on)
 log-start-fell            a log that is opened starts no lower than it had started
@@ -177,8 +178,8 @@ query-of-another-epoch    a client that asks for an offset, or where a leader ep
                           knows, is answered by the leader in that alone
 request-refused-otherwise  a request that the leader alone answers is refused with the error of the first check that it
                           fails: of an earlier leader epoch as fenced, of a later one as unknown, and by a broker that
-                          does not lead for that; a follower's fetch of an earlier life, or without a place in the log
-                          for that; and no other one is
+                          does not lead for that; a follower's fetch of an earlier life, and any fetch without a place
+                          in the log, for that; and no other one is
 divergence-misstated      where the logs part, a leader answers with the greatest leader epoch that its own has up to
                           the follower's last one, and where that ends; of an epoch that it is asked for likewise
 deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied

@@ -108,6 +108,23 @@ def _is_in_range(partition: PartitionState, event: TraceRow) -> bool:
     return start <= event.offset and knows_end
 
 
+def _consumer_moved(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """A consumer that is told that its offset is out of range goes by its policy, and skips records or reads all of
+    them again."""
+    detail = event.details()
+    is_refused, last_epoch = detail["first"] < 0, detail["last_epoch"]
+    start = partition.log_starts.get(event.node, 0)
+    if is_refused and start <= event.offset <= event.log_end and last_epoch <= event.leader_epoch:
+        partition.report(
+            event,
+            "request-refused-otherwise",
+            event.offset,
+            f"{event.node} told a consumer {event.at} that {event.offset} is out of range; it had said that the record "
+            f"before was of leader epoch {last_epoch}",
+            f"its log starts at {start} and ends at {event.log_end}, in leader epoch {event.leader_epoch}",
+        )
+
+
 def _check_refusal(
     cluster: ClusterState, partition: PartitionState, fetch: Meeting, lives: Mapping[tuple[str, int, int], int]
 ) -> None:
@@ -393,6 +410,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "latest_asked": _answered,
     "offset_told": _answered,
     "epoch_end_told": _answered,
+    "consumer_moved": _consumer_moved,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,

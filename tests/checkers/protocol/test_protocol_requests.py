@@ -169,6 +169,21 @@ KEPT = {
         ALONE[-1],
         answered("append_unacknowledged", error="not_enough_replicas_after_append"),
     ],
+    "a batch of a leadership that is over": [
+        *COPIED,
+        appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
+        answered("append_unacknowledged", error="not_leader_or_follower") | {"leader": 2, "leader_epoch": 2},
+    ],
+    "a batch of a leader that has left": [
+        *COPIED,
+        appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
+        answered("append_unacknowledged", error="not_leader_or_follower"),
+    ],
+    "a batch that waits for too long": [
+        *COPIED,
+        appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
+        answered("append_unacknowledged", error="request_timed_out") | {"leader": 1},
+    ],
     "a retry of a batch of long ago": [
         *ALONE,
         event(4, "b1", "appended", {"producer_id": 1, "sequence": 0}, offset=5, log_end=6, leader_epoch=1, **IN_PLACE),
@@ -234,6 +249,11 @@ BROKEN = {
         *ALONE,
         appended(4, "b1", 5, 6) | IN_PLACE,
         answered("append_unacknowledged", error="request_timed_out"),
+    ],
+    "unacknowledged-otherwise": [
+        *COPIED,
+        appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
+        answered("append_unacknowledged", error="not_leader_or_follower") | {"leader": 1},
     ],
     "refused-needlessly": [*ALONE, decided(3, 2, 1, 1, (1, 2, 3)), too_small(4, 2)],
     "logs-not-compared": [*COPIED, decided(3, 1, 1, 2, (1, 2)), appended(4, "b2", 5, 6) | IN_PLACE],
@@ -312,6 +332,17 @@ def test_a_request_may_be_refused(events: list[Event]) -> None:
 @pytest.mark.parametrize("events", TURNED_AWAY_WRONGLY.values(), ids=TURNED_AWAY_WRONGLY)
 def test_a_request_is_refused_with_the_error_of_the_first_check_that_it_fails(events: list[Event]) -> None:
     assert found(events) == {"request-refused-otherwise"}
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "right"), [(3, 1, True), (4, 1, False), (5, -1, False), (6, -1, True), (5, 2, True)]
+)
+def test_a_consumer_is_out_of_range_where_the_log_has_no_place_for_it(
+    offset: int, last_epoch: int, right: bool
+) -> None:
+    place = {"offset": offset, "log_end": 5, "leader": 1, "leader_epoch": 1}
+    events = [*RAISED, event(5, "b1", "consumer_moved", {"first": -1, "last_epoch": last_epoch}, **place)]
+    assert found(events) == (set() if right else {"request-refused-otherwise"})
 
 
 def test_a_fetch_of_a_broker_that_is_no_replica_is_no_position() -> None:

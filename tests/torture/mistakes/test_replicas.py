@@ -225,6 +225,12 @@ def _range_first(patch: Patch) -> None:
     patch.setattr(Replica, "fetch_for_consumer", fetch_for_consumer)
 
 
+def _deposed_in_time(patch: Patch) -> None:
+    """A leader whose batch is not committed in time says that it leads no more."""
+    wait = "images.broker.replication.replica:Replica.wait_until_committed"
+    replace_in(patch, wait, "ErrorCode.request_timed_out", "ErrorCode.not_leader_or_follower")
+
+
 def _cut_to_high_watermark(patch: Patch) -> None:
     """A follower begins with a cut to its high watermark, as it did before KIP-101."""
     of_protocol = "truncation_protocol is TruncationProtocol.HIGH_WATERMARK and "
@@ -351,6 +357,7 @@ ALONE: Fault = {"at": "3s", "for": "6s", "fault": "partition", "nodes": ["b1"]}
 
 MISTAKES = (
     PlayedMistake("truncation-needless", _cut_to_high_watermark, world={"faults": ["kill"], "seed": 3}),
+    PlayedMistake("unacknowledged-otherwise", _deposed_in_time, [ALONE]),
     PlayedMistake("request-refused-otherwise", _out_of_range_where_logs_part, [ALONE]),
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
