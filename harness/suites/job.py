@@ -110,8 +110,8 @@ def _make(
             _take_in(suite, results, on_result)
     finally:
         job.stop()
+        shutil.rmtree(suite.path / "work", ignore_errors=True)  # first, since the tables may want its room
         _take_in(suite, results, on_result, everything=True)
-        shutil.rmtree(suite.path / "work", ignore_errors=True)
     if job.error is not None:
         raise StoreError(f"the suite was cut short: {cause_in(str(job.error))}")
 

@@ -1,15 +1,23 @@
-"""The record of a suite: which one is resumed, and by one process at a time."""
+"""The record of a suite: which one is resumed, by one process at a time, and what of it stays on a full disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from harness.cli.main import main
 from harness.exit_codes import BAD_USAGE
+from harness.suites.job import carry_out
 from harness.suites.plan import load
 from harness.suites.record import CannotResume, begin, locked
+from results.errors import StoreError
+from results.store import finished_runs
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def test_a_suite_of_other_sources_is_not_resumed(
@@ -57,3 +65,23 @@ def test_a_suite_whose_plan_is_damaged_is_not_resumed(
     printed = capsys.readouterr().err
     assert f"{begun}/suite.json: cannot be read" in printed
     assert printed.count("\n") == 1
+
+
+def test_a_suite_whose_runs_find_no_room_in_the_tables_leaves_no_run_half_made(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What unfinished runs have written is removed before the tables want room, not by the next resumption alone."""
+    begun = begin(tmp_path, load(str(mixed)))
+
+    def no_room(*_: object) -> None:
+        raise StoreError("No space left on device")
+
+    def cut_short(*_: object) -> SimpleNamespace:
+        (begun.path / "work" / "half").mkdir(parents=True)
+        monkeypatch.setattr(finished_runs, "move_to_tables", no_room)
+        return SimpleNamespace(is_running=lambda _: False, stop=lambda: None, error=None)
+
+    monkeypatch.setattr("harness.suites.job._started", cut_short)
+    with pytest.raises(StoreError, match="No space left on device"):
+        carry_out(begun, cast("SparkSession", None), lambda _: None)
+    assert not (begun.path / "work").exists()
