@@ -106,9 +106,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """In place of a page that repeats what was sent: one line, and the connection ends."""
+        """In place of a page that repeats what was sent: a status and one line, also to a request that cannot be read,
+        whose version is not known; and the connection ends."""
         self.close_connection = True
-        self._send(Response(code, TEXT, f"{message or 'This cannot be answered.'}\n".encode()), with_body=True)
+        self.request_version = self.protocol_version
+        self._send(Response(code, TEXT, f"{self.responses[code][1]}.\n".encode()), with_body=True)
 
     def log_message(self, format: str, *arguments: object) -> None:
         """The terminal stays quiet."""

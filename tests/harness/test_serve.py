@@ -110,9 +110,23 @@ def test_head_answers_without_the_page_and_nothing_else_is_done(server: StoreSer
         assert ask(server, "/runs", method=method).status == 501
 
 
+def test_the_error_of_a_method_is_a_line_that_does_not_repeat_it(server: StoreServer) -> None:
+    answer = ask(server, "/runs", method="EVIL" * 1000).read()
+    assert (b"EVIL" in answer, answer.count(b"\n")) == (False, 1)
+
+
 @pytest.mark.parametrize(
     "request_line",
-    [b"GET http://evil.example/ HTTP/1.1", b"GET", b"\x00\xff", b"GET / HTTP/9.9", b"GET /" + b"a" * 70_000],
+    [
+        b"GET http://evil.example/ HTTP/1.1",
+        b"GET",
+        b"\x00\xff",
+        b"\x16\x03\x01",
+        b"GET / HTTP/9.9",
+        b"GET / FOO",
+        b"PRI * HTTP/2.0",
+        b"GET /" + b"a" * 70_000,
+    ],
 )
 def test_what_is_no_proper_request_is_refused_and_others_are_still_answered(
     server: StoreServer, request_line: bytes
@@ -121,7 +135,7 @@ def test_what_is_no_proper_request_is_refused_and_others_are_still_answered(
         sock.sendall(request_line + f"\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
         answer = sock.recv(4096)
     assert b"<html" not in answer
-    assert not answer.startswith(b"HTTP/1.1 200")
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 414 ", b"HTTP/1.1 505 "))
     assert ask(server, "/").status == 200
 
 
