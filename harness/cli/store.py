@@ -98,8 +98,7 @@ def _store(options: argparse.Namespace) -> int:
         if options.action == "check":
             from harness.suites import rechecking
 
-            if options.suite:
-                storing.check_suite(store, options.suite)
+            storing.check_suite(store, options.suite)
             with session("faultline store check", master=options.master) as spark:
                 return rechecking.check(terminal(), spark, store.absolute(), options.suite)
         if options.action == "add":

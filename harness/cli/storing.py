@@ -107,8 +107,9 @@ def verify(store: Path) -> int:
 
 
 def check_suite(store: Path, suite: str) -> None:
-    """Raises BadName when no run of this suite is stored."""
-    if not tables.files(store, "runs", suite):
+    """Raises BadName without a store, and when a suite is named of which no run is stored."""
+    _there(store)
+    if suite and not tables.files(store, "runs", suite):
         raise BadName(f"{suite!r}: no suite of this name is stored in {store}")
 
 

@@ -152,6 +152,14 @@ def test_a_store_that_is_not_there_is_told_and_is_not_an_empty_one(
     assert main(["store", action, "--store", str(tmp_path)]) == 0
 
 
+def test_a_store_that_is_not_there_is_told_before_spark_is_started_to_check_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("results.store.spark.session", lambda *_, **__: pytest.fail("Spark was started"))
+    assert main(["store", "check", "--store", str(tmp_path / "mistyped")]) == 64
+    assert capsys.readouterr().err.startswith(f"faultline store: {tmp_path / 'mistyped'}: there is no such directory")
+
+
 def test_a_run_that_is_still_going_on_cannot_be_added(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
     with pytest.raises(StoreError, match="only a finished run"):
