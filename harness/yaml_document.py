@@ -35,6 +35,8 @@ VALUES_MAX: Final = 200_000
 """With every alias written out."""
 NUMBER_LENGTH_MAX: Final = 40
 """Characters of a number."""
+MESSAGE_LENGTH_MAX: Final = 2_000
+"""Characters of an error: of a longer one, which repeats a long value, its middle is left out."""
 
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _AFTER_A_FIELD: Final = (".", ":", "[", " ")
@@ -149,6 +151,8 @@ def _document(loader_class: Any, text: str, source: str) -> YamlDocument:
 
 
 def _placed(source: str, mark: yaml.Mark | None, message: str) -> str:
+    if len(message) > MESSAGE_LENGTH_MAX:
+        message = f"{message[: MESSAGE_LENGTH_MAX // 2]} … {message[-MESSAGE_LENGTH_MAX // 4 :]}"
     if mark is None:
         return f"{source}: {message}" if source else message
     return f"{source}:{mark.line + 1}: {message}" if source else f"line {mark.line + 1}: {message}"

@@ -231,6 +231,14 @@ def test_an_error_names_file_and_line(text: str, place: str) -> None:
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("text", [f"workload: {'x' * 500_000}", f"workload: [{'x, ' * 50_000}x]"])
+def test_the_error_of_a_long_value_names_its_field_and_what_would_be_right_without_all_of_the_value(text: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        loads(text, "a.yaml")
+    assert str(refused.value).startswith("a.yaml:1: workload: ")
+    assert len(str(refused.value)) < 2_000
+
+
 def test_an_error_of_an_option_names_no_line_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("brokers: 3\nsettings: {min.insync.replicas: 2}\nrate: 20\n")
