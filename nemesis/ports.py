@@ -240,7 +240,8 @@ class ClusterAdmin(Protocol):
         differ within it, as most of them do. None when none answers."""
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
-        """The brokers that hold a partition, the preferred one first; empty when no broker answers."""
+        """The brokers that hold a partition, the preferred one first, in the latest leader epoch that a broker shows;
+        where brokers differ within it, as most of them do. Empty when none answers."""
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """Move a partition to other replicas, or (None) cancel its reassignment."""

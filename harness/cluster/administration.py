@@ -121,12 +121,12 @@ class Administration:
         self._names = {number: name for name, number in self._ids.items()}
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
-        """As the first broker that answers reports them; empty when none does."""
-        for address in self._addresses.values():
-            for described in await self._partitions(address, topic) or ():
-                if described.partition_index == partition:
-                    return self._known(described.replica_nodes)
-        return ()
+        """All brokers are asked at once; as in `describe` the latest leader epoch counts, and what most tell of it."""
+        asked = await asyncio.gather(*(self._partitions(address, topic) for address in self._addresses.values()))
+        told = [part for parts in asked for part in parts or () if part.partition_index == partition]
+        latest = max((part.leader_epoch for part in told), default=0)
+        placed = [self._known(part.replica_nodes) for part in told if part.leader_epoch == latest]
+        return _most_frequent(placed) if placed else ()
 
     async def describe(self, topic: str) -> ClusterView | None:
         """Metadata and DescribeTopicPartitions of all brokers at once; of each partition the answer with the latest

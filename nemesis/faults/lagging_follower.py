@@ -57,6 +57,7 @@ class LaggingFollower(Fault):
         if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
             return None
         partition, elected = draws.partition(), draws.random.random() < 0.5
+        elected = elected and cluster.replication_factor > 2  # another follower is to be elected
         return cls(partition if elected or cluster.always_written else 0, elected, draws.isr_patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:

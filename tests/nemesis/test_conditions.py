@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
@@ -254,3 +256,42 @@ def test_a_broker_that_reads_no_metadata_does_not_hide_that_it_left_the_isr() ->
         assert situation.partition(0).isr == ("b3", "b2")
         handle = FaultHandle(cluster, ActiveEffects(), Random(1), "t")
         assert run(until_isr(handle, 0, lambda isr: "b1" not in isr, patience_s=0.5))
+
+
+def test_the_replicas_that_a_fault_puts_back_are_those_that_most_brokers_know() -> None:
+    """The first broker may have read no metadata since another fault has moved the partition, and answers clients all
+    the same."""
+
+    class Told(NamedTuple):
+        partition_index: int
+        leader_epoch: int
+        replica_nodes: tuple[int, ...]
+
+    class Isolated(Administration):
+        told: Mapping[str, Told | None]
+
+        async def _partitions(self, address: tuple[str, int], topic: str) -> Sequence[Told] | None:
+            (node,) = (name for name, where in self._addresses.items() if where == address)
+            told = self.told[node]
+            return None if told is None else (told,)
+
+    stale, fresh = Told(0, 4, (1, 2)), Told(0, 4, (3, 1))
+    of_another_leader = Told(0, 5, (2, 3))
+    for told, placed in (
+        ((stale, fresh, fresh), ("b3", "b1")),
+        ((fresh, fresh, stale), ("b3", "b1")),
+        ((stale, stale, of_another_leader), ("b2", "b3")),
+        ((None, None, fresh), ("b3", "b1")),
+        ((None, None, None), ()),
+    ):
+        admin = Isolated(cluster_layout(3), FakeCluster().now_ns)
+        admin.told = dict(zip(("b1", "b2", "b3"), told, strict=True))
+        assert run(admin.replicas("t", 0)) == placed
+
+
+def test_where_no_broker_knows_of_a_partition_nothing_holds_of_its_isr() -> None:
+    """Brokers that have just started have read no metadata."""
+    cluster = FakeCluster()
+    cluster.leading = {}
+    handle = FaultHandle(cluster, ActiveEffects(), Random(1), "t")
+    assert not run(until_isr(handle, 0, lambda isr: True, patience_s=0.5))

@@ -46,8 +46,8 @@ _AGAIN_SHARE = 0.3
 _SHORT_SHARE = 1 / 3
 _ANEW_SHARE = 0.5
 _SAME_AGAIN_SHARE = 0.5
-_LEAVES_LIMIT_S = 10.0
-"""Longest wait for a replica to leave the ISR."""
+_LEAVES_LIMIT: Final = 4.0
+"""Longest wait for a replica to leave the ISR, in multiples of the cluster's patience."""
 _REGISTERED_LIMIT_S = 4.0
 """Longest wait for the controllers to register a broker."""
 _LEAVES_WITHIN: Final = 3.0
@@ -92,6 +92,7 @@ class Reassign(Fault):
     short: bool = False
     anew: bool = False
     """Whether the replicas are any brokers."""
+    patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:
         if self.again_ms is not None and self.again_ms < 0:
@@ -106,7 +107,8 @@ class Reassign(Fault):
         partition, again = draws.partition(), draws.random.random() < _AGAIN_SHARE
         again_ms = float(round(draws.random.random() * draws.patience_ms)) if again else None
         short = draws.random.random() < _SHORT_SHARE
-        return cls(partition, again_ms, short, draws.random.random() < _ANEW_SHARE)
+        patience_ms = draws.isr_patience_ms if short else draws.patience_ms
+        return cls(partition, again_ms, short, draws.random.random() < _ANEW_SHARE, patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it, maybe twice."""
@@ -138,7 +140,8 @@ class Reassign(Fault):
         follower, since = handle.random.choice(followers), len(handle.situation.events)
         handle.targets.add((leader, follower))
         await handle.hold(both_ways([leader], [follower]))
-        await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, _LEAVES_LIMIT_S)
+        limit_s = _LEAVES_LIMIT * self.patience_ms / 1000
+        await until_event(handle, Event(Occurrence.LEFT_ISR, follower, self.partition), since, limit_s)
         return follower
 
     def describe(self) -> str:

@@ -162,7 +162,9 @@ class RecreateTopic(Fault):
         fault = replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
         free = fault.commits and fault.behind is None and draws.cluster.controllers
         if free and draws.random.random() < _COORDINATOR_SHARE:
-            return replace(fault, coordinator=draws.random.choice(tuple(CoordinatorTrouble)))
+            fault = replace(fault, coordinator=draws.random.choice(tuple(CoordinatorTrouble)))
+        if fault.coordinator is CoordinatorTrouble.ALONE:
+            return replace(fault, patience_ms=draws.isr_patience_ms)
         return fault
 
     @classmethod

@@ -6,9 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from nemesis.drawing import Draws
-from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_led_by, until_seen
+from nemesis.faults.scripted.script import (
+    ScriptedLeaderFault,
+    ScriptedPowerLoss,
+    held_by,
+    until_event,
+    until_isr,
+    until_led_by,
+    until_seen,
+)
 from nemesis.handle import FaultHandle
 from nemesis.ports import EnvironmentCapability, KeepUnsynced, Link, LinkQuality, both_ways, one_way
+from nemesis.situation import Event, Occurrence
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +129,10 @@ class UncleanReturn(ScriptedPowerLoss):
 class DeafLeader(ScriptedLeaderFault):
     """The controller commits an ISR change, and the leader that asked for it does not learn of it.
 
-    1. A follower stalls until the leader wants it out of the ISR, and wakes up.
-    2. Messages from the controllers to the leader are held: the leader proposes, the controller answers in vain.
+    1. A follower and the leader do not reach each other until the follower is out of the ISR; it stays unfenced, so
+       that the leader may want it back.
+    2. Messages from the controllers to the leader are held, and the two reach each other again: the leader proposes the
+       follower, the controller answers in vain.
     3. Meanwhile another follower stalls; then the answer arrives.
     """
 
@@ -137,10 +148,14 @@ class DeafLeader(ScriptedLeaderFault):
             handle.notes.append("two brokers are needed")
             return
         handle.random.shuffle(followers)
-        wake = await handle.pause(followers[0])
-        await handle.sleep(handle.random.uniform(1.0, 1.4) * patience_s)
+        follower = followers[0]
+        # With their connections broken off they reach each other soon, and not after a timeout.
+        reunite = await handle.cut(both_ways([leader], [follower]), reset=True)
+        if not await until_isr(handle, self.partition, lambda isr: follower not in isr, patience_s):
+            handle.notes.append(f"{follower} stayed in the ISR")
+            return
         answer = await handle.hold(one_way(handle.cluster.controllers, [leader]))
-        await wake()
+        await reunite()
         await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
         await handle.pause(followers[-1])
         await handle.sleep(handle.random.uniform(0.2, 1.5) * patience_s)
@@ -198,7 +213,7 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
 
     L leads; a victim that leads stalls first until another broker does.
 
-    1. The victim is cut from L until it is out of the ISR.
+    1. The victim and L do not reach each other until the victim is out of the ISR.
     2. Messages from L to the controllers are held, and the victim catches up: L proposes it for the ISR in vain.
     3. The victim, silent towards the controllers for a while, loses power with everything unsynced, and starts again
        cut from L: the controllers know its new incarnation, which holds nothing.
@@ -211,6 +226,7 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
     """The victim may have nothing to fetch from L; it has something to tell the controllers."""
 
     partition: int = 0
+    """Another one, if the victim has no replica of it."""
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
 
@@ -226,17 +242,23 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
         patience_s = self.patience_ms / 1000
         controllers = handle.cluster.controllers
         victim = await handle.targets.resolve_one(self.victim)
-        if await handle.targets.leader(self.partition) == victim:
+        partition = await held_by(handle, victim, self.partition)
+        if partition is None:
+            return
+        if await handle.targets.leader(partition) == victim:
             wake = await handle.pause(victim)
             await handle.sleep(1.3 * patience_s)
             await wake()
             await handle.sleep(0.3 * patience_s)
-        (leader,) = await handle.targets.resolve((f"leader/{self.partition}",))
+        (leader,) = await handle.targets.resolve((f"leader/{partition}",))
         if leader == victim:
             handle.notes.append("the victim leads")
             return
-        apart = await handle.hold([Link(leader, victim)])
-        await handle.sleep(handle.random.uniform(1.2, 1.6) * patience_s)
+        # With their connections broken off the victim catches up soon, and not after a timeout.
+        apart = await handle.cut(both_ways([leader], [victim]), reset=True)
+        if not await until_isr(handle, partition, lambda isr: victim not in isr, patience_s):
+            handle.notes.append(f"{victim} stayed in the ISR")
+            return
         silent = await handle.hold(both_ways([victim], controllers))
         await handle.sleep(handle.random.uniform(0.45, 0.55) * patience_s)
         unheard = await handle.hold(one_way([leader], controllers))
@@ -245,9 +267,10 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
         start = await handle.power_off(victim, self.keep)
         await handle.hold(both_ways([victim], [leader]))
         await handle.sleep(handle.random.uniform(0.15, 0.2) * patience_s)
+        since = len(handle.situation.events)
         await silent()
         await start()
-        await handle.sleep(handle.random.uniform(0.15, 0.25) * patience_s)
+        await until_event(handle, Event(Occurrence.UNFENCED, victim), since, 0.3 * patience_s)
         await unheard()
         await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
         for node in handle.cluster.brokers:

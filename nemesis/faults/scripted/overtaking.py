@@ -17,9 +17,12 @@ from nemesis.faults.administrators.replica_moves import claimed, put_back
 from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import (
+    ISR_LIMIT,
     ScriptedFault,
     ScriptedLeaderFault,
     ScriptedPowerLoss,
+    held_by,
+    until_event,
     until_isr,
     until_led_by,
     until_occurred,
@@ -49,10 +52,13 @@ class LateProposal(ScriptedLeaderFault):
 
     L leads, K and F follow.
 
-    1. L no longer hears K, and will want it out of the ISR. F falls silent towards the controllers.
-    2. Messages from L to the controllers are held, among them the request for the ISR {L, F}.
-    3. F is fenced, and L hears of it. L hears K again and no longer F: it commits with K alone.
+    1. L no longer hears K, and wants it out of the ISR: its request for the ISR {L, F} is held.
+    2. F falls silent towards the controllers until it is fenced, and L hears of it.
+    3. L hears K again by then, and no longer F: it commits with K alone.
     4. F is back with the controllers, unfenced in the same broker epoch. Then the request arrives.
+
+    Where messages cannot be told apart, L falls silent towards the controllers for a while in which it may send the
+    request, shortly after F has.
     """
 
     name: ClassVar[str] = "late-proposal"
@@ -61,22 +67,36 @@ class LateProposal(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
         patience_s = self.patience_ms / 1000
-        controllers = handle.cluster.controllers
         brokers = await self.leader_and_two(handle)
         if brokers is None:
             return
         leader, follower, laggard = brokers
-        hear = await handle.hold([Link(laggard, leader)])
-        await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
-        reunite = await handle.hold(both_ways([follower], controllers))
-        await handle.sleep(handle.random.uniform(0.4, 0.5) * patience_s)
-        unheard = await handle.hold(one_way([leader], controllers))
-        await handle.sleep(handle.random.uniform(0.52, 0.6) * patience_s)
+        controllers = handle.cluster.controllers
+        requests, silence = one_way([leader], controllers), both_ways([follower], controllers)
+        since = len(handle.situation.events)
+        if EnvironmentCapability.MESSAGES in handle.cluster.unsupported:
+            hear = await handle.hold([Link(laggard, leader)])
+            await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
+            reunite = await handle.hold(silence)
+            await handle.sleep(handle.random.uniform(0.4, 0.5) * patience_s)
+            let_pass = await handle.hold(requests)
+        else:
+            rule = MessageRule(API_KEYS[NodeRequest.ALTER_PARTITION], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
+            let_pass, taken = await handle.intercept(requests, rule)
+            hear = await handle.hold([Link(laggard, leader)])
+            if not await until_taken(handle, taken, ISR_LIMIT * patience_s):
+                handle.notes.append(f"{leader} did not want {laggard} out of the ISR")
+                return
+            await hear()  # it is in the ISR until the request arrives, and needs a while to be connected again
+            reunite = await handle.hold(silence)
+        await until_event(handle, Event(Occurrence.FENCED, follower), since, 2 * patience_s)
+        since = len(handle.situation.events)
         await handle.hold(both_ways([follower], [leader]))
         await hear()
         await reunite()
+        await until_event(handle, Event(Occurrence.UNFENCED, follower), since, patience_s)
         await handle.sleep(handle.random.uniform(0.2, 0.3) * patience_s)
-        await unheard()
+        await let_pass()
         await handle.sleep(patience_s)
 
 
@@ -117,7 +137,7 @@ class LateJoin(ScriptedPowerLoss):
         """Run through the steps; what is still held at the end comes back then."""
         patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
         victim = await handle.targets.resolve_one(self.victim)
-        partition = await self._held_by(handle, victim)
+        partition = await held_by(handle, victim, self.partition)
         if partition is None:
             return
         if await handle.targets.leader(partition) == victim:
@@ -153,17 +173,6 @@ class LateJoin(ScriptedPowerLoss):
             if node != victim:
                 await handle.pause(node)
         await handle.sleep(handle.random.uniform(1.2, 2.0) * patience_s)
-
-    async def _held_by(self, handle: FaultHandle, victim: str) -> int | None:
-        """A partition of which the victim has a replica: if possible `partition`, and one that it does not lead. None,
-        with a note, where there is none."""
-        admin, places = handle.cluster.admin, await handle.cluster.leaders()
-        leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
-        held = [index for index in leaders if victim in await admin.replicas(handle.topic, index)]
-        if not held:
-            handle.notes.append(f"{victim} holds no replica")
-            return None
-        return min(held, key=lambda index: (leaders[index] == victim, index != self.partition, index))
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Messages that can be told apart."""

@@ -3,9 +3,10 @@
 Some errors of a protocol need several events in one order and within tight bounds, which independent faults meet too
 rarely. Each such fault is a sequence of steps, listed in its docstring. The times between the steps are drawn, so that
 repeated injections probe different timings of one sequence. `patience_ms` is how long the cluster takes to act on a
-silent broker (session timeout) and scales every wait. `until_isr` waits for several times as long: a follower that is
-cut off from its leader alone leaves the ISR by the lag time, which may be longer. A wait that is shorter than the
-environment takes for one step becomes as long as that (`FaultHandle.sleep`).
+silent broker (session timeout) and scales every wait. What waits for a leader to give a follower up waits for
+`ISR_LIMIT` times as long: a follower that is cut off from its leader alone leaves the ISR by the lag time, which may be
+longer, or much shorter. A wait that is shorter than the environment takes for one step becomes as long as that
+(`FaultHandle.sleep`).
 
 `inject` runs through the steps; what is still held at their end comes back then.
 """
@@ -31,9 +32,11 @@ T = TypeVar("T")
 
 _LOOK_S: Final = 0.02
 """Polling interval of a step that waits for the cluster."""
-_ISR_LOOK, _ISR_LIMIT = 0.1, 6.0
-"""Polling interval of what brokers report, and the longest wait for a change of the ISR, in multiples of the cluster's
-patience."""
+_ISR_LOOK: Final = 0.1
+"""Polling interval of what brokers report, in multiples of the cluster's patience."""
+ISR_LIMIT: Final = 8.0
+"""Longest wait for a leader to change the ISR, in the same: it looks at its followers twice in the time that they may
+lag, which may be four times as long."""
 _RESIGNATIONS: Final = 4
 """At most, until a controller leads again; of three it is elected upon the second one."""
 
@@ -104,6 +107,18 @@ class ScriptedLeaderFault(ScriptedFault):
         return in_sync if len(in_sync) > 1 else others
 
 
+async def held_by(handle: FaultHandle, broker: str, partition: int) -> int | None:
+    """A partition of which the broker has a replica: if possible `partition`, and one that it does not lead. None, with
+    a note, where there is none."""
+    admin, places = handle.cluster.admin, await handle.cluster.leaders()
+    leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
+    held = [index for index in leaders if broker in await admin.replicas(handle.topic, index)]
+    if not held:
+        handle.notes.append(f"{broker} holds no replica")
+        return None
+    return min(held, key=lambda index: (leaders[index] == broker, index != partition, index))
+
+
 async def drawn_pause(handle: FaultHandle, patience_ms: float, shortest: float, longest: float) -> None:
     """A pause between two steps, drawn in multiples of the cluster's patience."""
     await handle.sleep(handle.random.uniform(shortest, longest) * patience_ms / 1000)
@@ -149,9 +164,10 @@ async def until_isr(
 
     async def look() -> bool | None:
         view = await handle.cluster.admin.describe(handle.topic)
-        return (view is not None and holds(view.partitions[partition].isr)) or None
+        known = view and view.partitions.get(partition)  # a broker that has just started may not know of the topic
+        return (known is not None and holds(known.isr)) or None
 
-    return await until_seen(handle, look, _ISR_LIMIT * patience_s, every_s=_ISR_LOOK * patience_s) is not None
+    return await until_seen(handle, look, ISR_LIMIT * patience_s, every_s=_ISR_LOOK * patience_s) is not None
 
 
 async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], since: int, limit_s: float) -> bool:
