@@ -18,7 +18,7 @@ from nemesis.faults.scripted.overtaking import LateProposal
 from nemesis.faults.scripted.script import ScriptedLeaderFault
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Injection, Nemesis
-from nemesis.ports import Link
+from nemesis.ports import EnvironmentCapability, Link
 from nemesis.registry import FAULTS
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Situation
@@ -64,6 +64,7 @@ def _pauses_ms(fault: Fault, seed: int, step_s: float) -> list[int]:
     """The times between the steps of a fault that has the run to itself, without those that come at once."""
     cluster, calls = _Electing(brokers=4, controllers=3), _Calls()
     cluster.calls, cluster.placed = calls, cluster.brokers[:3]
+    cluster.unsupported = {EnvironmentCapability.MESSAGES: "machines tell no message from another"}
 
     async def scenario() -> None:
         schedule = Schedule((ScheduledFault(1, 50, fault),))
