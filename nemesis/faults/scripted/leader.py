@@ -270,7 +270,8 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
         since = len(handle.situation.events)
         await silent()
         await start()
-        await until_event(handle, Event(Occurrence.UNFENCED, victim), since, 0.3 * patience_s)
+        await handle.sleep(0.05 * patience_s)  # a step, where the environment takes longer for one
+        await until_event(handle, Event(Occurrence.UNFENCED, victim), since, 0.25 * patience_s)
         await unheard()
         await handle.sleep(handle.random.uniform(0.05, 0.5) * patience_s)
         for node in handle.cluster.brokers:
