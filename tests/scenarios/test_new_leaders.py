@@ -113,8 +113,9 @@ def test_a_leader_that_restarts_shows_no_record_below_the_high_watermark_of_a_de
         await admin.create_topic(TOPIC, 1, 3, {"unclean.recovery.strategy": "balanced"}, 30)
         await admin.wait_for_leaders(TOPIC, 1, 30)
         leader = (await cluster.leaders())[TOPIC, 0]
-        followers = [name for name in cluster.brokers if name != leader]
+        followers, since = [name for name in cluster.brokers if name != leader], len(scene.trace)
         await scene.kill(*followers)
+        await scene.until("partition_changed", isr=scene.ids(leader), since=since)
         producer = Producer(client, TOPIC, acks=1)
         for _ in range(RECORDS - 2):
             assert (await producer.append(0, [b"new"])).outcome == "ok"
