@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -24,6 +25,9 @@ from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
 _MOVES_MIN, _MOVES_MAX = 2, 6
 """Of a fault that is drawn."""
 _CUT_SHARE = 1 / 3
+_WRITTEN_WITHIN = 0.4
+"""Longest wait for a leader to take records, in multiples of the cluster's patience: a follower that it does not hear
+is still in the ISR then."""
 _OUTCOMES = {DONE: "moved", "ELECTION_NOT_NEEDED": "not_needed", UNANSWERED: "unanswered"}
 """Answer → what came of a move, as the evidence calls it."""
 
@@ -34,8 +38,8 @@ class MoveLeadership(Fault):
 
     Each move puts a replica first, which is a reassignment that moves no data, and has it elected. The pauses between
     two moves are drawn, most of them short. With `cut` leadership goes to and fro between two brokers that do not reach
-    each other meanwhile: both stay in the ISR for a while, and their logs diverge. When it heals, the replicas have
-    their order of before; the last leader stays.
+    each other meanwhile: both stay in the ISR for a while, and their logs diverge, since each leader takes records
+    before the next one is elected. When it heals, the replicas have their order of before; the last leader stays.
     """
 
     name: ClassVar[str] = "move-leadership"
@@ -77,6 +81,8 @@ class MoveLeadership(Fault):
         answers: list[AdminResult] = []
         handle.add_undo(lambda: put_back(handle, self.partition, before, answers))
         for number in range(self.moves):
+            if self.cut and leader is not None:
+                await self._written(handle, leader)
             if number:  # requests need no injection: a pause between two may be shorter than that
                 await asyncio.sleep(handle.random.random() ** 3 * self.patience_ms / 1000)
             coming = handle.random.choice([replica for replica in among if replica != leader])
@@ -85,6 +91,14 @@ class MoveLeadership(Fault):
             handle.count_evidence(_OUTCOMES.get(answer, "refused"))
             if answer == DONE:
                 leader = coming
+
+    async def _written(self, handle: FaultHandle, leader: str) -> None:
+        """Wait for a short time until the log of the leader is longer."""
+        ends = handle.situation.partition(self.partition).log_ends
+        before = ends.get(leader, 0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITTEN_WITHIN * self.patience_ms / 1000):
+                await handle.situation.until(lambda: ends.get(leader, 0) > before)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A cut between brokers that are the controllers, too, may leave none of them active."""

@@ -237,6 +237,12 @@ def _cut_to_high_watermark(patch: Patch) -> None:
     replace_in(patch, "images.broker.replication.truncation:begin", of_protocol, "")
 
 
+def _cut_to_leaders_end_alone(patch: Patch) -> None:
+    """A follower cuts its log to where the leader's epoch ends, though its own records of that end before."""
+    function = "images.broker.log.divergence:truncation_offset"
+    replace_in(patch, function, "min(own.end, diverging.end, log_end)", "min(diverging.end, log_end)")
+
+
 def _out_of_range_where_logs_part(patch: Patch) -> None:
     """A leader tells a follower whose log parts from its own that the offset is out of range, and not where they do."""
     above = "offset > partition.log_end if diverging is None else diverging.undefined"
@@ -355,8 +361,11 @@ RAISED: Sequence[Fault] = [
 
 ALONE: Fault = {"at": "3s", "for": "6s", "fault": "partition", "nodes": ["b1"]}
 
+TO_AND_FRO: Fault = {"at": "1s", "fault": "move-leadership", "cut": True}
+
 MISTAKES = (
     PlayedMistake("truncation-needless", _cut_to_high_watermark, world={"faults": ["kill"], "seed": 3}),
+    PlayedMistake("truncation-incomplete", _cut_to_leaders_end_alone, [TO_AND_FRO]),
     PlayedMistake("unacknowledged-otherwise", _deposed_in_time, [ALONE]),
     PlayedMistake("request-refused-otherwise", _out_of_range_where_logs_part, [ALONE]),
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
