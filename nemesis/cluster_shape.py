@@ -16,6 +16,8 @@ _SMALL_BYTES, _SHORT_MS = 1 << 16, 10_000
 """A segment of such a size, or such an age, is full within a run."""
 _FETCH_SIZES: Final = ("replica.fetch.max.bytes", "replica.fetch.response.max.bytes")
 _SMALL_FETCH_BYTES: Final = 1_000
+_VOTE_TIMEOUT: Final = "controller.quorum.request.timeout.ms"
+_ELECTION_TIMEOUT: Final = "controller.quorum.election.timeout.ms"
 _SNAPSHOT_PART: Final = "controller.quorum.fetch.snapshot.max.bytes"
 _WITH_EPOCH_QUERIES: Final = frozenset({"kip101", "kip279", "kip320_first_try", "kip320"})
 """Truncation protocols (`faultline.protocol`)."""
@@ -53,6 +55,8 @@ class ClusterShape:
     """Whether followers ask their leader where an epoch ends before they fetch."""
     fetches_are_small: bool = False
     """Whether a follower that is a few seconds behind needs several fetches to catch up."""
+    votes_outlast_elections: bool = False
+    """Whether a controller waits longer for a vote than for an election to come to an end."""
     snapshots_have_parts: bool = False
     """Whether a snapshot of the metadata is fetched in several parts."""
     always_written: bool = True
@@ -120,6 +124,7 @@ def facts_of(settings: Mapping[str, str]) -> dict[str, Any]:
         "logs_roll": logs_roll(settings),
         "queries_epochs": queries_epochs(settings),
         "fetches_are_small": fetches_are_small(settings),
+        "votes_outlast_elections": int(settings.get(_VOTE_TIMEOUT, 0)) > int(settings.get(_ELECTION_TIMEOUT, 0)),
         "snapshots_have_parts": int(settings.get(_SNAPSHOT_PART, 1 << 20)) <= _SMALL_FETCH_BYTES,
     }
 

@@ -26,6 +26,7 @@ CLUSTER = ClusterShape(
     recovery_compares_logs=True,
     queries_epochs=True,
     fetches_are_small=True,
+    votes_outlast_elections=True,
 )
 PAGE = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
 
@@ -96,6 +97,7 @@ def test_the_numbers_of_the_draw_never_change() -> None:
         "late-quorum-fetch",
         "late-join",
         "slow-catch-up",
+        "late-vote",
     ]
 
 

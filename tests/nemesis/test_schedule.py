@@ -390,6 +390,16 @@ def test_a_fetch_of_a_controller_is_late_only_where_three_can_elect_without_one(
         assert ("late-quorum-fetch" in names_drawn(cluster, "scripted", 60)) is (controllers == 3)
 
 
+@pytest.mark.parametrize(("controllers", "request_ms", "drawn"), [(3, 1_000, True), (3, 500, False), (5, 1_000, False)])
+def test_a_vote_is_late_only_where_three_controllers_wait_for_it_longer_than_for_an_election(
+    controllers: int, request_ms: int, drawn: bool
+) -> None:
+    settings = {"controller.quorum.request.timeout.ms": request_ms, "controller.quorum.election.timeout.ms": 500}
+    spec = parse({"controllers": controllers, "settings": settings})
+    cluster = spec.cluster_shape(spec.broker_names, spec.controller_names)
+    assert ("late-vote" in names_drawn(cluster, "scripted", 60)) is drawn
+
+
 def test_a_fault_of_twice_the_weight_is_drawn_about_twice_as_often() -> None:
     cluster = ClusterShape(("b1", "b2", "b3"), ("c1", "c2", "c3"), 1)
     runs = (draw(Random(seed), cluster, 60.0, ["scripted"]) for seed in range(150))

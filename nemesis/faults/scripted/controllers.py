@@ -12,11 +12,12 @@ from typing import ClassVar, Final, Self
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.message import API_KEYS, NodeRequest
-from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken
+from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken, until_traced, watched
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
     ConfigOperation,
     EnvironmentCapability,
+    Link,
     MessageEffect,
     MessagePart,
     MessageRule,
@@ -159,6 +160,59 @@ class LateQuorumFetch(ScriptedQuorumFault):
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A controller that follows fetches all the time."""
         return len(cluster.controllers) >= 3
+
+
+@dataclass(frozen=True, slots=True)
+class LateVote(ScriptedQuorumFault):
+    """A controller's vote arrives when its candidate stands in a later election.
+
+    A is active; C is whichever other controller stands for election, V the third.
+
+    1. A stalls, and C stands. V votes for it, and its answers are held.
+    2. C gives this election up, and asks whether it may stand again. V stalls, and A wakes up, which lets C stand.
+    3. Once it does, its requests are held, and V's answer arrives: a vote of the election before. It arrives only where
+       C waits longer for answers (`controller.quorum.request.timeout.ms`) than for an election.
+    """
+
+    name: ClassVar[str] = "late-vote"
+    number: ClassVar[int] = 17
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """None but where there are three controllers (of more, others vote for C as well) whose votes outlast their
+        elections."""
+        possible = len(draws.cluster.controllers) == 3 and draws.cluster.votes_outlast_elections
+        return cls(draws.patience_ms) if possible else None
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is still held at the end comes back then."""
+        patience_s, controllers = self.patience_ms / 1000, handle.cluster.controllers
+        active = await self.active_of_three(handle)
+        if active is None:
+            return
+        stands, lets_stand = "quorum_candidate", "quorum_prevote_granted"
+        with watched(handle, stands, lets_stand):
+            wake = await handle.pause(active)
+            candidate = await until_traced(handle, stands, [each for each in controllers if each != active], patience_s)
+            if candidate is None:
+                return
+            (voter,) = (each for each in controllers if each not in (active, candidate))
+            handle.targets.add((candidate, voter))
+            late = await handle.hold([Link(voter, candidate)])
+            if await until_traced(handle, lets_stand, [voter], patience_s) is None:
+                return
+            await handle.pause(voter)
+            await wake()
+            if await until_traced(handle, stands, [candidate], patience_s) is None:
+                return
+        await handle.hold(one_way([candidate], controllers))
+        await late()
+        await handle.sleep(handle.random.uniform(0.2, 0.5) * patience_s)
+
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """The trace, while the run goes on, since no metadata shows who stands; and steps that take no longer than a
+        message, as where messages can be told apart."""
+        return frozenset({EnvironmentCapability.LIVE_TRACE, EnvironmentCapability.MESSAGES})
 
 
 async def _commit_something(handle: FaultHandle) -> None:

@@ -14,7 +14,8 @@ longer, or much shorter. A wait that is shorter than the environment takes for o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import eq
@@ -187,6 +188,31 @@ async def until_event(handle: FaultHandle, awaited: Event, since: int, limit_s: 
         return True
     handle.notes.append(f"{awaited.subject}: not {awaited.kind} in time")
     return False
+
+
+@contextmanager
+def watched(handle: FaultHandle, *kinds: str) -> Iterator[None]:
+    """Have events of these kinds in the trace of the cluster become occurrences."""
+    handle.situation.watched.update(kinds)
+    try:
+        yield
+    finally:
+        handle.situation.watched.subtract(kinds)
+
+
+async def until_traced(handle: FaultHandle, kind: str, nodes: Sequence[str], limit_s: float) -> str | None:
+    """The first of these nodes that writes such an event to its trace from now on, if they are watched; None, with a
+    note, where none does in time."""
+    events = handle.situation.events
+    since = len(events)
+
+    def is_it(event: Event) -> bool:
+        return event.traced == kind and event.subject in nodes
+
+    if not await until_occurred(handle, is_it, since, limit_s):
+        handle.notes.append(f"{' '.join(nodes)}: no {kind} in time")
+        return None
+    return next(filter(is_it, events[since:])).subject
 
 
 async def lead_again(handle: FaultHandle, controller: str, limit_s: float) -> bool:

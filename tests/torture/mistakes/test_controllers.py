@@ -126,6 +126,12 @@ def _diverging_fetch_counted(patch: Patch) -> None:
     replace_in(patch, function, "verdict != FetchValidation()", by="verdict.error is not ErrorCode.none")
 
 
+def _late_vote_counted(patch: Patch) -> None:
+    """A candidate counts a vote that it was given in an election before."""
+    function = "images.broker.raft.state:QuorumState.on_vote_response"
+    replace_in(patch, function, "state.epoch != request.epoch or ", "")
+
+
 # ---- the metadata log ------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +374,9 @@ NEITHER_HAS_ALL: Sequence[Fault] = [
 ]
 """c1 has appended what nobody else has, and so has c2, in the next epoch and from a lower offset on. c1 leads again."""
 
+LATE_VOTE: Fault = {"at": "2s", "fault": "late-vote"}
+PATIENT_CANDIDATES = {"settings": {"controller.quorum.request.timeout.ms": 2_000}, "time_limit": "12s"}
+
 MISTAKES = (
     PlayedMistake("replicas-otherwise", _minimum_of_all_replicas, MOVED_TO_FEWER, {"seed": 4}, said="complete at once"),
     PlayedMistake("metadata-not-on-disk", _vote_unsynced),
@@ -381,6 +390,7 @@ MISTAKES = (
         [ONE_WAY | {"nodes": ["c1"], "against": ["c3"], "for": "4s"}],
     ),
     PlayedMistake("position-of-another-log", _diverging_fetch_counted, COMES_BACK_SLOWLY, {"time_limit": "12s"}),
+    PlayedMistake("elected-without-majority", _late_vote_counted, [LATE_VOTE], PATIENT_CANDIDATES),
     PlayedMistake("metadata-cut-in-part", _cut_to_leaders_end, NEITHER_HAS_ALL, {"time_limit": "13s"}),
     PlayedMistake("appended-without-leader", _in_charge_after_resigning, [DEPOSED]),
     PlayedMistake("isr-answer-undecided", _answered_before_commit, [LAGS, DEPOSED], IMPATIENT),
