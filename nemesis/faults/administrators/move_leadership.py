@@ -24,7 +24,7 @@ from nemesis.ports import DONE, UNANSWERED, AdminResult, both_ways
 
 _MOVES_MIN, _MOVES_MAX = 2, 6
 """Of a fault that is drawn."""
-_CUT_SHARE = 1 / 3
+_CUT_SHARE = 1 / 2
 _WRITTEN_WITHIN = 0.4
 """Longest wait for a leader to take records, in multiples of the cluster's patience: a follower that it does not hear
 is still in the ISR then."""
@@ -48,6 +48,7 @@ class MoveLeadership(Fault):
     proof: ClassVar[tuple[str, ...]] = ("moved",)
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
+    weight: ClassVar[float] = 2.0
 
     partition: int = 0
     moves: int = 4
@@ -60,7 +61,7 @@ class MoveLeadership(Fault):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition, if it has several replicas; in one of three draws with a cut."""
+        """Some partition, if it has several replicas; in half of the draws with a cut."""
         if min(draws.cluster.replication_factor, len(draws.cluster.brokers)) < 2:
             return None
         partition, moves = draws.partition(), draws.random.randint(_MOVES_MIN, _MOVES_MAX)
