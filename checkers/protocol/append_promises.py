@@ -63,7 +63,11 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
             f"its log ended at {end}",
         )
     if event.node == f"b{event.leader}":
-        partition.appended_in[event.node, event.offset] = event.partition_epoch, event.leader_epoch
+        # One of an earlier leadership may not be answered yet, as while its request waits for another partition: then
+        # nothing tells which of both an answer is of.
+        earlier = partition.appended_in.get((event.node, event.offset), (UNKNOWN, event.leader_epoch))
+        known = event.partition_epoch if earlier[1] == event.leader_epoch else UNKNOWN
+        partition.appended_in[event.node, event.offset] = known, event.leader_epoch
         return
     partition.appended_in.pop((event.node, event.offset), None)
     if '"fetched_in"' in event.detail:
@@ -85,6 +89,12 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
             f"{max(epochs)}",
             f"it had last looked for where its log and its leader's part in leader epoch {followed}",
         )
+
+
+def _opened(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """No process answers what the one before it has appended."""
+    for node, offset in [place for place in partition.appended_in if place[0] == event.node]:
+        del partition.appended_in[node, offset]
 
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -175,6 +185,7 @@ def _answer_unasked(partition: PartitionState, event: TraceRow, _: CheckSettings
 
 
 HANDLERS: Mapping[str, TraceRowHandler] = {
+    "log_recovered": _opened,
     "became_leader": _became_leader,
     "appended": _appended,
     "acknowledged": _answered,

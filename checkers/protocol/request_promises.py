@@ -140,7 +140,9 @@ def _check_refusal(
         (each.epoch for each in cluster.standings.get(replica, ()) if each.offset <= fetch.metadata_end),
         default=_NO_EPOCH,
     )
-    counted = lives.get((event.node, replica, event.leader_epoch), _NO_EPOCH)
+    # A leader that leads in the next leader epoch, too, keeps what its followers' fetches have told.
+    told = (life for (node, sender, _), life in lives.items() if (node, sender) == (event.node, replica))
+    counted = max(told, default=_NO_EPOCH)
     if detail["error"] == _NOT_LEADER and _NO_EPOCH != fetch.life < max(later, counted):
         return
     _report_refusal(partition, event, f"it leads in that epoch, and knew of no later life of its replica b{replica}")

@@ -275,7 +275,8 @@ class PartitionState:
     role_epochs: dict[str, int] = field(default_factory=dict)
     """Node → the leader epoch in which it last began to lead or to follow."""
     appended_in: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """(leader, offset) → the partition epoch and the leader epoch in which it appended the batch there."""
+    """(leader, offset) → the partition epoch and the leader epoch in which it appended the batch there; the former is
+    UNKNOWN if the answer to an earlier one may be due, too."""
     acts: list[TraceRow] = field(default_factory=list)
     """Events of brokers that rest on a decision."""
     acted_on: dict[str, int] = field(default_factory=dict)

@@ -51,15 +51,6 @@ def shrinks(time_s: float, reason: str, isr: tuple[int, ...]) -> Event:
     return event(time_s, "b1", "isr_proposed", detail, offset=0, high_watermark=5, members=list(isr), **state)
 
 
-def turned_away(error: str, replica: int = -1, *, by: str = "b1", requested: int = 1, **fetch: int) -> Event:
-    """A request that `by` refuses, which knows b1 as the leader in leader epoch 1; of a replica a fetch."""
-    detail = {"api": "fetch", "requested": requested, "error": error, "replica": replica}
-    if replica >= 0:
-        detail |= {"broker_epoch": fetch.get("life", 12), "last_epoch": fetch.get("last_epoch", 1)}
-    place = {"leader": 1, "leader_epoch": 1, "partition_epoch": fetch.get("partition_epoch", 0)}
-    return event(5, by, "request_fenced", detail, offset=fetch.get("offset", 5), log_end=5, **place)
-
-
 def sent(time_s: float, isr: tuple[int, ...], life: int) -> Event:
     state = {"leader": 1, "leader_epoch": 1, "partition_epoch": 1}
     return event(time_s, "b1", "alter_partition_sent", broker_epoch=life, members=list(isr), **state)
@@ -115,6 +106,18 @@ BACK = [
 """Brokers 2 and 3 are back before the recovery."""
 BALANCED = CheckSettings(unclean_recovery="balanced", retention_bytes=100)
 IN_PLACE = {"leader": 1, "partition_epoch": 1}
+
+
+SECOND_TIME = {"leader": 1, "leader_epoch": 3, "partition_epoch": 3}
+AT_ONE_PLACE = [
+    appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
+    decided(2.6, 2, 2, 2, (1, 2, 3)),
+    event(2.7, "b1", "truncated", offset=5, log_end=6, high_watermark=5, leader=2, leader_epoch=2, partition_epoch=2),
+    decided(2.8, 3, 1, 3, (1, 2, 3)),
+    leads(3, "b1", 3, 5, 3),
+    appended(3.5, "b1", 5, 6, epoch=3) | SECOND_TIME,
+]
+"""b1 has appended a batch, has followed b2 and cut it off, and leads again and appends another one in its place."""
 
 
 def began(first: int, checkpointed: int) -> Event:
@@ -183,6 +186,19 @@ KEPT = {
         *COPIED,
         appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
         answered("append_unacknowledged", error="request_timed_out") | {"leader": 1},
+    ],
+    "a batch of a leadership that is over, where one of the next stands": [
+        *COPIED,
+        *AT_ONE_PLACE,
+        answered("append_unacknowledged", error="not_leader_or_follower") | SECOND_TIME,
+        answered("acknowledged") | SECOND_TIME,
+    ],
+    "a batch of a leadership that is over, where one with acks=1 stands, taken below the minimum": [
+        *COPIED,
+        *AT_ONE_PLACE[:-1],
+        decided(3.3, 4, 1, 3, (1,), reason="fenced"),
+        AT_ONE_PLACE[-1] | {"partition_epoch": 4},
+        answered("append_unacknowledged", error="not_leader_or_follower") | SECOND_TIME | {"partition_epoch": 4},
     ],
     "a retry of a batch of long ago": [
         *ALONE,
@@ -277,79 +293,6 @@ BROKEN = {
     "deleted-log-came-back": [*DELETED, opened(5, "b3", 5)],
     "log-beginning-missing": [*COPIED, began(5, -1)],
 }
-
-
-REMOVED = [*UNFENCED, decided(3.8, 1, 1, 2, (1, 2), (1, 2), reason="reassignment"), leads(3.9, "b1", 2, 5, 1)]
-"""Broker 3 is no replica any more."""
-RAISED = [*COPIED, MOVED, log_start(3, "b1", 4, "retention_bytes")]
-SECOND = {"leader_epoch": 2, "partition_epoch": 1}
-TURNED_AWAY_RIGHTLY = {
-    "of an earlier leader epoch": [*COPIED, turned_away("fenced_leader_epoch", requested=0)],
-    "of a later leader epoch": [*COPIED, turned_away("unknown_leader_epoch", 2, requested=2)],
-    "of an earlier leader epoch, by a follower": [*COPIED, turned_away("fenced_leader_epoch", by="b2", requested=0)],
-    "by a follower": [*COPIED, *(turned_away("not_leader_or_follower", by="b2", requested=epoch) for epoch in (1, -1))],
-    "by one that is elected, and has not begun to lead": [
-        decided(1, 0, 1, 1, (1, 2, 3), reason="created"),
-        turned_away("not_leader_or_follower"),
-    ],
-    "of no replica": [*REMOVED, turned_away("unknown_leader_epoch", 3, requested=2) | SECOND],
-    "of no replica, by an old protocol": [*REMOVED, turned_away("not_leader_or_follower", 3, requested=-1) | SECOND],
-    "of an earlier life": [*UNFENCED, turned_away("not_leader_or_follower", 3, life=4)],
-    "of an earlier life, as its fetches before tell": [
-        *COPIED,
-        fetched(4, 3) | {"partition_epoch": 0},
-        turned_away("not_leader_or_follower", 3, life=4),
-    ],
-    "below the start of the log": [*RAISED, turned_away("offset_out_of_range", 2, offset=3)],
-    "above the end of the log, without an epoch": [
-        *COPIED,
-        turned_away("offset_out_of_range", 2, offset=6, last_epoch=-1),
-    ],
-    "after a record of a leader epoch to come": [*COPIED, turned_away("offset_out_of_range", 2, last_epoch=2)],
-}
-TURNED_AWAY_WRONGLY = {
-    "of an earlier leader epoch, as of a later one": [*COPIED, turned_away("unknown_leader_epoch", requested=0)],
-    "of a later leader epoch, as of an earlier one": [*COPIED, turned_away("fenced_leader_epoch", 2, requested=2)],
-    "of another leader epoch, for the role": [*COPIED, turned_away("not_leader_or_follower", by="b2", requested=0)],
-    "of the same leader epoch": [*COPIED, turned_away("fenced_leader_epoch", requested=1)],
-    "of the same leader epoch, a fetch": [*COPIED, turned_away("fenced_leader_epoch", 2, requested=1)],
-    "without an epoch, by a follower": [*COPIED, turned_away("unknown_leader_epoch", by="b2", requested=-1)],
-    "of a client, by the leader": [*COPIED, turned_away("not_leader_or_follower")],
-    "of a replica, as of none": [*UNFENCED, turned_away("unknown_leader_epoch", 3)],
-    "of the life that is known": [*UNFENCED, turned_away("not_leader_or_follower", 3)],
-    "of a life that is known, without telling it": [*UNFENCED, turned_away("not_leader_or_follower", 3, life=-1)],
-    "where the log starts": [*RAISED, turned_away("offset_out_of_range", 2, offset=4)],
-    "where the log ends": [*COPIED, turned_away("offset_out_of_range", 2, last_epoch=-1)],
-    "above the end of the log, with an epoch": [*COPIED, turned_away("offset_out_of_range", 2, offset=6)],
-}
-
-
-@pytest.mark.parametrize("events", TURNED_AWAY_RIGHTLY.values(), ids=TURNED_AWAY_RIGHTLY)
-def test_a_request_may_be_refused(events: list[Event]) -> None:
-    assert found(events) == set()
-
-
-@pytest.mark.parametrize("events", TURNED_AWAY_WRONGLY.values(), ids=TURNED_AWAY_WRONGLY)
-def test_a_request_is_refused_with_the_error_of_the_first_check_that_it_fails(events: list[Event]) -> None:
-    assert found(events) == {"request-refused-otherwise"}
-
-
-@pytest.mark.parametrize(
-    ("offset", "last_epoch", "right"), [(3, 1, True), (4, 1, False), (5, -1, False), (6, -1, True), (5, 2, True)]
-)
-def test_a_consumer_is_out_of_range_where_the_log_has_no_place_for_it(
-    offset: int, last_epoch: int, right: bool
-) -> None:
-    place = {"offset": offset, "log_end": 5, "leader": 1, "leader_epoch": 1}
-    events = [*RAISED, event(5, "b1", "consumer_moved", {"first": -1, "last_epoch": last_epoch}, **place)]
-    assert found(events) == (set() if right else {"request-refused-otherwise"})
-
-
-def test_a_fetch_of_a_broker_that_is_no_replica_is_no_position() -> None:
-    assert found([*REMOVED, fetched(4, 3, requested=2, epoch=2) | SECOND]) == {"fetch-of-no-replica"}
-    assert found([*REMOVED, fetched(4, 2, requested=2, epoch=2) | SECOND]) == set()
-    unread = [*COPIED, decided(3.8, 1, 1, 2, (1, 2), (1, 2), reason="reassignment")]
-    assert found([*unread, fetched(4, 3) | {"partition_epoch": 0}]) == set(), "the leader has not read of that yet"
 
 
 def found(events: list[Event]) -> set[str]:
