@@ -6,7 +6,8 @@ quorum is gone, and resigns, although nobody can tell it: else brokers stay with
 effect.
 
 A leader whose process has stalled takes in what has arrived meanwhile, and begins to wait anew: so the limit is held to
-the longest time between two stalls.
+the longest time between two stalls. One whose process has started again led until that had ended, and nothing tells how
+long the start took after a fault: it is held to the limit if there was no stall at all.
 
 Blind spots: a leader that lost its majority when nobody else was elected; one that a fault of its clock may have kept
 from finding out; one that found out by a look that was late on a busy machine.
@@ -52,7 +53,8 @@ def leadership_findings(
         if election is not None and end is not None and runs_true:
             timeouts = _FIRST_TIMEOUTS + _TIMEOUTS_OF_A_LATE_FETCH * (started - 1)
             limit_ns = round(timeouts * election.details()["fetch_timeout_ms"] * 1_000_000)
-            ran_ns = stalls.longest_without_ns(event.node, end.time_ns, event.time_ns)
+            started_again = event.kind == "quorum_recovered" and stalls.between(event.node, end.time_ns, event.time_ns)
+            ran_ns = 0 if started_again else stalls.longest_without_ns(event.node, end.time_ns, event.time_ns)
             if "check_overdue_ms" not in event.details() and ran_ns > limit_ns:
                 yield Finding(
                     "led-without-quorum",

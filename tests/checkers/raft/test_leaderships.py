@@ -63,6 +63,11 @@ def test_a_stall_does_not_excuse_a_leadership_that_went_on_too_long_without_one(
     assert kinds(*DEPOSED, role(30, "c1", "resigned", 1), stalls=times) == ["led-without-quorum"]
 
 
+def test_a_process_that_has_ended_in_a_fault_may_take_long_to_start_again() -> None:
+    stalls = {"c1": [(11 * S, 13 * S)]}
+    assert kinds(*DEPOSED, role(30, "c1", "recovered", 1), stalls=stalls) == []
+
+
 @pytest.mark.parametrize(("node", "right"), [("c1", True), ("c2", False)])
 def test_a_process_that_has_traced_that_it_did_not_run_finds_out_later(node: str, right: bool) -> None:
     roles = [
