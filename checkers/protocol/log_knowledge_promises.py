@@ -76,9 +76,12 @@ def truncation_end(log: list[int], start: int, answer: CachedEpoch) -> int | Non
 
 def check_knowledge(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log was opened or cut, or a leader begins with it: its epoch cache and its producers are those of its records.
-    A disk that lied about fsync may have older ones."""
+    A disk that lied about fsync may have older ones, by which batches are then taken, too."""
     detail, end = event.details(), event.end_after
-    if cluster.lied(event.node, event.time_ns) or end > len(partition.log(event.node)):
+    lied = cluster.lied(event.node, event.time_ns)
+    if lied and event.kind == "log_recovered":
+        partition.replica_batches[event.node] = ReplicaBatches(end, end)
+    if lied or end > len(partition.log(event.node)):
         return
     if "log_start" in detail:
         _check_empty(partition, event, detail)

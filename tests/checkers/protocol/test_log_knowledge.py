@@ -277,6 +277,10 @@ def test_a_disk_that_lied_may_have_an_older_state_of_both() -> None:
     lying = small_evidence.faults(fault("fsync-lies", ["b1"], 0.5, 6, {"lost_bytes": 10}))
     for kind in ("epoch-cache-wrong", "producer-state-wrong"):
         assert found(BROKEN[kind], faults=lying) == []
+    opened = [*SIX, told(4, "log_recovered", 6)]
+    for batch in (refused(6), refused(40, producer=2), retried(9, 3), produced(5, 9, 6), produced(5, 5, 6)):
+        assert found([*opened, batch], faults=lying) == []
+        assert len(found([*opened, batch])) == 1, "of a disk that has not lied"
 
 
 def test_a_loss_of_data_may_undo_a_cut() -> None:
