@@ -285,7 +285,7 @@ Unclean elections and losses beyond the fault model (`checkers.violations`) can 
 replicas that hold committed records, and retention-early: another record may stand at an offset then; and
 generation-repeated: the record of the generation before may be gone. The others are about decisions of nodes, and
 nothing excuses them; nodes whose disk lied about fsync are held to none of the promises about logs that come back
-whole.
+whole, nor to those about batches that they take or refuse by what such a log had told of its producers.
 
 *A topic may be configured anew.* Whether an election is unclean, and who belongs into the LastKnownELR, depends on the
 strategy that the topic has at the time, where the trace says so, and on that of the run where it does not.

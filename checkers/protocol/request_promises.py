@@ -92,7 +92,9 @@ def _request_refused(cluster: ClusterState, partition: PartitionState, event: Tr
     else:
         due = "" if _is_in_range(partition, event) else _OUT_OF_RANGE
     if error != due:
-        _report_refusal(partition, event, f"{due} is due" if due else "it leads in that epoch, and nothing was wrong")
+        range_is_wrong = error == _OUT_OF_RANGE and not due
+        fits = _range(event, partition.log_starts.get(event.node, 0)) if range_is_wrong else "nothing was wrong"
+        _report_refusal(partition, event, f"{due} is due" if due else f"it leads in that epoch, and {fits}")
 
 
 def _has_begun(partition: PartitionState, event: TraceRow) -> bool:
@@ -119,10 +121,18 @@ def _consumer_moved(partition: PartitionState, event: TraceRow, _: CheckSettings
             event,
             "request-refused-otherwise",
             event.offset,
-            f"{event.node} told a consumer {event.at} that {event.offset} is out of range; it had said that the record "
-            f"before was of leader epoch {last_epoch}",
-            f"its log starts at {start} and ends at {event.log_end}, in leader epoch {event.leader_epoch}",
+            f"{event.node} told a consumer {event.at} that {event.offset} is out of range{_behind(last_epoch)}",
+            _range(event, start),
         )
+
+
+def _behind(last_epoch: int) -> str:
+    """For a finding: what the sender of a fetch had said of the record before its offset, if it did."""
+    return f", who had read a record of leader epoch {last_epoch} before that" if last_epoch != _NO_EPOCH else ""
+
+
+def _range(event: TraceRow, start: int) -> str:
+    return f"its log starts at {start} and ends at {event.log_end}, in leader epoch {event.leader_epoch}"
 
 
 def _check_refusal(
