@@ -190,6 +190,9 @@ class LateVote(ScriptedQuorumFault):
         active = await self.active_of_three(handle)
         if active is None:
             return
+        if len(controllers) > 3:
+            handle.notes.append("of more than three controllers others vote as well")
+            return
         stands, lets_stand = "quorum_candidate", "quorum_prevote_granted"
         with watched(handle, stands, lets_stand):
             wake = await handle.pause(active)

@@ -149,6 +149,7 @@ class DeafLeader(ScriptedLeaderFault):
             return
         handle.random.shuffle(followers)
         follower = followers[0]
+        handle.targets.add((follower,))
         # With their connections broken off they reach each other soon, and not after a timeout.
         reunite = await handle.cut(both_ways([leader], [follower]), reset=True)
         if not await until_isr(handle, self.partition, lambda isr: follower not in isr, patience_s):
@@ -211,7 +212,7 @@ class HiddenCommit(ScriptedLeaderFault):
 class StaleBrokerEpoch(ScriptedPowerLoss):
     """A leader proposes a follower for the ISR that has meanwhile lost its data and restarted in a new broker epoch.
 
-    L leads; a victim that leads stalls first until another broker does.
+    L leads; a victim that follows nowhere stalls first until another broker leads.
 
     1. The victim and L do not reach each other until the victim is out of the ISR.
     2. Messages from L to the controllers are held, and the victim catches up: L proposes it for the ISR in vain.
@@ -226,7 +227,7 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
     """The victim may have nothing to fetch from L; it has something to tell the controllers."""
 
     partition: int = 0
-    """Another one, if the victim has no replica of it."""
+    """Another one, if the victim has no replica of it, or leads it and follows elsewhere."""
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
 

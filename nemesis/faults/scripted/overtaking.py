@@ -57,8 +57,8 @@ class LateProposal(ScriptedLeaderFault):
     3. L hears K again by then, and no longer F: it commits with K alone.
     4. F is back with the controllers, unfenced in the same broker epoch. Then the request arrives.
 
-    Where messages cannot be told apart, L falls silent towards the controllers for a while in which it may send the
-    request, shortly after F has.
+    Where messages cannot be told apart, L falls silent towards the controllers after F has, for a while in which it may
+    send the request and is not fenced itself: no step waits for the one before.
     """
 
     name: ClassVar[str] = "late-proposal"
@@ -73,14 +73,8 @@ class LateProposal(ScriptedLeaderFault):
         leader, follower, laggard = brokers
         controllers = handle.cluster.controllers
         requests, silence = one_way([leader], controllers), both_ways([follower], controllers)
-        since = len(handle.situation.events)
-        if EnvironmentCapability.MESSAGES in handle.cluster.unsupported:
-            hear = await handle.hold([Link(laggard, leader)])
-            await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
-            reunite = await handle.hold(silence)
-            await handle.sleep(handle.random.uniform(0.4, 0.5) * patience_s)
-            let_pass = await handle.hold(requests)
-        else:
+        by_messages = EnvironmentCapability.MESSAGES not in handle.cluster.unsupported
+        if by_messages:
             rule = MessageRule(API_KEYS[NodeRequest.ALTER_PARTITION], MessagePart.REQUEST, MessageEffect.HOLD, count=0)
             let_pass, taken = await handle.intercept(requests, rule)
             hear = await handle.hold([Link(laggard, leader)])
@@ -88,13 +82,22 @@ class LateProposal(ScriptedLeaderFault):
                 handle.notes.append(f"{leader} did not want {laggard} out of the ISR")
                 return
             await hear()  # it is in the ISR until the request arrives, and needs a while to be connected again
+            since = len(handle.situation.events)
             reunite = await handle.hold(silence)
-        await until_event(handle, Event(Occurrence.FENCED, follower), since, 2 * patience_s)
+            await until_event(handle, Event(Occurrence.FENCED, follower), since, 2 * patience_s)
+        else:
+            hear = await handle.hold([Link(laggard, leader)])
+            await handle.sleep(handle.random.uniform(0.35, 0.6) * patience_s)
+            reunite = await handle.hold(silence)
+            await handle.sleep(handle.random.uniform(0.4, 0.5) * patience_s)
+            let_pass = await handle.hold(requests)
+            await handle.sleep(handle.random.uniform(0.52, 0.6) * patience_s)
         since = len(handle.situation.events)
         await handle.hold(both_ways([follower], [leader]))
         await hear()
         await reunite()
-        await until_event(handle, Event(Occurrence.UNFENCED, follower), since, patience_s)
+        if by_messages:  # else every message of the leader is held, and it would be fenced itself
+            await until_event(handle, Event(Occurrence.UNFENCED, follower), since, patience_s)
         await handle.sleep(handle.random.uniform(0.2, 0.3) * patience_s)
         await let_pass()
         await handle.sleep(patience_s)
@@ -105,7 +108,7 @@ class LateJoin(ScriptedPowerLoss):
     """A leader's request to let a follower into the ISR arrives after the follower has lost its data and is registered
     anew (KIP-903).
 
-    L leads, the victim follows; a victim that leads stalls first until another broker does.
+    L leads, the victim follows; a victim that follows nowhere stalls first until another broker leads.
 
     1. L and the victim do not reach each other until that is out of the ISR.
     2. They do again, and the victim catches up; the request of L for the ISR with the victim is held, and so is every
@@ -121,7 +124,7 @@ class LateJoin(ScriptedPowerLoss):
     number: ClassVar[int] = 15
 
     partition: int = 0
-    """Another one, if the victim has no replica of it."""
+    """Another one, if the victim has no replica of it, or leads it and follows elsewhere."""
     keep: KeepUnsynced = KeepUnsynced.NOTHING
     patience_ms: float = 2_000.0
 
