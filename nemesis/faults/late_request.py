@@ -74,6 +74,12 @@ class LateRequest(Fault):
     timeout_ms: float = 1_500.0
     """`clients.request_timeout`."""
 
+    def __post_init__(self) -> None:
+        if self.appends < 0:
+            raise ValueError(f"appends: {self.appends} is less than 0")
+        if self.timeout_ms <= 0:
+            raise ValueError(f"timeout_ms: {self.timeout_ms:g} is not more than 0")
+
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """A producer's, to the leader of some partition (the first one, to which clients always write, where others may

@@ -70,6 +70,8 @@ def test_a_script_is_read_as_it_is_written() -> None:
             "faults[0].until: delete-records ends by itself; only `for` limits it",
         ),
         ([{"at": 1, "fault": "move-leadership", "moves": 0}], "faults[0]: moves: 0 is less than 1"),
+        ([{"at": 1, "fault": "late-request", "appends": -1}], "faults[0]: appends: -1 is less than 0"),
+        ([{"at": 1, "fault": "late-request", "timeout_ms": 0}], "faults[0]: timeout_ms: 0 is not more than 0"),
         ([{"at": 1, "fault": "recreate-topic", "topics": -2}], "faults[0]: topics: -2 is less than 1"),
         ([{"at": 1, "for": 1, "fault": "reassign", "again_ms": -5}], "faults[0]: again_ms: -5 is less than 0"),
         (["kill"], "faults[0]: 'kill' is not a fault such as"),
