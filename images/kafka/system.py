@@ -29,6 +29,9 @@ _OLDEST: Final = (3, 3)
 """KRaft is for production since 3.3."""
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _FEATURE: Final = re.compile(r"[a-z][a-z.]*")
+_NUMBER: Final = re.compile(r"-?[0-9]+")
+_OF_NUMBERS: Final = (".ms", ".bytes", ".messages")
+"""Endings of settings that are whole numbers, each of them in Kafka; -1 stands for no limit in some."""
 _SLF4J: Final = "org.slf4j:slf4j-simple:1.7.36"
 """Writes Kafka's log to standard error; releases choose no library for it when they come from Maven."""
 _SCHEMAS: Final = "record-schemas.json"
@@ -158,7 +161,9 @@ class KafkaSystem:
             since = _SINCE.get(name, _OLDEST)
             if self._release < since:
                 raise ValueError(f"Kafka {self.version} has no setting {name!r}; Kafka {since[0]}.{since[1]} has")
-            if DEFAULTS.get(name, "").isdecimal() and not value.isdecimal():
+            if (DEFAULTS.get(name, "").isdecimal() and not value.isdecimal()) or (
+                name.endswith(_OF_NUMBERS) and not _NUMBER.fullmatch(value)
+            ):
                 raise ValueError(f"{name}: {value!r} is not a whole number")
         least = {"metadata.log.segment.bytes": 8 * _MIB}
         if self._major >= 4:  # KIP-1030

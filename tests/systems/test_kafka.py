@@ -92,6 +92,12 @@ def test_a_spec_records_the_release_and_repeats_it() -> None:
             "settings: Kafka 4.2.0 has no setting 'controller.quorum.fetch.snapshot.max.bytes'; Kafka 4.3 has",
         ),
         (
+            {"settings": {"controller.quorum.request.timeout.ms": "2000.5"}},
+            "settings: controller.quorum.request.timeout.ms: '2000.5' is not a whole number",
+        ),
+        ({"settings": {"retention.bytes": "1GB"}}, "settings: retention.bytes: '1GB' is not a whole number"),
+        ({"settings": {"flush.messages": "often"}}, "settings: flush.messages: 'often' is not a whole number"),
+        (
             {"settings": {"metadata.log.segment.bytes": "4096"}},
             "settings: metadata.log.segment.bytes: 4096 is less than 8",
         ),
