@@ -14,6 +14,7 @@ import errno
 import os
 import shutil
 import sys
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import BinaryIO
@@ -69,7 +70,10 @@ class _Handler(BaseHTTPRequestHandler):
     server: StoreServer
 
     def do_GET(self) -> None:
-        self._send(self._answer(), with_body=True)
+        if self.request_version == "HTTP/0.9":  # whose answers have no headers
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        else:
+            self._send(self._answer(), with_body=True)
 
     def do_HEAD(self) -> None:
         self._send(self._answer(), with_body=False)

@@ -124,6 +124,7 @@ def test_the_error_of_a_method_is_a_line_that_does_not_repeat_it(server: StoreSe
         b"\x16\x03\x01",
         b"GET / HTTP/9.9",
         b"GET / FOO",
+        b"GET /",
         b"PRI * HTTP/2.0",
         b"GET /" + b"a" * 70_000,
     ],
