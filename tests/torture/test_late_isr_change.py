@@ -136,3 +136,13 @@ def test_scripted_faults_of_the_isr_come_about_whoever_is_more_patient(
     assert outcome.directory is not None
     trace = RunDirectory.open(outcome.directory).load().trace.to_pylist()
     assert came_about([event for event in trace if event["topic"] in ("", "faultline")])
+
+
+@pytest.mark.parametrize("fault", [{"fault": "deaf-leader"}, {"fault": "stale-broker-epoch", "victim": "follower/0"}])
+def test_connections_that_were_broken_off_are_an_effect(fault: Mapping[str, str], tmp_path: Path) -> None:
+    """So is what a fault has done that ends before they are asked for again."""
+    spec = parse({"seed": 3, "time_limit": "3s", "faults": [{"at": "1s", "for": "20ms", **fault}]})
+    (injection,) = run_in_simulation(spec, tmp_path).injections
+    assert {"held", "refused", "missed"}.isdisjoint({name for name, value in injection.evidence.items() if value})
+    assert injection.evidence["reset"] > 0
+    assert injection.took_effect

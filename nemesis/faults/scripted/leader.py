@@ -138,6 +138,7 @@ class DeafLeader(ScriptedLeaderFault):
 
     name: ClassVar[str] = "deaf-leader"
     number: ClassVar[int] = 3
+    proof: ClassVar[tuple[str, ...]] = (*ScriptedLeaderFault.proof, "reset")
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held at the end comes back then."""
@@ -223,6 +224,7 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
 
     name: ClassVar[str] = "stale-broker-epoch"
     number: ClassVar[int] = 8
+    proof: ClassVar[tuple[str, ...]] = (*ScriptedPowerLoss.proof, "reset")
     acts_within: ClassVar[float] = 2.0
     """The victim may have nothing to fetch from L; it has something to tell the controllers."""
 
