@@ -84,7 +84,8 @@ def _diverging(partition: PartitionState, event: TraceRow, _: CheckSettings) -> 
 def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A follower cuts off no record that its leader has in the same place: while it lacks that, it is no copy of it.
     The protocols before KIP-320 cut to the high watermark, without an answer of the leader; a follower that tells the
-    epoch of its last record with its fetches does not."""
+    epoch of its last record with its fetches does not. A leader that has deleted its log answers for that of another
+    topic of the name: a request for the end of an epoch names no id."""
     node, leader, cut = event.node, f"b{event.leader}", event.offset
     anew_at_end = event.details().get("log_start") == cut == event.log_end == event.high_watermark
     if anew_at_end and node in partition.comparable and not cluster.lied(node, event.time_ns):
@@ -100,7 +101,8 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     by_answers = node in cluster.cuts_by_answers or "answer" in event.details()
     to_high_watermark = not by_answers and cut == event.high_watermark
     lied = cluster.lied(node, event.time_ns) or cluster.lied(leader, event.time_ns)
-    if to_high_watermark or lied or leader not in partition.opened or leader == node:
+    is_known = leader in partition.opened and leader not in partition.deleted
+    if to_high_watermark or lied or not is_known or leader == node:
         return
     if not start <= cut < min(len(own), len(known)) or own[cut] == UNKNOWN or own[cut] != known[cut]:
         return

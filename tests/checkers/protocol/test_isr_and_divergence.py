@@ -123,6 +123,12 @@ KEPT = {
         event(4, "b2", "replica_deleted"),
         applied(5, 112),
     ],
+    "a follower cuts its log by the answer of a leader that has another topic of the name": [
+        *COPIED,
+        event(3, "c1", "partition_deleted", offset=110),
+        event(3, "b1", "replica_deleted"),
+        cut("b2", 5, 3, answer=[1, 3]),
+    ],
     "a follower begins anew where its log ends, of which it knows nothing": [
         *RETAINED_ALL,
         reopened(4, clean=False),
