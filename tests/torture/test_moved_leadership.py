@@ -52,7 +52,7 @@ def test_followers_that_lack_the_diverging_epoch_of_their_leader_converge(
 )
 def test_leadership_moves_while_other_faults_are_active(other: dict[str, Any], cut: bool) -> None:
     """Also while a replica is out of the ISR: it is not elected."""
-    world = {"seed": 2, "time_limit": "16s", "partitions": 1}
+    world = {"seed": 4, "time_limit": "16s", "partitions": 1}
     faults = [{"at": "1s", "for": "10s", **other}, MOVED | {"cut": cut}]
     outcome = run_in_simulation(parse({**world, "faults": faults}))
     assert outcome.validity is Validity.VALID, outcome.verdicts
