@@ -5,8 +5,8 @@ the next one the log may be shorter. The answers of a round are counted when the
 is slow gives another replica the time to tell of its log, to end and to come back, before both are counted:
 
 1. Every broker is killed, so that no replica is left that is known to hold all committed records: the victim and
-   another one once the rest are fenced, so that a recovery needs these two. All but that other one are back, and take
-   part again.
+   another one once the rest are fenced, so that a recovery needs these two. They do not reach each other for a moment
+   before, so that their logs end at different offsets. All but that other one are back, and take part again.
 2. The other one comes back, too, and the next request of the controllers for its log ends is held, or the
    response to it. The other replicas have answered.
 3. The process of `victim` stops and starts again at once: after a clean stop it is registered without delay, before the
@@ -26,7 +26,15 @@ from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
 from nemesis.faults.scripted.script import drawn_pause, until_event, until_taken
 from nemesis.handle import FaultHandle
-from nemesis.ports import EnvironmentCapability, KeepUnsynced, MessageEffect, MessagePart, MessageRule, one_way
+from nemesis.ports import (
+    EnvironmentCapability,
+    KeepUnsynced,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    both_ways,
+    one_way,
+)
 from nemesis.situation import Event, Occurrence
 
 _LIMIT: Final = 3.0
@@ -84,7 +92,10 @@ class LateLogEnd(Fault):
         rest = [broker for broker in brokers if broker not in (victim, slow)]
         ended, start = len(events), {broker: await handle.kill(broker) for broker in rest}
         await self._until(handle, Occurrence.FENCED, rest, ended)
+        reunite = await handle.hold(both_ways([victim], [slow]))
+        await drawn_pause(handle, self.patience_ms, 0.05, 0.4)
         start |= {broker: await handle.kill(broker) for broker in (victim, slow)}
+        await reunite()
         await drawn_pause(handle, self.patience_ms, 0.02, 0.3)
         for broker in (*rest, victim):
             await start[broker]()

@@ -102,6 +102,7 @@ class LateMessage(Fault):
     acts_within: ClassVar[float] = 1.0
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
+    weight: ClassVar[float] = 3.0
 
     nodes: tuple[str, ...] = ("any",)
     """Send the requests."""

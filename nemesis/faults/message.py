@@ -134,7 +134,7 @@ class MessageFault(Fault):
 
     name: ClassVar[str] = "message"
     number: ClassVar[int] = 1
-    family: ClassVar[Family] = Family(number=14, name="message", colour="#7d6bb0", possible=_possible, weight=1.5)
+    family: ClassVar[Family] = Family(number=14, name="message", colour="#7d6bb0", possible=_possible, weight=2.0)
     proof: ClassVar[tuple[str, ...]] = ("intercepted",)
     acts_within: ClassVar[float] = 1.0
 
