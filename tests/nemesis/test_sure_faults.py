@@ -22,6 +22,8 @@ from nemesis.faults.late_message import LateMessage
 from nemesis.faults.message import NodeRequest
 from nemesis.faults.network_partition import NetworkPartition, PartitionShape
 from nemesis.faults.packets import Packets
+from nemesis.faults.scripted.leader import StaleBrokerEpoch
+from nemesis.faults.scripted.overtaking import LateProposal
 from nemesis.faults.scripted.placement import HalfDeletedReplica
 from nemesis.ports import EnvironmentCapability, KeepUnsynced
 from nemesis.schedule import Schedule
@@ -39,6 +41,14 @@ def test_a_broker_beyond_the_rows_of_replicas_holds_none() -> None:
     assert replace(five, partitions=3).every_broker_has_replicas
     assert replace(five, partitions=1, replication_factor=5).every_broker_has_replicas
     assert CLUSTER.every_broker_has_replicas
+
+
+def test_a_story_about_replicas_that_there_are_not_is_not_sure_to_have_an_effect() -> None:
+    """Seed 105000026 of varied runs of 10 s was unknown: its only fault waited for a leader without followers."""
+    of = [replace(CLUSTER, replication_factor=replicas) for replicas in (1, 2, 3)]
+    assert [LateProposal().effective_alone(cluster) for cluster in of] == [False, False, True]
+    five = replace(CLUSTER, brokers=("b1", "b2", "b3", "b4", "b5"))
+    assert [StaleBrokerEpoch("b4").effective_alone(cluster) for cluster in (CLUSTER, five)] == [True, False]
 
 
 def test_a_disk_is_not_sure_to_be_written_where_clients_leave_partitions_alone() -> None:

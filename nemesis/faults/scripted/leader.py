@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.scripted.script import (
     ScriptedLeaderFault,
@@ -281,6 +282,10 @@ class StaleBrokerEpoch(ScriptedPowerLoss):
             if node != victim:
                 await handle.pause(node)
         await handle.sleep(2 * patience_s)
+
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """The victim must hold a replica."""
+        return cluster.every_broker_has_replicas
 
     def targets(self) -> tuple[str, ...]:
         """The victim, and the leader of the partition."""

@@ -102,6 +102,10 @@ class LateProposal(ScriptedLeaderFault):
         await let_pass()
         await handle.sleep(patience_s)
 
+    def effective_alone(self, cluster: ClusterShape) -> bool:
+        """The leader wants nobody out of an ISR that has not two followers."""
+        return min(cluster.replication_factor, len(cluster.brokers)) > 2
+
 
 @dataclass(frozen=True, slots=True)
 class LateJoin(ScriptedPowerLoss):
