@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -148,3 +149,21 @@ class Situation:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
             await future
+
+    async def until_within(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """As `until`, for at most `limit_s`; whether it came to hold."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.until(holds)
+        except TimeoutError:
+            return False
+        return True
+
+    @contextmanager
+    def watching(self, kinds: Sequence[str]) -> Iterator[None]:
+        """Have events of these kinds in the trace become occurrences meanwhile."""
+        self.watched.update(kinds)
+        try:
+            yield
+        finally:
+            self.watched.subtract(kinds)

@@ -58,11 +58,8 @@ class Timeline:
         """Wait until a condition holds; of occurrences those from now on count. The nodes that they happened to."""
         situation, since = self.situation, len(self.situation.events)
         kinds = [kind for part in condition.parts() if isinstance(part, Traced) for kind in part.events]
-        situation.watched.update(kinds)
-        try:
+        with situation.watching(kinds):
             await situation.until(lambda: condition.holds(situation, since))
-        finally:
-            situation.watched.subtract(kinds)
         return condition.happened_to(situation, since)
 
     def injected(self, step: str) -> None:

@@ -14,8 +14,6 @@ generation by then, or another member.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Final, Self
@@ -102,9 +100,7 @@ class LateRequest(Fault):
         await handle.sleep(self.timeout_ms / 1000)
         acknowledged = handle.situation.acknowledged
         awaited = acknowledged.get(self.partition, 0) + self.appends
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LIMIT_S):
-                await handle.situation.until(lambda: acknowledged.get(self.partition, 0) >= awaited)
+        await handle.situation.until_within(lambda: acknowledged.get(self.partition, 0) >= awaited, _LIMIT_S)
         handle.note_evidence("late_ms", (handle.cluster.now_ns() - held_ns) / 1e6)
 
     def least_s(self, cluster: ClusterShape) -> float:

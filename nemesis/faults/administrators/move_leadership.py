@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -96,10 +95,8 @@ class MoveLeadership(Fault):
     async def _written(self, handle: FaultHandle, leader: str) -> None:
         """Wait for a short time until the log of the leader is longer."""
         ends = handle.situation.partition(self.partition).log_ends
-        before = ends.get(leader, 0)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_WRITTEN_WITHIN * self.patience_ms / 1000):
-                await handle.situation.until(lambda: ends.get(leader, 0) > before)
+        before, limit_s = ends.get(leader, 0), _WRITTEN_WITHIN * self.patience_ms / 1000
+        await handle.situation.until_within(lambda: ends.get(leader, 0) > before, limit_s)
 
     def effective_alone(self, cluster: ClusterShape) -> bool:
         """A cut between brokers that are the controllers, too, may leave none of them active."""

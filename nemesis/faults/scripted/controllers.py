@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Self
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.message import API_KEYS, NodeRequest
-from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken, until_traced, watched
+from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken, until_traced
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
     ConfigOperation,
@@ -194,7 +194,7 @@ class LateVote(ScriptedQuorumFault):
             handle.notes.append("of more than three controllers others vote as well")
             return
         stands, lets_stand = "quorum_candidate", "quorum_prevote_granted"
-        with watched(handle, stands, lets_stand):
+        with handle.situation.watching((stands, lets_stand)):
             wake = await handle.pause(active)
             candidate = await until_traced(handle, stands, [each for each in controllers if each != active], patience_s)
             if candidate is None:

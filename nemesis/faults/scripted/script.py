@@ -14,8 +14,7 @@ longer, or much shorter. A wait that is shorter than the environment takes for o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import eq
@@ -174,12 +173,7 @@ async def until_isr(
 async def until_occurred(handle: FaultHandle, met_by: Callable[[Event], bool], since: int, limit_s: float) -> bool:
     """Wait until something has occurred, from number `since` on, that is met by `met_by`; False after `limit_s`."""
     events = handle.situation.events
-    try:
-        async with asyncio.timeout(limit_s):
-            await handle.situation.until(lambda: any(map(met_by, events[since:])))
-    except TimeoutError:
-        return False
-    return True
+    return await handle.situation.until_within(lambda: any(map(met_by, events[since:])), limit_s)
 
 
 async def until_event(handle: FaultHandle, awaited: Event, since: int, limit_s: float) -> bool:
@@ -188,16 +182,6 @@ async def until_event(handle: FaultHandle, awaited: Event, since: int, limit_s: 
         return True
     handle.notes.append(f"{awaited.subject}: not {awaited.kind} in time")
     return False
-
-
-@contextmanager
-def watched(handle: FaultHandle, *kinds: str) -> Iterator[None]:
-    """Have events of these kinds in the trace of the cluster become occurrences."""
-    handle.situation.watched.update(kinds)
-    try:
-        yield
-    finally:
-        handle.situation.watched.subtract(kinds)
 
 
 async def until_traced(handle: FaultHandle, kind: str, nodes: Sequence[str], limit_s: float) -> str | None:
