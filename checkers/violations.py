@@ -136,6 +136,7 @@ INEXCUSABLE = frozenset(
         "left-without-leader",
         "recovery-early",
         "recovery-outdated",
+        "recovery-of-lesser-log",
         "recovery-misinformed",
         "last-known-elr-forgotten",
         "partition-epoch-stood",

@@ -219,6 +219,7 @@ reassignment-drops-last-known  … and takes no member of the LastKnownELR while
 recovery-early            a balanced recovery elects once every member of the LastKnownELR has told of its log
 recovery-outdated         … in the life that is registered and the leader epoch in which there is no leader; so does the
                           one that any recovery elects
+recovery-of-lesser-log    … and none of the logs that count is greater than that of the replica that is elected
 recovery-misinformed      … and has told where its log ends, and of which leader epoch its last record is
 last-known-elr-forgotten  … and the other members stay in the LastKnownELR, in which every replica is that has left
                           the ELR since the ISR was large enough

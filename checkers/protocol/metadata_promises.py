@@ -16,6 +16,7 @@ from checkers.protocol.state import (
     PartitionDecision,
     PartitionState,
     ProtocolViolation,
+    TracedRecovery,
     TraceRowHandler,
     names,
 )
@@ -137,9 +138,11 @@ def _check_recovery(change: _Change) -> None:
         return
     detail = change.event.details()
     told = {int(replica) for replica in detail.get("told") or ()}
-    asked = (before.last_known_elr or before.replicas) if after.strategy == "balanced" else frozenset[int]()
-    if asked - told and not detail.get("taken_over"):
-        silent = names(asked - told)
+    balanced = after.strategy == "balanced"
+    candidates = before.last_known_elr or before.replicas if balanced else before.replicas
+    needed = candidates if balanced else frozenset({after.leader})
+    if needed - told and not detail.get("taken_over"):
+        silent = names(needed - told)
         change.report("recovery-early", f"b{after.leader} was elected before {silent} had told of their logs")
     forgotten = (before.last_known_elr & after.replicas) - after.last_known_elr - {after.leader}
     if after.leader in before.last_known_elr and forgotten and len(after.isr) < after.min_isr:
@@ -147,7 +150,7 @@ def _check_recovery(change: _Change) -> None:
             "last-known-elr-forgotten",
             f"{names(forgotten)} are not in the LastKnownELR any more, and nothing was committed without them yet",
         )
-    change.partition.recoveries.append((change.event, before, asked | {after.leader}))
+    change.partition.recoveries.append(TracedRecovery(change.event, before, candidates, needed | {after.leader}))
 
 
 def _check_last_known(change: _Change) -> None:
@@ -200,9 +203,11 @@ def check_told(cluster: ClusterState, partition: PartitionState, event: TraceRow
 
 def check_recoveries(cluster: ClusterState, partition: PartitionState) -> None:
     """After the last event, since a registration may be traced late: each log end that a recovery needed was told by
-    the life that was registered then, in the leader epoch in which the partition had no leader. Older traces say
-    nothing of either."""
-    for event, before, needed in partition.recoveries:
+    the life that was registered then, in the leader epoch in which the partition had no leader; and of the logs that
+    were told so none is greater than that of the leader. Older traces say nothing of lives and leader epochs."""
+    for recovery in partition.recoveries:
+        _check_greatest(cluster, partition, recovery)
+        event, before, needed = recovery.event, recovery.before, recovery.needed
         for replica, (broker_epoch, leader_epoch) in sorted((event.details().get("told_in") or {}).items()):
             standing = cluster.standing_at(int(replica), event.offset)
             if int(replica) not in needed or standing is None:
@@ -216,6 +221,38 @@ def check_recoveries(cluster: ClusterState, partition: PartitionState) -> None:
                     f"b{replica} had told so in broker epoch {broker_epoch} and leader epoch {leader_epoch}; it was "
                     f"registered in {standing.epoch}, and the partition without a leader in {before.leader_epoch}",
                 )
+
+
+def _check_greatest(cluster: ClusterState, partition: PartitionState, recovery: TracedRecovery) -> None:
+    """A log is greater by the leader epoch of its last record, then by its end; but none is that ends before a log all
+    of whose records retention has deleted, since these were committed."""
+    event, detail = recovery.event, recovery.event.details()
+    told_in = detail.get("told_in") or {}
+    logs: dict[int, tuple[int, int]] = {}
+    for replica, (last_epoch, end) in (detail.get("told") or {}).items():
+        standing = cluster.standing_at(int(replica), event.offset)
+        life = (standing.epoch, recovery.before.leader_epoch) if standing is not None and standing.active else None
+        if int(replica) in recovery.candidates and tuple(told_in.get(replica, ())) == life:
+            logs[int(replica)] = (last_epoch, end)
+    emptied = max((end for last_epoch, end in logs.values() if last_epoch < 0), default=0)
+    of_leader = logs.get(event.leader)
+    if of_leader is None:
+        return
+    greater = {replica: log for replica, log in logs.items() if log > of_leader and log[1] >= emptied}
+    if greater or of_leader[1] < emptied:
+        others = "; ".join(f"b{replica} {_described(log)}" for replica, log in sorted(logs.items()))
+        partition.report(
+            event,
+            "recovery-of-lesser-log",
+            of_leader[1],
+            f"b{event.leader} was elected {event.at} by what the replicas had told of their logs",
+            f"its log is not the greatest of those that count: {others}",
+        )
+
+
+def _described(log: tuple[int, int]) -> str:
+    last_epoch, end = log
+    return f"ends at {end}, " + (f"of leader epoch {last_epoch}" if last_epoch >= 0 else "emptied")
 
 
 def check_epochs(partition: PartitionState, replicas: pa.Table, replica_ends: pa.Table) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
@@ -134,6 +134,18 @@ class BrokerStanding:
     """Whether it may lead and join an ISR: unfenced, and not shutting down."""
 
 
+class TracedRecovery(NamedTuple):
+    """A leader that was elected by the log ends of replicas, since none was left that is known to hold what is
+    committed."""
+
+    event: TraceRow
+    before: PartitionDecision
+    candidates: frozenset[int]
+    """The replicas among which it is elected."""
+    needed: frozenset[int]
+    """Those of them that must have told of their logs."""
+
+
 @dataclass(slots=True)
 class LeaderWait:
     """A leader, and for how long its high watermark has waited for its ISR."""
@@ -245,8 +257,7 @@ class PartitionState:
     """Node → below it, all records of its log are on its disk, as it knows."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Node → time in ns at which it had deleted its log, which it has not opened anew since."""
-    recoveries: list[tuple[TraceRow, PartitionDecision, frozenset[int]]] = field(default_factory=list)
-    """Every unclean recovery, with the state before it and the replicas whose logs it needed."""
+    recoveries: list[TracedRecovery] = field(default_factory=list)
     unsynced: dict[str, TraceRow] = field(default_factory=dict)
     """Node → the close of its log in a clean stop, if not every record was known to be on disk then; until its process
     starts again."""

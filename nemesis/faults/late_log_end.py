@@ -5,8 +5,10 @@ the next one the log may be shorter. The answers of a round are counted when the
 is slow gives another replica the time to tell of its log, to end and to come back, before both are counted:
 
 1. Every broker is killed, so that no replica is left that is known to hold all committed records: the victim and
-   another one once the rest are fenced, so that a recovery needs these two. They do not reach each other for a moment
-   before, so that their logs end at different offsets. All but that other one are back, and take part again.
+   another replica of a partition of its own once the rest are fenced, so that a recovery needs these two. They do not
+   reach each other for a moment before, so that their logs end at different offsets; the one that leads, which has the
+   longer log, is put last among the replicas, where a choice by any other order does not find it. All but that other
+   one are back, and take part again.
 2. The other one comes back, too, and the next request of the controllers for its log ends is held, or the
    response to it. The other replicas have answered.
 3. The process of `victim` stops and starts again at once: after a clean stop it is registered without delay, before the
@@ -22,11 +24,14 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
+from nemesis.faults.administrators.replica_moves import claimed, put_back
+from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
-from nemesis.faults.scripted.script import drawn_pause, until_event, until_taken
+from nemesis.faults.scripted.script import drawn_pause, held_by, until_event, until_taken
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
+    AdminResult,
     EnvironmentCapability,
     KeepUnsynced,
     MessageEffect,
@@ -68,6 +73,8 @@ class LateLogEnd(Fault):
     patience_ms: float = 2_000.0
     away: bool = False
     """Whether the victim starts again only after what was held has arrived."""
+    partition: int = 0
+    """Another one, if the victim has no replica of it."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -78,20 +85,26 @@ class LateLogEnd(Fault):
         part, loses_power = random.choice(list(MessagePart)), random.random() < 0.5
         loses_power = loses_power and bool(draws.profile.victims)
         victim, keep = (draws.victim(), draws.keep()) if loses_power else (random.choice(cluster.brokers), None)
-        return cls(victim, keep, part, draws.patience_ms, away=random.random() < _AWAY_SHARE)
+        away = random.random() < _AWAY_SHARE
+        return cls(victim, keep, part, draws.patience_ms, away, draws.partition())
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held or down at the end comes back then."""
         brokers, events = handle.cluster.brokers, handle.situation.events
         victim = await handle.targets.resolve_one(self.victim)
-        others = [broker for broker in brokers if broker != victim]
+        partition = await held_by(handle, victim, self.partition)
+        if partition is None:
+            return
+        replicas = await handle.cluster.admin.replicas(handle.topic, partition)
+        others = [broker for broker in replicas if broker != victim]
         if not others:
-            handle.notes.append("two brokers are needed")
+            handle.notes.append("two replicas are needed")
             return
         slow = handle.random.choice(others)
         rest = [broker for broker in brokers if broker not in (victim, slow)]
         ended, start = len(events), {broker: await handle.kill(broker) for broker in rest}
         await self._until(handle, Occurrence.FENCED, rest, ended)
+        await self._put_leader_last(handle, partition)
         reunite = await handle.hold(both_ways([victim], [slow]))
         await drawn_pause(handle, self.patience_ms, 0.05, 0.4)
         start |= {broker: await handle.kill(broker) for broker in (victim, slow)}
@@ -121,6 +134,16 @@ class LateLogEnd(Fault):
         await drawn_pause(handle, self.patience_ms, 0.0, _MOMENT)
         await let_pass()
         await drawn_pause(handle, self.patience_ms, 0.2, 1.0)
+
+    async def _put_leader_last(self, handle: FaultHandle, partition: int) -> None:
+        """Put the replica that leads last, if one does."""
+        before, answers = await claimed(handle, partition), list[AdminResult]()
+        leader = await handle.targets.leader(partition)
+        if leader not in before:
+            return
+        order = (*(replica for replica in before if replica != leader), leader)
+        handle.add_undo(lambda: put_back(handle, partition, before, answers))
+        await recorded(answers, handle.cluster.admin.reassign(handle.topic, partition, order))
 
     async def _until(self, handle: FaultHandle, kind: Occurrence, brokers: Sequence[str], since: int) -> None:
         for broker in brokers:

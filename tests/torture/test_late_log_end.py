@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from nemesis.ports import KeepUnsynced
 from tests.simulation.applied_mistake import apply_mistake
 
 RULE = "recovery_counts_current_lives_only"
+GREATEST = "recovery_elects_greatest_log"
 
 
 @pytest.mark.parametrize(("keep", "lost"), [({}, False), ({"keep": "nothing"}, True)])
@@ -32,6 +34,16 @@ def test_a_log_end_of_an_earlier_life_is_counted_exactly_without_the_rule(keep: 
     kinds = {finding.kind for verdict in broken.verdicts for finding in verdict.findings}
     assert "recovery-outdated" in kinds
     assert ("lost-append" in kinds) is lost
+
+
+def test_the_longer_log_is_elected_by_nothing_but_its_length() -> None:
+    fault = {"at": "2s", "for": "20s", "fault": "late-log-end", "victim": "b1"}
+    document = {"time_limit": "12s", "settings": {"unclean.recovery.strategy": "balanced"}, "faults": [fault]}
+    specs = [parse({**document, "seed": seed}) for seed in range(6)]
+    assert [run_in_simulation(spec).validity for spec in specs] == [Validity.VALID] * len(specs)
+    broken = [run_in_simulation(replace(spec, without=(GREATEST,))) for spec in specs]
+    kinds = [{finding.kind for verdict in run.verdicts for finding in verdict.findings} for run in broken]
+    assert sum("recovery-of-lesser-log" in found for found in kinds) >= len(specs) / 3
 
 
 FENCED_COUNT: Final = Mistake(

@@ -283,6 +283,14 @@ BROKEN = {
         *BACK,
         recovery(told=TOLD, told_in={"2": [11, 2], "3": [5, 2]}, last_known_elr=[3]),
     ],
+    "recovery-of-lesser-log": [
+        *RECOVERABLE[:-1],
+        appended(2.5, "b1", 5, 6) | {"leader": 1, "partition_epoch": 0},
+        appended(2.6, "b3", 5, 6),
+        RECOVERABLE[-1],
+        *BACK,
+        recovery(told={"2": [1, 5], "3": [1, 6]}, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3]),
+    ],
     "recovery-misinformed": [
         *RECOVERABLE,
         *BACK,
@@ -432,6 +440,33 @@ def test_a_log_end_of_another_leader_epoch_is_outdated_too_and_one_that_a_recove
     assert not outdated("proactive", b2=[11, 2], b3=[12, 1])
     assert outdated("proactive", b2=[11, 1], b3=[12, 2])
     assert not outdated("balanced", b1=[4, 1], b2=[11, 2], b3=[12, 2])
+
+
+@pytest.mark.parametrize(
+    ("of_b2", "of_b3", "lives", "lesser"),
+    [
+        ([1, 5], [1, 5], {"2": [11, 2], "3": [12, 2]}, False),
+        ([1, 5], [1, 6], {"2": [11, 2], "3": [12, 2]}, True),
+        ([1, 9], [2, 3], {"2": [11, 2], "3": [12, 2]}, True),
+        ([1, 5], [1, 6], {"2": [11, 2], "3": [5, 2]}, False),
+        ([1, 5], [1, 6], {"2": [11, 2], "3": [12, 1]}, False),
+        ([1, 5], [-1, 6], {"2": [11, 2], "3": [12, 2]}, True),
+        ([1, 5], [-1, 5], {"2": [11, 2], "3": [12, 2]}, False),
+        ([-1, 6], [1, 5], {"2": [11, 2], "3": [12, 2]}, False),
+    ],
+)
+def test_no_log_that_counts_in_a_recovery_is_greater_than_that_of_the_elected(
+    of_b2: list[int], of_b3: list[int], lives: dict[str, list[int]], lesser: bool
+) -> None:
+    told = recovery(told={"2": of_b2, "3": of_b3}, told_in=lives, last_known_elr=[3])
+    assert ("recovery-of-lesser-log" in found([*RECOVERABLE, *BACK, told])) == lesser
+
+
+def test_the_log_of_a_fenced_broker_does_not_count_in_a_recovery() -> None:
+    fenced = of_broker(3.9, "broker_fenced", 3, 12, 99)
+    told = recovery(told={"2": [1, 5], "3": [1, 6]}, told_in={"2": [11, 2], "3": [12, 2]}, last_known_elr=[3])
+    assert "recovery-of-lesser-log" in found([*RECOVERABLE, *BACK, told])
+    assert "recovery-of-lesser-log" not in found([*RECOVERABLE, *BACK, fenced, told])
 
 
 def test_a_session_goes_on_without_the_partitions_that_its_follower_forgets() -> None:
