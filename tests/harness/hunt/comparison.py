@@ -10,7 +10,7 @@ such runs are kept in FOUND.
 
 A *range* is a pair: a hunt with a random seed of its own, and random runs with seeds that no other range has, each as
 long as its processor time lasts (`tests.harness.hunt.searches`). Ranges that the file has are not made again:
-interrupted, it goes on where it was, with the rest.
+interrupted, it goes on where it was, also within a range at the same commit (`tests.harness.hunt.journal`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any, Final
 from checkers.verdict import Validity
 from harness.spec import Spec, parse
 from results.atomic_files import put_text
+from tests.harness.hunt.journal import Journal
 from tests.harness.hunt.searches import Step, add_row, commit, hunted, load_modules, randomly, read_rows
 
 SEARCHES: Final = ("random", "dense", "hunt")
@@ -101,11 +102,13 @@ def compared(
     cpu_seconds: float,
     time_limit_s: float,
     on_run: Callable[[str], None],
+    journal: Journal,
     *,
     dense: bool = True,
     found: Path = FOUND,
 ) -> dict[str, Any]:
-    """One range. The specs of runs that are not valid are kept in the directory `found`."""
+    """One range, with what the journal has of it. The specs of runs that are not valid are kept in the directory
+    `found`."""
     spec = base(time_limit_s)
 
     def show(name: str, tally: SearchTally) -> None:
@@ -115,10 +118,14 @@ def compared(
         on_run(f"range {number}, {name}: {len(tally.curve)} runs, {spent}, {len(tally.seen)} situations")
 
     row = {"range": number, "cpu_seconds": cpu_seconds, "time_limit_s": time_limit_s, "commit": commit()}
-    searches = {"random": randomly(spec, number), "hunt": hunted(spec, number)}
+    searches = {
+        "random": randomly(spec, number, journal.steps("random")),
+        "hunt": hunted(spec, number, journal.steps("hunt")),
+    }
     if dense:
-        searches["dense"] = randomly(replace(spec, schedules=DENSE), number)
-    tallies = in_turns(searches, cpu_seconds, show)
+        searches["dense"] = randomly(replace(spec, schedules=DENSE), number, journal.steps("dense"))
+    kept = {name: journal.kept(name, search) for name, search in searches.items()}
+    tallies = in_turns(kept, cpu_seconds, show)
     return {**row, **{name: tally.to_json() for name, tally in tallies.items()}}
 
 
@@ -196,8 +203,11 @@ def main() -> None:
     load_modules()
     for number in range(options.first, options.first + options.ranges):
         if (number, options.cpu_seconds, options.time_limit) not in known:
-            row = compared(number, options.cpu_seconds, options.time_limit, _show, dense=options.dense)
+            kind = f"{number}-{options.cpu_seconds:g}-{options.time_limit:g}-{commit()}"
+            journal = Journal(options.out.with_name(f"{options.out.name}.{kind}.steps"))
+            row = compared(number, options.cpu_seconds, options.time_limit, _show, journal, dense=options.dense)
             add_row(options.out, row)
+            journal.close()
 
 
 def _show(text: str) -> None:

@@ -15,7 +15,7 @@ import gc
 import json
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
@@ -60,29 +60,40 @@ class Step(NamedTuple):
     """Of the run, and of the search since the run before."""
 
 
-def hunted(spec: Spec, number: int, size: int = ROUND_SIZE) -> Iterator[Step]:
-    """The runs of a hunt, for ever."""
-    corpus = Corpus()
+def hunted(spec: Spec, number: int, earlier: Sequence[Step] = (), size: int = ROUND_SIZE) -> Iterator[Step]:
+    """The runs of a hunt, for ever; first those that it has made before."""
+    corpus, made_before = Corpus(), iter(earlier)
     began_s = time.process_time()
     while True:
         made = []
         for candidate in candidates(corpus, spec, number, round_size(corpus, size)):
-            own_s = time.process_time() - began_s
-            result = measured(candidate.text)
-            yield Step(candidate, result, own_s + result.cpu_s)
+            step = next(made_before, None) or _step(candidate, began_s)
+            yield _of(candidate, step)
             began_s = time.process_time()
-            made.append((candidate, result.features, result.validity is Validity.VALID))
+            made.append((candidate, step.result.features, step.result.validity is Validity.VALID))
         corpus.take_in(made)
 
 
-def randomly(spec: Spec, number: int) -> Iterator[Step]:
-    """Random runs, for ever."""
+def randomly(spec: Spec, number: int, earlier: Sequence[Step] = ()) -> Iterator[Step]:
+    """Random runs, for ever; first those that were made before."""
+    made_before = iter(earlier)
     for seed in count(number * RANDOM_SEEDS):
         began_s = time.process_time()
         candidate = Candidate(f"{FRESH}-{seed}", FRESH, fresh(spec, seed).to_yaml())
-        own_s = time.process_time() - began_s
-        result = measured(candidate.text)
-        yield Step(candidate, result, own_s + result.cpu_s)
+        yield _of(candidate, next(made_before, None) or _step(candidate, began_s))
+
+
+def _step(candidate: Candidate, began_s: float) -> Step:
+    own_s = time.process_time() - began_s
+    result = measured(candidate.text)
+    return Step(candidate, result, own_s + result.cpu_s)
+
+
+def _of(candidate: Candidate, step: Step) -> Step:
+    """The step, if it is one of this candidate; an earlier one is not where the search has changed since."""
+    if step.candidate != candidate:
+        raise ValueError(f"{step.candidate.run} was made before, and now the search makes {candidate.run}")
+    return step
 
 
 def load_modules() -> None:

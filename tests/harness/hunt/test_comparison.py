@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from harness.search.hunt.corpus import FRESH, Candidate
 from harness.search.hunt.features import RunFeatures
 from harness.search.hunt.operators import fresh
 from harness.spec import Spec
-from tests.harness.hunt import comparison, finding
+from tests.harness.hunt import comparison, finding, searches
+from tests.harness.hunt.journal import Journal
 from tests.harness.hunt.searches import MeasuredRun, Step
 
 RULE = "fence_fetch_broker_epoch"
@@ -47,17 +49,49 @@ def test_both_searches_get_the_same_time_in_turns_and_a_run_that_ends_late_does_
 
 
 def test_the_spec_of_a_run_that_is_not_valid_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def searching(_spec: Spec, _number: int) -> Iterator[Step]:
+    def searching(_spec: Spec, _number: int, _earlier: Sequence[Step]) -> Iterator[Step]:
         yield step("sound", 1.0)
         yield step("accused", 1.0, validity=Validity.UNKNOWN)
         yield from (step("sound", 1.0) for _ in range(9))
 
     monkeypatch.setattr(comparison, "hunted", searching)
     monkeypatch.setattr(comparison, "randomly", searching)
-    row = comparison.compared(7, 3.0, 5.0, lambda text: None, dense=False, found=tmp_path / "found")
+    journal = Journal(tmp_path / "steps")
+    row = comparison.compared(7, 3.0, 5.0, lambda text: None, journal, dense=False, found=tmp_path / "found")
     assert row["hunt"]["not_valid"] == ["accused"]
     kept = {file.name: file.read_text() for file in (tmp_path / "found").iterdir()}
     assert kept == {"7-hunt-accused.yaml": TEXT, "7-random-accused.yaml": TEXT}
+
+
+def test_a_range_that_was_killed_goes_on_as_if_it_had_not_been(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def measured(text: str) -> MeasuredRun:
+        made.append(text)
+        shown = frozenset({f"{len(text)} {text[-9:]}"})
+        return MeasuredRun(RunFeatures(shown, frozenset(), 1), Validity.VALID, (), shown, 100.0)
+
+    def range_of(cpu_seconds: float, journal: Path) -> dict[str, Any]:
+        row = comparison.compared(7, cpu_seconds, 5.0, lambda text: None, Journal(journal), found=tmp_path / "found")
+        for search in comparison.SEARCHES:
+            row[search]["curve"] = [seen for _, seen in row[search]["curve"]]
+        return row
+
+    monkeypatch.setattr(searches, "measured", measured)
+    whole = range_of(3_050.0, tmp_path / "whole")
+    of_whole = list(made)
+    made.clear()
+    range_of(2_050.0, tmp_path / "steps")
+    with (tmp_path / "steps").open("ab") as torn:
+        torn.write(b"\x40\x00\x00\x00half a step")
+    assert range_of(3_050.0, tmp_path / "steps") == whole
+    assert sorted(made) == sorted(of_whole)
+
+
+def test_a_range_of_another_search_is_not_gone_on_with() -> None:
+    search = searches.randomly(comparison.base(5.0), 7, [step("of-another-search", 1.0)])
+    with pytest.raises(ValueError, match="of-another-search was made before"):
+        next(search)
 
 
 def test_a_search_has_found_a_broker_with_the_first_invalid_run_that_is_valid_with_the_rule() -> None:
