@@ -19,11 +19,11 @@ from typing import ClassVar, Final, Self
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.administrators.replica_moves import claimed, put_back, put_first
-from nemesis.faults.fault import Family, Fault
-from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
+from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.message_steps import MessageSteps
 from nemesis.faults.scripted.script import drawn_pause, until_event, until_led_by
 from nemesis.handle import FaultHandle
-from nemesis.ports import AdminResult, EnvironmentCapability, MessageEffect, MessagePart, MessageRule, one_way
+from nemesis.ports import AdminResult, MessageEffect, MessagePart, MessageRule, one_way
 from nemesis.situation import Event, Occurrence
 
 _LIMIT: Final = 4.0
@@ -33,15 +33,12 @@ _STEPS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class LaggingFollower(Fault):
+class LaggingFollower(MessageSteps):
     """Lose the answers to all fetches of a follower, or its fetches from a new leader, until it has left the ISR."""
 
     name: ClassVar[str] = "lagging-follower"
     number: ClassVar[int] = 5
-    family: ClassVar[Family] = MessageFault.family
     proof: ClassVar[tuple[str, ...]] = ("left",)
-    ends_by_itself: ClassVar[bool] = True
-    in_steps: ClassVar[bool] = True
 
     partition: int = 0
     elected: bool = False
@@ -95,14 +92,6 @@ class LaggingFollower(Fault):
     def least_s(self, cluster: ClusterShape) -> float:
         """Until the follower has left."""
         return _STEPS * self.patience_ms / 1000
-
-    def effective_alone(self, cluster: ClusterShape) -> bool:
-        """A follower of nothing else may have left before."""
-        return False
-
-    def needs(self) -> frozenset[EnvironmentCapability]:
-        """Messages that can be told apart."""
-        return frozenset({EnvironmentCapability.MESSAGES})
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""

@@ -19,11 +19,11 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.fault import Family, Fault
-from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
+from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.message_steps import MessageSteps
 from nemesis.faults.scripted.script import drawn_pause, until_event, until_taken
 from nemesis.handle import FaultHandle
-from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart, MessageRule, both_ways, one_way
+from nemesis.ports import MessageEffect, MessagePart, MessageRule, both_ways, one_way
 from nemesis.situation import Event, Occurrence
 
 _LIMIT: Final = 4.0
@@ -33,16 +33,12 @@ _STEPS: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class LateIsrChange(Fault):
+class LateIsrChange(MessageSteps):
     """Hold the request to let a follower into the ISR until the follower is fenced, or has restarted."""
 
     name: ClassVar[str] = "late-isr-change"
     number: ClassVar[int] = 4
-    family: ClassVar[Family] = MessageFault.family
     weight: ClassVar[float] = 2.0
-    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
-    ends_by_itself: ClassVar[bool] = True
-    in_steps: ClassVar[bool] = True
 
     partition: int = 0
     fenced: bool = False
@@ -98,14 +94,6 @@ class LateIsrChange(Fault):
     def least_s(self, cluster: ClusterShape) -> float:
         """Until the request has arrived."""
         return _STEPS * self.patience_ms / 1000
-
-    def effective_alone(self, cluster: ClusterShape) -> bool:
-        """A follower may catch up too late."""
-        return False
-
-    def needs(self) -> frozenset[EnvironmentCapability]:
-        """Messages that can be told apart."""
-        return frozenset({EnvironmentCapability.MESSAGES})
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""

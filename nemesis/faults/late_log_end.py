@@ -26,8 +26,8 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.administrators.replica_moves import claimed, put_back
 from nemesis.faults.administrators.requests import recorded
-from nemesis.faults.fault import Family, Fault
-from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
+from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.message_steps import MessageSteps
 from nemesis.faults.scripted.script import drawn_pause, held_by, until_event, until_taken
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
@@ -52,18 +52,14 @@ _FAILING_SYNCS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LateLogEnd(Fault):
+class LateLogEnd(MessageSteps):
     """Kill every broker, and while the controllers wait for the log ends of one, restart another one that has
     answered."""
 
     name: ClassVar[str] = "late-log-end"
     number: ClassVar[int] = 3
-    family: ClassVar[Family] = MessageFault.family
     weight: ClassVar[float] = 2.0
-    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
     of_brokers: ClassVar[bool] = True
-    ends_by_itself: ClassVar[bool] = True
-    in_steps: ClassVar[bool] = True
 
     victim: str = "any"
     """The broker that has answered."""
@@ -152,10 +148,6 @@ class LateLogEnd(Fault):
     @property
     def _limit_s(self) -> float:
         return _LIMIT * self.patience_ms / 1000
-
-    def effective_alone(self, cluster: ClusterShape) -> bool:
-        """A broker without a replica tells of no log."""
-        return False
 
     def needs(self) -> frozenset[EnvironmentCapability]:
         """Messages that can be told apart, and syncs that fail."""

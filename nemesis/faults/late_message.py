@@ -27,8 +27,8 @@ from typing import ClassVar, Final, NamedTuple, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.fault import Family, Fault
-from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest, draw_traffic, is_sent_anyway
+from nemesis.faults.message import API_KEYS, NodeRequest, draw_traffic, is_sent_anyway
+from nemesis.faults.message_steps import MessageSteps
 from nemesis.faults.scripted.script import (
     drawn_pause,
     lead_again,
@@ -92,16 +92,12 @@ class _Interception(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LateMessage(Fault):
+class LateMessage(MessageSteps):
     """Hold a message until a process has ended and started again, or another leader was elected; then it arrives."""
 
     name: ClassVar[str] = "late-message"
     number: ClassVar[int] = 2
-    family: ClassVar[Family] = MessageFault.family
-    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
     acts_within: ClassVar[float] = 1.0
-    ends_by_itself: ClassVar[bool] = True
-    in_steps: ClassVar[bool] = True
     weight: ClassVar[float] = 3.0
 
     nodes: tuple[str, ...] = ("any",)

@@ -20,11 +20,10 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, draw_scale
-from nemesis.faults.fault import Family, Fault
-from nemesis.faults.message import MessageFault
+from nemesis.faults.message_steps import MessageSteps
 from nemesis.faults.scripted.script import until_taken
 from nemesis.handle import FaultHandle
-from nemesis.ports import CLIENTS, EnvironmentCapability, MessageEffect, MessagePart, MessageRule, one_way
+from nemesis.ports import CLIENTS, MessageEffect, MessagePart, MessageRule, one_way
 
 
 class ClientRequest(StrEnum):
@@ -55,15 +54,11 @@ _LIMIT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class LateRequest(Fault):
+class LateRequest(MessageSteps):
     """Hold a client's request until the client has given it up, sent it again, and gone on."""
 
     name: ClassVar[str] = "late-request"
     number: ClassVar[int] = 6
-    family: ClassVar[Family] = MessageFault.family
-    proof: ClassVar[tuple[str, ...]] = ("intercepted",)
-    ends_by_itself: ClassVar[bool] = True
-    in_steps: ClassVar[bool] = True
     weight: ClassVar[float] = 3.0
 
     api: ClientRequest = ClientRequest.PRODUCE
@@ -106,14 +101,6 @@ class LateRequest(Fault):
     def least_s(self, cluster: ClusterShape) -> float:
         """Until the client has given the request up."""
         return self.timeout_ms / 1000
-
-    def effective_alone(self, cluster: ClusterShape) -> bool:
-        """Clients may be done, or find no leader."""
-        return False
-
-    def needs(self) -> frozenset[EnvironmentCapability]:
-        """Messages that can be told apart."""
-        return frozenset({EnvironmentCapability.MESSAGES})
 
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition, or whichever broker is the group's coordinator."""
