@@ -98,6 +98,7 @@ def test_the_numbers_of_the_draw_never_change() -> None:
         "late-join",
         "slow-catch-up",
         "late-vote",
+        "there-and-back",
     ]
 
 

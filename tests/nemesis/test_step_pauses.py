@@ -29,7 +29,7 @@ from tests.workloads.virtual_time import run
 IMPATIENT = ClusterShape(("b1", "b2", "b3", "b4"), ("c1", "c2", "c3"), partitions=2, patience_s=0.5)
 STEPS = {"cut", "heal_links", "pause", "resume", "kill", "stop", "start"}
 """Calls that an environment carries out by a command; requests to the cluster need none."""
-OF_REQUESTS = ("late-epoch-answer", "late-quorum-fetch", "slow-catch-up", "late-vote")
+OF_REQUESTS = ("late-epoch-answer", "late-quorum-fetch", "slow-catch-up", "late-vote", "there-and-back")
 """They ask the cluster, and look at messages: between these lie no two steps; or they act between two messages."""
 SCRIPTED = [
     fault

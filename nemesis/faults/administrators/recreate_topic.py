@@ -71,6 +71,7 @@ _AFTER_A_WHILE_SHARE = 0.5
 """Share of the topics that do not follow at once."""
 _VICTIM_SHARE = 0.5
 """Share of the faults that end a broker, where any may end and none is behind."""
+_EARLIER_SHARE = 1 / 3
 _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
@@ -105,7 +106,8 @@ class RecreateTopic(Fault):
     create it anew under its name.
 
     Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
-    finds that broker ended: it starts again with what its disk has of the old one and of the new one. A broker that is
+    finds that broker ended: it starts again with what its disk has of the old one and of the new one; if it ends
+    `earlier`, with the old one whole under the name of a new one that it knows nothing of. A broker that is
     `behind` does not reach the controllers while the topic is deleted and made anew; since its connections are broken
     off, no answer with the deletion alone waits for it, and it reads of both at once.
     """
@@ -122,9 +124,11 @@ class RecreateTopic(Fault):
     topics: int = 3
     """How many there are under the one name, one after the other."""
     victim: str | None = None
-    """The broker that ends soon after a topic was created anew; without it none does."""
+    """The broker that ends soon after a topic was created anew, or before; without it none does."""
     keep: KeepUnsynced | None = None
     """The unsynced writes that it keeps when it loses its power; without it, it is killed."""
+    earlier: bool = False
+    """Whether the victim ends before a topic is deleted, and starts again once that was created anew."""
     behind: str | None = None
     """The broker that is cut off from the controllers meanwhile; without it none is."""
     answers: LostAnswer | None = None
@@ -145,6 +149,8 @@ class RecreateTopic(Fault):
             raise ValueError(f"topics: {self.topics} is less than 1")
         if self.victim is None and self.keep is not None:
             raise ValueError(f"keep: {self.keep} without a victim that loses power")
+        if self.victim is None and self.earlier:
+            raise ValueError("earlier: true without a victim that ends")
         if self.coordinator is not None and not (self.commits and self.behind is None):
             raise ValueError(f"coordinator: {self.coordinator} is of a group with commits, where nobody else is behind")
 
@@ -181,7 +187,8 @@ class RecreateTopic(Fault):
             return replace(fault, behind=draws.broker())
         if not draws.profile.victims or random.random() >= _VICTIM_SHARE:
             return fault
-        return replace(fault, victim=draws.victim(), keep=draws.keep() if random.random() < 0.5 else None)
+        keep = draws.keep() if random.random() < 0.5 else None
+        return replace(fault, victim=draws.victim(), keep=keep, earlier=random.random() < _EARLIER_SHARE)
 
     def targets(self) -> tuple[str, ...]:
         """The victim, and who is behind."""
@@ -218,7 +225,8 @@ class RecreateTopic(Fault):
             if reconnect is not None:
                 await handle.sleep(random.random() ** 2 * patience_s)
                 await self._meanwhile(handle, self._reconnected(handle, reconnect))
-            await self._write_batches(handle, changes, with_end=bool(number) and self.victim is not None)
+            ends = bool(number) and self.victim is not None and not self.earlier
+            await self._write_batches(handle, changes, with_end=ends)
             await handle.sleep(random.random() * patience_s)
             if self.commits:
                 await self._commit(handle)
@@ -275,8 +283,10 @@ class RecreateTopic(Fault):
         return answer
 
     async def _cut_off(self, handle: FaultHandle) -> Callable[[], Awaitable[None]] | None:
-        """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack;
-        what heals that again."""
+        """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack,
+        or end the victim; what heals that again."""
+        if self.victim is not None and self.earlier:
+            return await self._ended(handle, self.victim)
         if self.behind is not None:
             behind = await handle.targets.resolve((self.behind,))
             return await handle.cut(both_ways(behind, handle.cluster.controllers), reset=True)
@@ -288,10 +298,14 @@ class RecreateTopic(Fault):
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
         assert self.victim is not None, "nobody is to end"
-        node = await handle.targets.resolve_one(self.victim)
-        start = await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
+        start = await self._ended(handle, self.victim)
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()
+
+    async def _ended(self, handle: FaultHandle, victim: str) -> Callable[[], Awaitable[None]]:
+        """End the process of the victim; what starts it again."""
+        node = await handle.targets.resolve_one(victim)
+        return await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
 
     async def _write_batches(self, handle: FaultHandle, changes: TopicChanges, *, with_end: bool) -> None:
         """A few batches, amid which perhaps the victim ends and the topic is changed."""

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
 from nemesis.faults.administrators.replica_moves import claimed, put_back
 from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.fault import Fault
-from nemesis.faults.scripted.script import ScriptedLeaderFault, ScriptedPowerLoss, until_isr, until_occurred
+from nemesis.faults.scripted.script import (
+    ScriptedLeaderFault,
+    ScriptedPowerLoss,
+    drawn_pause,
+    until_isr,
+    until_occurred,
+)
 from nemesis.handle import FaultHandle
 from nemesis.ports import DONE, AdminResult, Evidence, KeepUnsynced, both_ways
 from nemesis.situation import Event, Occurrence
@@ -66,17 +72,18 @@ class HalfDeletedReplica(ScriptedPowerLoss):
         partition, before = await self._claim(handle, victim)
         if not before:
             return
-        rest = tuple(replica for replica in before if replica != victim)
-        outside = [broker for broker in handle.cluster.brokers if broker not in before]
-        spared = len(rest) >= max(1, handle.min_isr)
-        if not (spared or outside):
-            handle.notes.append("no replica can be spared")
+        move = _moved_away(handle, partition, victim, before)
+        if move is None:
             return
-        without = rest if spared else (*rest, handle.random.choice(outside))
-        answers: list[AdminResult] = []
-        handle.add_undo(lambda: put_back(handle, partition, before, answers))
+        handle.add_undo(lambda: put_back(handle, partition, before, move.answers))
         for _ in range(_ROUNDS):
-            if not await self._round(handle, partition, (victim, *rest), without, answers):
+            if not await move.take_off(handle, self.patience_ms):
+                return
+            start = await handle.power_off(victim, self.keep)
+            await move.ask_back(handle)
+            await drawn_pause(handle, self.patience_ms, 0.0, 0.2)
+            await start()
+            if not await move.lead_again(handle, self.patience_ms):
                 return
 
     async def _claim(self, handle: FaultHandle, victim: str) -> tuple[int, tuple[str, ...]]:
@@ -91,35 +98,6 @@ class HalfDeletedReplica(ScriptedPowerLoss):
         handle.notes.append(f"{victim} holds no replica that no other fault is moving")
         return self.partition, ()
 
-    async def _round(
-        self,
-        handle: FaultHandle,
-        partition: int,
-        with_victim: Sequence[str],
-        without: Sequence[str],
-        answers: list[AdminResult],
-    ) -> bool:
-        """Take the first of `with_victim` off the partition and put it back; whether it came to be in the ISR again."""
-        admin, patience_s, victim = handle.cluster.admin, self.patience_ms / 1000, with_victim[0]
-        since, resigned = len(handle.situation.events), Event(Occurrence.RESIGNED, victim, partition)
-        removed = await recorded(answers, admin.reassign(handle.topic, partition, without))
-        if removed.outcome != DONE:
-            handle.notes.append(f"not taken off: {removed.outcome}")
-            return False
-        # The deletion is the same step. Where no trace shows it, a replica that is not moved is gone by then.
-        limit_s = (0.2 if len(without) < len(with_victim) else 2.0) * patience_s
-        await until_occurred(handle, lambda event: event == resigned, since, limit_s)
-        start = await handle.power_off(victim, self.keep)
-        await recorded(answers, admin.reassign(handle.topic, partition, with_victim))
-        await handle.sleep(handle.random.uniform(0.0, 0.2) * patience_s)
-        await start()
-        if not await until_isr(handle, partition, lambda isr: victim in isr, patience_s):
-            handle.notes.append(f"{victim} did not come back into the ISR")
-            return False
-        await admin.elect_preferred(handle.topic, partition)
-        await handle.sleep(handle.random.uniform(0.2, 0.6) * patience_s)
-        return True
-
     def took_effect(self, evidence: Evidence) -> bool:
         """Something was lost: a part of the deletion, or other writes. That all of them were synced says nothing about
         names."""
@@ -132,6 +110,104 @@ class HalfDeletedReplica(ScriptedPowerLoss):
     def targets(self) -> tuple[str, ...]:
         """The victim."""
         return (self.victim,)
+
+
+@dataclass(frozen=True, slots=True)
+class ThereAndBack(ScriptedLeaderFault):
+    """A leader is taken off its partition and leads it again, in one life: what it, its followers and its consumers
+    have kept of its first replica is of another one by then.
+
+    The leader leads another partition, too, if one does.
+
+    1. The leader is taken off, and deletes its log; where no replica can be spared, another broker takes its place.
+    2. It is put back as the preferred replica.
+    3. Once it is in the ISR again, it is elected.
+    """
+
+    name: ClassVar[str] = "there-and-back"
+    number: ClassVar[int] = 18
+    proof: ClassVar[tuple[str, ...]] = ("reassigned",)
+    acts_within: ClassVar[float] = 2.0
+    removes_replicas: ClassVar[bool] = True
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition; None where replicas have to stay where they are."""
+        return cls(draws.partition(), draws.patience_ms) if draws.cluster.replica_can_be_moved else None
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; the replicas of before come back at the end."""
+        partition = await self._of_several(handle)
+        (leader,) = await handle.targets.resolve((f"leader/{partition}",))
+        before = await claimed(handle, partition)
+        move = _moved_away(handle, partition, leader, before) if leader in before else None
+        if move is None:
+            return
+        handle.add_undo(lambda: put_back(handle, partition, before, move.answers))
+        if not await move.take_off(handle, self.patience_ms):
+            return
+        handle.count_evidence("reassigned")
+        await drawn_pause(handle, self.patience_ms, 0.0, 0.5)
+        await move.ask_back(handle)
+        await move.lead_again(handle, self.patience_ms)
+
+    async def _of_several(self, handle: FaultHandle) -> int:
+        """A partition, if possible `partition`, whose leader leads another one, too, so that those who follow both stay
+        connected to it; `partition` where there is none."""
+        places = await handle.cluster.leaders()
+        led = {index: node for (topic, index), node in sorted(places.items()) if topic == handle.topic}
+        several = [index for index, node in led.items() if list(led.values()).count(node) > 1]
+        return self.partition if self.partition in several or not several else handle.random.choice(several)
+
+
+class _MoveAway(NamedTuple):
+    """A replica that leaves a partition, and is to lead it again."""
+
+    partition: int
+    replica: str
+    without: tuple[str, ...]
+    """The replicas meanwhile."""
+    again: tuple[str, ...]
+    """Those afterwards: as before, and this one is preferred."""
+    answers: list[AdminResult]
+
+    async def take_off(self, handle: FaultHandle, patience_ms: float) -> bool:
+        """Take it off, and wait until it is gone; False, with a note, if that is refused."""
+        since, resigned = len(handle.situation.events), Event(Occurrence.RESIGNED, self.replica, self.partition)
+        request = handle.cluster.admin.reassign(handle.topic, self.partition, self.without)
+        removed = await recorded(self.answers, request)
+        if removed.outcome != DONE:
+            handle.notes.append(f"not taken off: {removed.outcome}")
+            return False
+        # The deletion is the same step. Where no trace shows it, a replica that is not moved is gone by then.
+        limit_s = (0.2 if len(self.without) < len(self.again) else 2.0) * patience_ms / 1000
+        await until_occurred(handle, lambda event: event == resigned, since, limit_s)
+        return True
+
+    async def ask_back(self, handle: FaultHandle) -> None:
+        """Ask for the replicas afterwards."""
+        await recorded(self.answers, handle.cluster.admin.reassign(handle.topic, self.partition, self.again))
+
+    async def lead_again(self, handle: FaultHandle, patience_ms: float) -> bool:
+        """Have it elected once it is in the ISR again; False, with a note, if it does not come back."""
+        if not await until_isr(handle, self.partition, lambda isr: self.replica in isr, patience_ms / 1000):
+            handle.notes.append(f"{self.replica} did not come back into the ISR")
+            return False
+        await handle.cluster.admin.elect_preferred(handle.topic, self.partition)
+        await drawn_pause(handle, patience_ms, 0.2, 0.6)
+        return True
+
+
+def _moved_away(handle: FaultHandle, partition: int, replica: str, before: Sequence[str]) -> _MoveAway | None:
+    """How a replica can leave; None, with a note, where none can be spared and no other broker can have one."""
+    rest = tuple(each for each in before if each != replica)
+    outside = [broker for broker in handle.cluster.brokers if broker not in before]
+    spared = len(rest) >= max(1, handle.min_isr)
+    if not (spared or outside):
+        handle.notes.append("no replica can be spared")
+        return None
+    without = rest if spared else (*rest, handle.random.choice(outside))
+    return _MoveAway(partition, replica, without, (replica, *rest), [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,18 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from images.broker.apis.produce_fetch import ProduceFetchApis
 from images.broker.log import segment
 from images.broker.log.log import Log
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.segment import Segment
 from images.broker.replication import leader, log_start
-from images.broker.replication.fetch_sessions import FetchContext, FetchSessionCache, FetchSessionHandler
+from images.broker.replication.fetch_sessions import (
+    FetchContext,
+    FetchSession,
+    FetchSessionCache,
+    FetchSessionHandler,
+)
 from images.broker.replication.partition import (
     HighWatermarkMoved,
     Limits,
@@ -34,6 +40,27 @@ from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 def _synced_in_word(patch: Patch) -> None:
     """A log counts as synced what it has not synced."""
     patch.setattr(Segment, "fsync", lambda _: None)
+
+
+def _found_once(patch: Patch) -> None:
+    """A fetch session keeps the replica of each partition that it has found once."""
+    right = ProduceFetchApis._find_by_id
+    found: dict[object, Any] = {}
+
+    def find(apis: ProduceFetchApis, topic_id: Any, partition: Any, session: FetchSession | None) -> Any:
+        now = right(apis, topic_id, partition, session)
+        if session is None or now.replica is None:
+            return now
+        kept = found.setdefault((session, topic_id, partition.partition), now.replica)
+        return now._replace(replica=kept)
+
+    patch.setattr(ProduceFetchApis, "_find_by_id", find)
+
+
+def _directory_of_its_name(patch: Patch) -> None:
+    """A broker that starts takes the log of a deleted topic for that of another one of its name."""
+    function = "images.broker.replication.replica_manager:ReplicaManager._open"
+    replace_in(patch, function, "files, directory) != topic.id:", by="files, directory) is None:")
 
 
 def _nothing_forgotten(patch: Patch) -> None:
@@ -363,7 +390,13 @@ ALONE: Fault = {"at": "3s", "for": "6s", "fault": "partition", "nodes": ["b1"]}
 
 TO_AND_FRO: Fault = {"at": "1s", "fault": "move-leadership", "cut": True}
 
+THERE_AND_BACK: Fault = {"at": "2s", "fault": "there-and-back"}
+
+ENDED_EARLIER: Fault = {"at": "2s", "fault": "recreate-topic", "victim": "b2", "earlier": True, "topics": 4}
+
 MISTAKES = (
+    PlayedMistake("not-recovered", _found_once, [THERE_AND_BACK], {"partitions": 4, "time_limit": "14s"}),
+    PlayedMistake("high-watermark-unfounded", _directory_of_its_name, [ENDED_EARLIER], {"time_limit": "14s"}),
     PlayedMistake("truncation-needless", _cut_to_high_watermark, world={"faults": ["kill"], "seed": 3}),
     PlayedMistake("truncation-incomplete", _cut_to_leaders_end_alone, [TO_AND_FRO]),
     PlayedMistake("unacknowledged-otherwise", _deposed_in_time, [ALONE]),
