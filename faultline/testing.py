@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from hypothesis import currently_in_test_context, reject
@@ -39,6 +38,7 @@ from results.atomic_files import put_text
 from results.errors import StoreError
 from results.headline import headline
 from results.run.directory import RunDirectory
+from results.run.temporary_directory import temporary_directory
 
 __all__ = ["specs", "schedules", "with_faults", "assert_holds", "Undecided", "Schedule", "Spec"]
 
@@ -94,8 +94,8 @@ def assert_holds(spec: Spec, *, directory: str | Path = "incidents") -> Outcome:
     Undecided, and RuntimeError in a coroutine, as `faultline.run` does.
     """
     check_no_event_loop("assert_holds")
-    with TemporaryDirectory(prefix="faultline-") as store:
-        run_directory = RunDirectory.create(Path(store), spec.name, spec.seed)
+    with temporary_directory("property") as store:
+        run_directory = RunDirectory.create(store, spec.name, spec.seed)
         outcome = runner.run(spec, run_directory, report=False)
         if outcome.failure:
             raise Undecided(outcome.failure)

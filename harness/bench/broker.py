@@ -26,13 +26,13 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import median, quantiles
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from harness.bench.resources import Processors
 from harness.cluster.loopback import LoopbackCluster
 from harness.cluster.readiness import Expected
 from harness.cluster.systems import SYSTEMS
+from results.run.temporary_directory import temporary_directory
 
 RECORDS: Final = {100: 600_000, 1_000: 120_000}
 """Record size in bytes → how many of them a round produces: some seconds' worth."""
@@ -125,7 +125,7 @@ def measure(on_step: Callable[[int, str], None]) -> list[Produced]:
     """Measure every setting in every round; before each step `on_step` gets how many of `STEPS` are done, and what is
     next. Raises RuntimeError when a record is not acknowledged or the cluster does not come up, OSError, and
     ImportError without confluent-kafka."""
-    with TemporaryDirectory(prefix="faultline-bench-") as directory, bench_cluster(Path(directory)) as cluster:
+    with temporary_directory("bench") as directory, bench_cluster(directory) as cluster:
         measured = [Produced(setting) for setting in CASES]
         for done, (number, one) in enumerate(product(range(ROUNDS), measured)):
             on_step(done, f"round {number + 1}: {one.setting.record_bytes} bytes, {one.setting.partitions} partitions")

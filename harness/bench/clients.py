@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow as pa
@@ -26,6 +25,7 @@ from harness.client_spec import ClientSpec
 from harness.runner.run import run
 from harness.spec import Spec
 from results.run.directory import RunDirectory
+from results.run.temporary_directory import temporary_directory
 from workloads.append import AppendWorkload
 from workloads.clients.delivery import Delivery
 from workloads.clients.library import BurstAppendingClient, ReadingClient
@@ -112,9 +112,9 @@ def harness_alone(seconds: float = _SECONDS) -> tuple[float, float]:
             await workload.close()
             recorder.close()
 
-    with TemporaryDirectory(prefix="faultline-") as directory:
+    with temporary_directory("bench") as directory:
         began_s, began_cpu_s = time.monotonic(), time.process_time()
-        appends = asyncio.run(record(Path(directory) / "history.jsonl"))
+        appends = asyncio.run(record(directory / "history.jsonl"))
         return appends / (time.monotonic() - began_s), appends / (time.process_time() - began_cpu_s)
 
 
@@ -146,8 +146,8 @@ def on_kafka(library: str, rounds: int = ROUNDS, seconds: float = 2 * _SECONDS) 
     )
     rates = []
     for _ in range(rounds):
-        with TemporaryDirectory(prefix="faultline-") as store:
-            directory = RunDirectory.create(Path(store), spec.name, spec.seed)
+        with temporary_directory("bench") as store:
+            directory = RunDirectory.create(store, spec.name, spec.seed)
             outcome = run(spec, directory, report=False)
             if outcome.failure:
                 raise RuntimeError(outcome.failure)

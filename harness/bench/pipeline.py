@@ -17,7 +17,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow as pa
 
 from checkers.evidence import CheckSettings
 from harness.bench.resources import ResourceMonitor
+from results.run.temporary_directory import temporary_directory
 from results.store import tables
 from results.store.pipeline import check
 from results.store.schema import SCHEMAS
@@ -64,11 +64,11 @@ class Measured:
 def measure(sizes: tuple[int, ...] = SIZES) -> Iterator[Measured]:
     """Make and check a suite of each size on two cores. Raises RuntimeError for a wrong verdict."""
     with (
-        TemporaryDirectory(prefix="faultline-bench-") as directory,
+        temporary_directory("bench") as directory,
         session("faultline bench", master=f"local[{CORES}]", memory="2g") as spark,
     ):
         for operations in sizes:
-            yield _measure(spark, Path(directory), operations)
+            yield _measure(spark, directory, operations)
 
 
 def _measure(spark: SparkSession, store: Path, operations: int) -> Measured:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from harness.spec import loads
 from harness.yaml_document import SpecError
 from results.errors import StoreError
 from results.run.directory import RunDirectory
+from results.run.temporary_directory import temporary_directory
 
 Trail = Sequence[tuple[int, int, str]]
 
@@ -50,8 +50,8 @@ def replay(path: Path, on_progress: ProgressListener | None = None) -> ReplayRes
             f"{path}: only runs in simulation come back identical, and this one was in {spec.environment}; "
             f"this makes another run with its faults: faultline run {before.spec_path}"
         )
-    with TemporaryDirectory(prefix="faultline-replay-") as store:
-        after = RunDirectory.create(Path(store), spec.name, spec.seed)
+    with temporary_directory("replay") as store:
+        after = RunDirectory.create(store, spec.name, spec.seed)
         outcome = run(spec, after, on_progress=on_progress, report=False)
         return compare(before, after, outcome)
 

@@ -26,7 +26,6 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from traceback import format_exception
 from typing import Any
 
@@ -57,6 +56,7 @@ from nemesis.timeline import Timeline
 from results.atomic_files import put_text
 from results.errors import StoreError
 from results.run.directory import RunDirectory
+from results.run.temporary_directory import temporary_directory
 from workloads.history import Recorder
 from workloads.registry import WORKLOADS
 from workloads.workload import SetUpError, Workload, WorkloadSettings
@@ -104,8 +104,8 @@ def run_in_simulation(spec: Spec, directory: Path | None = None) -> Outcome:
     """
     if directory is not None:
         return run(spec, RunDirectory.create(directory, spec.name, spec.seed), report=False)
-    with TemporaryDirectory(prefix="faultline-") as store:
-        return run(spec, RunDirectory.create(Path(store), spec.name, spec.seed, in_memory=True), report=False)
+    with temporary_directory("run") as store:
+        return run(spec, RunDirectory.create(store, spec.name, spec.seed, in_memory=True), report=False)
 
 
 def _conclude(outcome: Outcome, directory: RunDirectory, session: RunSession, report: bool) -> Outcome:

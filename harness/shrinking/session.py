@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 
 from checkers.verdict import Validity
@@ -26,6 +25,7 @@ from harness.shrinking.subjects import ShrinkSubject
 from harness.spec import Spec, loads
 from harness.yaml_document import parse_document
 from results.atomic_files import put_text
+from results.run.temporary_directory import temporary_directory
 
 INCIDENT: Final = "incident.yaml"
 
@@ -90,8 +90,8 @@ def failing(subject: ShrinkSubject) -> Failing:
         spec = replace(subject.spec, environment="sim", hosts={})
     except ValueError as error:
         raise NotShrinkable(f"{subject.origin} cannot be run in simulation: {error}") from None
-    with TemporaryDirectory(prefix="faultline-shrink-") as store:
-        outcome = run_in_simulation(spec, Path(store))
+    with temporary_directory("shrink") as store:
+        outcome = run_in_simulation(spec, store)
         if outcome.failure or outcome.directory is None:
             raise NotShrinkable(f"{subject.origin} could not be carried out: {outcome.failure}")
         wanted = subject.expect

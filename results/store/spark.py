@@ -23,11 +23,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from results.run.paths import DEFAULT_STORE
+from results.run.temporary_directory import temporary_directory
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -260,8 +260,9 @@ def _java_home() -> Path:
     unwanted = ["--add-modules=jdk.incubator.vector"]
     if version >= 24:
         unwanted.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
-    home = Path(tempfile.mkdtemp(prefix="faultline-spark-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    until_exit = ExitStack()
+    home = until_exit.enter_context(temporary_directory("spark"))
+    atexit.register(until_exit.close)
     for name in ("bin", "conf", "local"):
         (home / name).mkdir()
     wrapper = home / "bin" / "java"

@@ -22,6 +22,7 @@ from harness.exit_codes import INTERRUPTED, INVALID
 from harness.suites.job import cause_in, tasks_of
 from harness.suites.plan import load
 from harness.suites.record import SuiteRecord, resume
+from results.run.temporary_directory import temporary_directory
 from results.store import finished_runs, tables
 from results.store.finished_runs import suite_path
 from tests.harness.suites.mixed_suite import only_suite, stored
@@ -59,9 +60,12 @@ def faultline(*arguments: str, python: str = sys.executable) -> subprocess.Popen
 
 
 def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_one(
-    uninterrupted: Path, mixed: Path, tmp_path: Path
+    uninterrupted: Path, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = ["--store", str(tmp_path / "store")]
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     process = faultline("suite", str(mixed), "--master", "local[1]", *at)
     try:
         while not any(finished_runs.finished_names(path) for path in (tmp_path / "store" / "suites").glob("*/ended")):
@@ -79,6 +83,12 @@ def test_a_killed_suite_resumes_with_what_is_missing_and_ends_as_an_undisturbed_
         run: finished_runs.read_finished(directory / "ended", run)["runs"].column("started")[0].as_py() for run in done
     }
     assert 1 <= len(done) < 4
+
+    (left,) = temporary.glob("faultline-spark-*")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    with temporary_directory("next"):
+        assert not left.exists()
+    monkeypatch.undo()
 
     assert main(["suite", "mixed", "--resume", *at]) == INVALID
     assert stored(tmp_path / "store") == stored(uninterrupted)

@@ -1,0 +1,64 @@
+"""Temporary directories that no killed process leaves behind for long: `faultline-<purpose>-<pid>-…` in TMPDIR.
+
+Each is locked by the process that made it, and the operating system releases the lock with the process, however it
+ends. The first one that a process makes removes those that nobody has locked any more; a locked one, and everything
+of another name, is never touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"faultline-[a-z]+-\d+-\w+")
+_UNLOCKED: Final = ".faultline-"
+"""Begins the name of a directory until it is locked, so that nobody removes it in between."""
+
+
+@contextmanager
+def temporary_directory(purpose: str) -> Iterator[Path]:
+    """A new directory, removed with all that is in it at the end; `purpose` is one word in small letters. OSError."""
+    home = Path(tempfile.gettempdir())
+    _remove_abandoned(home)
+    unlocked = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=home))
+    lock = os.open(unlocked, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where directories cannot be locked, they cannot be found abandoned either
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        suffix = unlocked.name.removeprefix(_UNLOCKED)
+        directory = unlocked.rename(home / f"faultline-{purpose}-{os.getpid()}-{suffix}")
+        try:
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+@cache
+def _remove_abandoned(home: Path) -> None:
+    """Remove those in `home` whose process has ended without doing so; what resists stays."""
+    try:
+        abandoned = [path for path in home.iterdir() if _NAME.fullmatch(path.name)]
+    except OSError:  # it can be written, and not listed
+        return
+    for path in abandoned:
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # a link, a file, another user's, or gone
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except OSError:  # in use
+            continue
+        finally:
+            os.close(lock)
