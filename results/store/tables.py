@@ -9,6 +9,7 @@ file of an earlier version may lack `checkers.tables.ADDED_COLUMNS`.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,9 +172,10 @@ def read(store: Path, name: str, suite: str = "", rows_where: pc.Expression | No
     """One table: the rows of every complete batch, by suite and batch; of one suite, and rows for which `rows_where`
     is true, if they are given.
 
-    `damaged` lists the files left out: unusable files, and files missing from complete batches."""
+    `damaged` lists the files left out: unusable files, files in the place of a directory, and files missing from
+    complete batches."""
     schema = SCHEMAS[name]
-    parts, damaged = [], []
+    parts, damaged = [], [*_no_directories(store, name, suite)]
     for path in files(store, name, suite):
         rows = load(path, name)
         if isinstance(rows, DamagedFile):
@@ -191,6 +193,14 @@ def read(store: Path, name: str, suite: str = "", rows_where: pc.Expression | No
     return StoredTable(pa.concat_tables([empty, *parts]), (*damaged, *_lacking(store, name, suite)))
 
 
+def _no_directories(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:
+    """What stands in the place of a directory on the way to the files of a table, or to the plans of suites."""
+    table = tables_path(store) / name
+    for path in (store / "suites", store / "tables", table.parent, table, *sorted(table.glob(_directory(suite)))):
+        if os.path.lexists(path) and not path.is_dir():
+            yield DamagedFile(path, "is not a directory, which a store has in its place; move it away")
+
+
 def _lacking(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:
     """The files of a table that complete batches lack."""
     for marker in files(store, "runs", suite):
@@ -203,7 +213,7 @@ def verify(store: Path) -> tuple[int, tuple[DamagedFile, ...]]:
     """Read every file in full. Returns the number of good files, and the bad ones: damaged, foreign, missing from a
     complete batch, or outside the directories that readers use."""
     every = {path for name in SCHEMAS for path in files(store, name)}
-    damaged = [file for name in SCHEMAS for file in read(store, name).damaged]
+    damaged = list(dict.fromkeys(file for name in SCHEMAS for file in read(store, name).damaged))
     bad = every & {file.path for file in damaged}
     for path in sorted(tables_path(store).rglob("[!.]*.parquet")):
         if path not in every:
@@ -217,8 +227,11 @@ def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 def files(store: Path, name: str, suite: str = "") -> list[Path]:
     """The files of a table, by suite and batch; of one suite only, if it is given."""
-    directory = f"suite={plain('suite', suite)}" if suite else "suite=*"
-    return sorted((tables_path(store) / name).glob(f"{directory}/[!.]*.parquet"))
+    return sorted((tables_path(store) / name).glob(f"{_directory(suite)}/[!.]*.parquet"))
+
+
+def _directory(suite: str) -> str:
+    return f"suite={plain('suite', suite)}" if suite else "suite=*"
 
 
 def load(path: Path, name: str) -> pa.Table | DamagedFile:

@@ -114,6 +114,20 @@ def test_a_parquet_file_where_no_reader_looks_is_named(
     assert output.out.endswith(" files are intact, 2 are damaged\n")
 
 
+@pytest.mark.parametrize("place", ["tables", "suites", "tables/v1", "tables/v1/runs", "tables/v1/runs/suite=nightly"])
+def test_a_file_in_the_place_of_a_directory_is_one_clear_line_and_3(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("notes")
+    for action in ("ls", "verify"):
+        assert main(["store", action, "--store", str(tmp_path)]) == 3
+        assert capsys.readouterr().err == (
+            f"{path}: is not a directory, which a store has in its place; move it away\n"
+        )
+
+
 def test_a_file_from_before_a_column_was_added_is_read_with_what_stands_for_it(
     store: Path, ended: RunDirectory
 ) -> None:

@@ -135,7 +135,8 @@ def listed(store: Path) -> StoreListing:
         _stored_entry(row, findings.get((row["suite"], row["run"]), ""), outcome_of(row, mutants[row["suite"]]))
         for row in runs.to_pylist()
     ]
-    return StoreListing(entries, mutants, tuple(file for stored in read.values() for file in stored.damaged))
+    damaged = tuple(dict.fromkeys(file for stored in read.values() for file in stored.damaged))
+    return StoreListing(entries, mutants, damaged)
 
 
 def _stored_entry(row: Mapping[str, Any], problem: str, outcome: str) -> RunEntry:
