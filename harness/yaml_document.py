@@ -5,7 +5,8 @@ The rest of the harness refuses a value with a message that begins with its fiel
 node, and puts `FILE:LINE: ` before the message. A field that is not in the document is located at the nearest one
 above it.
 
-A key given twice in one mapping is an error: YAML forbids it, and PyYAML silently takes the last. A document beyond the
+A key given twice in one mapping is an error: YAML forbids it, and PyYAML silently takes the last. So is a number that
+versions of YAML read differently: `010` is 8 in YAML 1.1, which PyYAML reads, and 10 in YAML 1.2. A document beyond the
 limits below, which no spec comes near, is one, too: it would take hours and gigabytes to read, or never end.
 
 A document that libyaml's parser refuses (`results.run.yaml_loader`) is read once more by PyYAML's own: so errors have
@@ -39,6 +40,8 @@ MESSAGE_LENGTH_MAX: Final = 2_000
 """Characters of an error: of a longer one, which repeats a long value, its middle is left out."""
 
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_AMBIGUOUS_NUMBER: Final = re.compile(r"[-+]?(0b[01_]+|0[0-9]+|[0-9a-fx.:]*[0-9][_:].*)", re.IGNORECASE)
+"""Octal by a leading zero, binary, to the base 60 (`12:30`), or with `_` between the digits."""
 _AFTER_A_FIELD: Final = (".", ":", "[", " ")
 
 
@@ -144,7 +147,7 @@ def _document(loader_class: Any, text: str, source: str) -> YamlDocument:
     loader = loader_class(text)
     root = loader.get_single_node()
     for node in _every(root):
-        _refuse_long_numbers(node)
+        _refuse_numbers(node)
         _refuse_duplicates(node, loader)
     _refuse_expansion(root)
     return YamlDocument(source, loader.construct_document(root) if root is not None else None, root)
@@ -174,7 +177,8 @@ def _every(root: yaml.Node | None) -> Iterator[yaml.Node]:
             waiting += node.value
 
 
-def _refuse_long_numbers(node: yaml.Node) -> None:
+def _refuse_numbers(node: yaml.Node) -> None:
+    """Refuse the numbers in a node that are too long, or that versions of YAML read differently."""
     if isinstance(node, yaml.MappingNode):
         named = [(f"{key.value}: " if isinstance(key, yaml.ScalarNode) else "", value) for key, value in node.value]
         named += [("", key) for key, _ in node.value]
@@ -183,13 +187,20 @@ def _refuse_long_numbers(node: yaml.Node) -> None:
     else:
         named = [("", node)] if node.start_mark.index == 0 else []
     for name, value in named:
-        if value.tag in _NUMBERS and len(value.value) > NUMBER_LENGTH_MAX:
+        if value.tag not in _NUMBERS:
+            continue
+        if len(value.value) > NUMBER_LENGTH_MAX:
             message = f"a number of {len(value.value)} characters, {NUMBER_LENGTH_MAX} is the limit"
+            raise _Refused(name[:100] + message, value.start_mark)
+        if _AMBIGUOUS_NUMBER.fullmatch(value.value):
+            message = (
+                f"versions of YAML read {value.value} differently; write a number in decimal digits, a text in quotes"
+            )
             raise _Refused(name[:100] + message, value.start_mark)
 
 
 def _refuse_duplicates(node: yaml.Node, loader: yaml.SafeLoader) -> None:
-    """`1`, `01` and `"1"` are one key, as text of a setting or of a field."""
+    """`1`, `+1` and `"1"` are one key, as text of a setting or of a field."""
     if not isinstance(node, yaml.MappingNode):
         return
     first: dict[str, yaml.Mark] = {}

@@ -40,7 +40,24 @@ SPECS = {
     "a hundred million partitions": ("partitions: 100000000", "partitions: 1e+08 is more than the limit of 10000"),
     "a key twice": ("brokers: 3\nbrokers: 4", "brokers: is given twice, first in line 1"),
     "a key twice, once in quotes": ('"brokers": 3\nbrokers: 4', "brokers: is given twice"),
-    "a number twice as a key": ("settings: {1: a, 01: b}", "01: is given twice"),
+    "a number twice as a key": ("settings: {1: a, +1: b}", "+1: is given twice"),
+    **{
+        f"a number that versions of YAML read differently: {number}": (
+            f"{field}: {number}",
+            f"spec.yaml:1: {field}: versions of YAML read {number} differently; write a number in decimal digits",
+        )
+        for field, number in [
+            ("seed", "010"),
+            ("seed", "-010"),
+            ("seed", "1_0"),
+            ("seed", "0b11"),
+            ("seed", "0x1_0"),
+            ("seed", "12:30"),
+            ("time_limit", "12:30"),
+            ("time_limit", "1:30.5"),
+            ("time_limit", "1_0.5"),
+        ]
+    },
     "a name with a null byte": ('name: "a\\0b"', "name: "),
     "a name with half a surrogate pair": ('name: "\\ud800"', "name: "),
     "a name of 5,000 characters": (f"name: {'x' * 5000}", "name: "),
