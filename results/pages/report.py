@@ -42,6 +42,7 @@ from results.run.directory import RunDirectory
 from results.run.downtime import nodes_kept_down
 from results.run.status import Status
 from results.run.stored_yaml import parse
+from results.suites import NOT_CHECKED
 
 PARTITIONS_MAX = 12
 """Partitions drawn; the others are named in a line."""
@@ -71,9 +72,9 @@ class Subject:
     """Commands that reproduce the run, each with an introduction; empty for a run directory."""
 
     @property
-    def validity(self) -> Validity:
-        """The verdict of the run."""
-        return worst(verdict.validity for verdict in self.verdicts)
+    def validity(self) -> str:
+        """The verdict of the run, or NOT_CHECKED, as in lists."""
+        return worst(verdict.validity for verdict in self.verdicts).value if self.verdicts else NOT_CHECKED
 
 
 def write_report(run: RunDirectory, evidence: RunEvidence | None = None) -> Path:
@@ -102,7 +103,7 @@ def subject_of(run: RunDirectory, evidence: RunEvidence | None = None) -> Subjec
 
 def render(subject: Subject) -> str:
     """The whole page, as one file."""
-    return page.frame(f"{subject.validity.value} · {subject.path.resolve().name} · Faultline", body(subject))
+    return page.frame(f"{subject.validity} · {subject.path.resolve().name} · Faultline", body(subject))
 
 
 def body(subject: Subject, beside: Markup | None = None) -> Markup:
@@ -114,7 +115,7 @@ def body(subject: Subject, beside: Markup | None = None) -> Markup:
     )
     return page.render(
         "report.html",
-        validity=subject.validity.value,
+        validity=subject.validity,
         title=f"{subject.status.name or 'run'}, seed {subject.status.seed}",
         sentence=_sentence(subject),
         gaps=subject.gaps,

@@ -130,7 +130,7 @@ def test_nothing_that_a_run_says_becomes_markup(tmp_path: Path) -> None:
 def test_a_run_that_was_cut_short_is_reported_with_its_gaps(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "append", 7)
     text = Page(write_report(run)).text
-    assert "unknown append, seed 7 This run has not been checked." in text
+    assert "not checked append, seed 7 This run has not been checked." in text
     assert "the run did not end: it was killed, or is still in progress" in text
     assert "no replica logs were collected" in text
     assert "faultline replay" not in text

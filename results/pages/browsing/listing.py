@@ -7,6 +7,7 @@ sense are left out.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,12 +53,19 @@ class RunEntry:
         """Whether it is a failure."""
         return self.validity in FAILURE_OUTCOMES
 
-    def fits(self, words: Iterable[str]) -> bool:
-        """True when the entry contains every word (words are in lower case)."""
+    def fits(self, terms: Iterable[re.Pattern[str]]) -> bool:
+        """Whether the entry contains all of the `search_terms`."""
         text = " ".join(
             (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.problem)
         ).lower()
-        return all(word in text for word in words)
+        return all(term.search(text) for term in terms)
+
+
+def search_terms(find: str) -> list[re.Pattern[str]]:
+    """The words of a search, in lower case: `seed 7` is one of them, and a number is a whole one: 7 is not 17."""
+    words = re.findall(r"seed \d+(?!\S)|\S+", " ".join(find.lower().split()))
+    whole = re.compile(r"(seed ?)?\d+")
+    return [re.compile(rf"(?<!\d){word}(?!\d)" if whole.fullmatch(word) else re.escape(word)) for word in words]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from results.pages import situations as situations_page
 from results.pages import suite as suite_page
 from results.pages import trend as trend_page
 from results.pages.browsing import index_pages, node_logs, replica_diff
+from results.pages.browsing.listing import search_terms
 from results.pages.browsing.store_browser import StoreBrowser, node_log_names, node_log_path
 from results.pages.report import Subject
 from results.run.directory import RunDirectory
@@ -150,8 +151,8 @@ class Router:
 
     def _runs(self, find: str) -> _TitledPage:
         entries = self._browser.runs()
-        words = find.lower().split()
-        return "Runs", index_pages.run_list([entry for entry in entries if entry.fits(words)], find, len(entries))
+        terms = search_terms(find)
+        return "Runs", index_pages.run_list([entry for entry in entries if entry.fits(terms)], find, len(entries))
 
     def _suite(self, suite: str) -> _TitledPage | None:
         stored = self._browser.suite(suite)

@@ -67,6 +67,26 @@ def test_runs_are_found_by_all_the_words_asked_for(site: Router, store: Path) ->
     assert "No run matches." in show(site, "/runs?find=nothing-like-it").text
 
 
+def test_a_number_that_is_asked_for_is_a_whole_one(tmp_path: Path) -> None:
+    for seed in (7, 17, 70):
+        RunDirectory.create(tmp_path, "append", seed).write_status("finished")
+    site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
+    for asked, number in (("seed+7", 1), ("Seed+7+append", 1), ("seed7", 1), ("7", 1), ("seed+1", 0), ("seed", 3)):
+        text = show(site, f"/runs?find={asked}").text
+        assert f"{number} run" in text.partition("of 3 match")[0], asked
+
+
+def test_a_run_without_a_verdict_is_called_the_same_in_the_list_and_on_its_page(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.seal()
+    run.write_status("finished")
+    site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
+    for path in ("/runs", f"/runs/{run.name}"):
+        text = show(site, path).text
+        assert "not checked" in text
+        assert "unknown" not in text
+
+
 def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Router, store: Path) -> None:
     (path,) = (store / "tables" / "v1" / "verdicts" / "suite=nightly").glob("*.parquet")
     path.write_bytes(b"PAR1")
