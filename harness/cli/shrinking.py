@@ -49,7 +49,7 @@ def add(commands: Commands) -> None:
 
 
 def _shrink(options: argparse.Namespace) -> int:
-    from harness.shrinking.journal import CannotResumeShrinking
+    from harness.shrinking.journal import CannotResumeShrinking, is_begun
     from harness.shrinking.session import NotShrinkable
     from harness.shrinking.subjects import subject_of
     from harness.yaml_document import SpecError
@@ -76,7 +76,9 @@ def _shrink(options: argparse.Namespace) -> int:
         return NOT_CARRIED_OUT
     except KeyboardInterrupt:
         variant = () if options.variant is None else ("--variant", options.variant)
-        again = command_line("shrink", options.target, *variant, "--resume", store=options.store)
+        out = () if options.out is None else ("--out", str(options.out))
+        resume = ("--resume",) if is_begun(directory) else ()
+        again = command_line("shrink", options.target, *variant, *resume, *out, store=options.store)
         print(f"interrupted; go on with: {again}", file=sys.stderr)
         return INTERRUPTED
     return NOT_CARRIED_OUT if result.unmet else VALID

@@ -10,12 +10,12 @@ import yaml
 
 from checkers.verdict import Validity
 from harness.cli.main import main
-from harness.exit_codes import BAD_USAGE, INVALID, NOT_CARRIED_OUT
+from harness.exit_codes import BAD_USAGE, INTERRUPTED, INVALID, NOT_CARRIED_OUT
 from harness.incidents.expectation import Expectation
 from harness.incidents.incident import load_incident, read_incident
 from harness.runner.run import run_in_simulation
 from harness.shrinking.incident_file import fields_off_default, shrunk_incident
-from harness.shrinking.journal import CannotResumeShrinking
+from harness.shrinking.journal import TRIALS, CannotResumeShrinking
 from harness.shrinking.reproduction import Reproduction, without_flaw
 from harness.shrinking.session import NotShrinkable, ShrinkBudget, ShrinkResult, failing, shrink
 from harness.shrinking.shrinker import ShrinkProgress
@@ -276,3 +276,22 @@ def test_a_run_that_does_not_fail_again_is_not_carried_out(tmp_path: Path, capsy
     record = begin(tmp_path, plan)
     assert main(["shrink", f"{record.name}/quiet-seed1", "--store", str(tmp_path)]) == NOT_CARRIED_OUT
     assert "run again in simulation, is" in capsys.readouterr().err
+
+
+def test_an_interruption_names_a_command_that_goes_on_also_before_there_is_anything_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.cli.shrinking._shrink_on", interrupt)
+    out = str(tmp_path / "small.yaml")
+    command = ["shrink", "isr-of-one", "--out", out, "--store", str(tmp_path)]
+    assert main(command) == INTERRUPTED
+    line = f"interrupted; go on with: faultline shrink isr-of-one{{}} --out {out} --store {tmp_path}\n"
+    assert capsys.readouterr().err == line.format("")
+    directory = tmp_path / "shrinking" / subject_of("isr-of-one", tmp_path).name
+    directory.mkdir(parents=True)
+    (directory / TRIALS).write_text("{}\n")
+    assert main(command) == INTERRUPTED
+    assert capsys.readouterr().err == line.format(" --resume")
