@@ -152,6 +152,7 @@ INEXCUSABLE = frozenset(
         "acted-on-undecided",
         "epoch-undecided",
         "acknowledged-uncommitted",
+        "acknowledged-without-leading",
         "latest-unconfirmed",
         "offsets-unconfirmed",
         "deletion-unconfirmed",

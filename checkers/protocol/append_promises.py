@@ -11,6 +11,9 @@ from checkers.protocol.state import PartitionState, TraceRowHandler, names
 from checkers.protocol.watermark_promises import check_positions
 from checkers.tables import TraceRow
 
+_ACKNOWLEDGED: Mapping[object, str] = {-1: "all", 1: "1"}
+"""By the number in the request: what a producer asks for that waits for an acknowledgement."""
+
 
 def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A new leader has its leader epoch in its epoch cache before it has a record of it, and the minimum of in-sync
@@ -19,6 +22,7 @@ def _became_leader(partition: PartitionState, event: TraceRow, _: CheckSettings)
     if last != event.leader_epoch - 1:
         first = event.leader_epoch
     partition.leads_since[event.node] = first, event.leader_epoch
+    partition.leading[event.node] = event.leader_epoch
     detail = event.details()
     check_positions(partition, event, detail.get("positions"), f"{event.node} became leader {event.at}")
     if event.offset != event.log_end >= 0:
@@ -93,23 +97,28 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
 def _opened(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """No process answers what the one before it has appended."""
+    _leads_no_more(partition, event, _)
     for node, offset in [place for place in partition.appended_in if place[0] == event.node]:
         del partition.appended_in[node, offset]
 
 
 def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    """With acks=all a leader takes a batch only while its ISR has min.insync.replicas members, and acknowledges it in
-    the same leadership: in a later one another record may stand there. As long as that goes on, it does not say that
-    it is over."""
+    """A leader alone acknowledges. With acks=all it takes a batch only while its ISR has min.insync.replicas members,
+    and acknowledges it in the same leadership: in a later one another record may stand there. As long as that goes on,
+    it does not say that it is over."""
     detail = event.details()
-    if detail.get("acks") != -1 or partition.created_again:
+    if partition.created_again:
+        return
+    if event.kind == "acknowledged":
+        _check_leads(partition, event, detail)
+    if detail.get("acks") != -1:
         return
     appended_in, leader_epoch = UNKNOWN, event.leader_epoch
     if "retry" not in detail:
         appended_in, leader_epoch = partition.appended_in.pop((event.node, event.offset), (UNKNOWN, leader_epoch))
     leads, same_epoch = event.node == f"b{event.leader}", event.leader_epoch == leader_epoch
     is_over = detail.get("error") == "not_leader_or_follower"
-    if event.kind == "acknowledged" and not ((leads or event.leader < 0) and same_epoch):
+    if event.kind == "acknowledged" and not same_epoch:
         partition.report(
             event,
             "acknowledged-uncommitted",
@@ -138,6 +147,30 @@ def _answered(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
         f"answered it {event.at}",
         f"the ISR was {names(decision.isr)}, and min.insync.replicas asks for {decision.min_isr}",
     )
+
+
+def _check_leads(partition: PartitionState, event: TraceRow, detail: Mapping[str, object]) -> None:
+    """A node takes a batch in the leadership that it has begun last, and has not ended since."""
+    led = partition.leading.get(event.node, UNKNOWN)
+    leads = event.node == f"b{event.leader}" and (led == event.leader_epoch or event.node not in partition.role_epochs)
+    acks = _ACKNOWLEDGED.get(detail.get("acks"))
+    if acks is None or leads:
+        return
+    knew = f"b{event.leader}" if event.leader >= 0 else "no leader"
+    partition.report(
+        event,
+        "acknowledged-without-leading",
+        event.offset,
+        f"{event.node} acknowledged offset {event.offset} with acks={acks} {event.at}, as one "
+        f"with {knew} in leader epoch {event.leader_epoch}",
+        f"it led in leader epoch {led} then"
+        if led >= 0
+        else "it did not lead then: it had not begun to, or that was over",
+    )
+
+
+def _leads_no_more(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    partition.leading.pop(event.node, None)
 
 
 def _isr_too_small(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
@@ -187,6 +220,8 @@ def _answer_unasked(partition: PartitionState, event: TraceRow, _: CheckSettings
 HANDLERS: Mapping[str, TraceRowHandler] = {
     "log_recovered": _opened,
     "became_leader": _became_leader,
+    "became_follower": _leads_no_more,
+    "resigned": _leads_no_more,
     "appended": _appended,
     "acknowledged": _answered,
     "append_unacknowledged": _answered,

@@ -105,6 +105,7 @@ retention-overdue         a leader deletes a whole segment below its high waterm
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
                           which it was made
+acknowledged-without-leading  … and any append, with acks=1, too, by a node that leads then
 unacknowledged-otherwise  … and is not answered as of a leader that leads no more while that leadership goes on
 appended-batches-differ   batches that replicas append at one offset in one leader epoch are the same, by checksum and
                           by the epoch of the record before them (Log Matching, while the run goes on)

@@ -283,6 +283,8 @@ class PartitionState:
     """Changes of the ISR at a leader's request, each with the decision before it."""
     leads_since: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Node → the first and the last of its latest leader epochs that follow each other."""
+    leading: dict[str, int] = field(default_factory=dict)
+    """Node → the leader epoch in which it leads."""
     role_epochs: dict[str, int] = field(default_factory=dict)
     """Node → the leader epoch in which it last began to lead or to follow."""
     appended_in: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)

@@ -73,6 +73,11 @@ def kinds(events: Sequence[Event], **settings: Any) -> list[str]:
     return [finding.kind for finding in verdict.findings]
 
 
+def acknowledged(time_s: float, node: str, acks: int, leader: int, epoch: int, end: int) -> Event:
+    place = {"offset": end - 1, "log_end": end, "high_watermark": end, "leader": leader, "leader_epoch": epoch}
+    return small_evidence.event(time_s, node, "acknowledged", {"acks": acks}, **place)
+
+
 def test_a_clean_fail_over_keeps_every_promise() -> None:
     events = [
         *COMMITTED,
@@ -81,7 +86,7 @@ def test_a_clean_fail_over_keeps_every_promise() -> None:
         appended(6, "b2", 5, 7, epoch=2),
         appended(7, "b3", 5, 7, epoch=2),
         moved(8, "b2", 5, 7, (2, 3), epoch=2),
-        small_evidence.event(8, "b2", "acknowledged", {"acks": -1}, offset=5, log_end=7, high_watermark=7),
+        acknowledged(8, "b2", -1, 2, 2, 7),
         small_evidence.event(9, "b2", "latest_told", high_watermark=7),
     ]
     verdict = verdict_on(events)
@@ -248,8 +253,29 @@ def test_an_acknowledgement_in_a_later_leadership_is_a_violation(leader: int, ep
         taken = batch | {"leader": 1, "leader_epoch": 1}
         return kinds([*COMMITTED, taken, small_evidence.event(9, "b1", "acknowledged", detail, **place)])
 
-    assert "acknowledged-uncommitted" in answered(leader, epoch)
-    assert "acknowledged-uncommitted" not in answered(1, 1)
+    found = {"acknowledged-uncommitted", "acknowledged-without-leading"}
+    assert found.intersection(answered(leader, epoch))
+    assert not found.intersection(answered(1, 1))
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_node_that_does_not_lead_acknowledges_nothing(acks: int) -> None:
+    def found(leader: int, epoch: int, *before: Event, by: int = acks) -> bool:
+        return "acknowledged-without-leading" in kinds(
+            [*COMMITTED, *before, acknowledged(9, "b1", by, leader, epoch, 5)]
+        )
+
+    begins, follows = leads(5, "b1", 2, 5), {"leader": 2, "leader_epoch": 2}
+    assert not found(1, 1)
+    assert found(-1, 1)
+    assert found(2, 1)
+    assert found(1, 2)
+    assert not found(1, 2, begins)
+    assert found(1, 1, begins)
+    assert found(1, 1, small_evidence.event(5, "b1", "became_follower", **follows))
+    assert found(1, 1, small_evidence.event(5, "b1", "resigned", leader_epoch=1))
+    assert found(1, 1, recovered(5, "b1", 5))
+    assert not found(-1, 1, by=0)
 
 
 @pytest.mark.parametrize(("acks", "expected"), [(-1, ["acknowledged-uncommitted"]), (1, [])])
@@ -257,7 +283,7 @@ def test_an_acknowledgement_above_the_high_watermark_is_a_violation_for_acks_all
     acks: int, expected: list[str]
 ) -> None:
     acknowledgement = small_evidence.event(
-        3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5
+        3, "b1", "acknowledged", {"acks": acks}, offset=4, log_end=6, high_watermark=5, leader=1, leader_epoch=1
     )
     assert kinds([*COMMITTED, acknowledgement]) == expected
 

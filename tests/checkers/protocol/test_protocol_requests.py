@@ -70,7 +70,9 @@ def refused(
 
 
 def answered(kind: str, acks: int = -1, **detail: object) -> Event:
-    return event(6, "b1", kind, {"acks": acks, **detail}, offset=5, log_end=6, high_watermark=6, leader_epoch=1)
+    leads = {"leader": 1} if kind == "acknowledged" else {}
+    place = {"offset": 5, "log_end": 6, "high_watermark": 6, "leader_epoch": 1}
+    return event(6, "b1", kind, {"acks": acks, **detail}, **place, **leads)
 
 
 def deleted(time_s: float, below: int) -> Event:
