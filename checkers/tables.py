@@ -321,6 +321,80 @@ def wrong_timers(faults: pa.Table) -> FaultTimes:
     return FaultTimes(times)
 
 
+class ClockFault(NamedTuple):
+    """What one fault has done to the clocks of a node, at most."""
+
+    began_ns: int
+    """The earliest time at which it may have held …"""
+    jumped_ns: int
+    """… the latest at which it has jumped …"""
+    ended_ns: int
+    """… and at which it may still hold."""
+    jump_ns: int
+    rate: float
+    wall_jump_ns: int
+    is_known: bool
+    """Whether it is known what it did, and that it was healed."""
+
+    def _gain_ns(self, since_ns: int, until_ns: int, sign: int) -> int:
+        """How far it has moved the clock of timers between these times, forward for a `sign` of 1 and back for -1."""
+        if self.began_ns > until_ns or self.ended_ns < since_ns:
+            return 0
+        if not self.is_known:
+            return NEVER
+        jump_ns = max(0, sign * self.jump_ns) if self.jumped_ns >= since_ns else 0
+        held_ns = min(until_ns, self.ended_ns) - max(since_ns, self.began_ns)
+        return jump_ns + round(max(0.0, sign * (self.rate - 1)) * held_ns)
+
+    def fast_ns(self, since_ns: int, until_ns: int) -> int:
+        """By how much more than the time between these timers may have counted: one that was set back counts less, and
+        stands still."""
+        return self._gain_ns(since_ns, until_ns, 1)
+
+    def wall_error_ns(self, since_ns: int, until_ns: int, sign: int) -> int:
+        """How far the wall clock is ahead by it between these times, for a `sign` of -1 behind: once it is healed a
+        clock keeps what it has gained, but that a wall clock that was stepped alone is put right."""
+        if not self.is_known:
+            return NEVER if self.began_ns <= until_ns else 0
+        holds = self.began_ns <= until_ns and since_ns <= self.ended_ns
+        stepped_ns = max(0, sign * self.wall_jump_ns) if holds else 0
+        return self._gain_ns(self.began_ns, until_ns, sign) + stepped_ns
+
+
+class WrongClocks(NamedTuple):
+    """How far the clocks of nodes can be wrong by what faults have done to them."""
+
+    faults: Mapping[str, Sequence[ClockFault]] = MappingProxyType({})
+
+    def fast_ns(self, node: str, since_ns: int, until_ns: int) -> int:
+        """By how much more than the time between these the node's timers can have counted."""
+        return sum(fault.fast_ns(since_ns, until_ns) for fault in self.faults.get(node, ()))
+
+    def ahead_ns(self, node: str, at_ns: int) -> int:
+        """How far the node's wall clock can be ahead of the time at that moment."""
+        return sum(fault.wall_error_ns(at_ns, at_ns, 1) for fault in self.faults.get(node, ()))
+
+    def behind_ns(self, node: str, since_ns: int, until_ns: int) -> int:
+        """How far it can be behind at some moment between these."""
+        return sum(fault.wall_error_ns(since_ns, until_ns, -1) for fault in self.faults.get(node, ()))
+
+
+def wrong_clocks(faults: pa.Table, *, healed: bool) -> WrongClocks:
+    """What faults have done to clocks; anything, where not every fault could be `healed`. Of several that hold at once
+    the latest does, and the jumps of all stay: so they do no more than all of them one by one."""
+    wrong: dict[str, list[ClockFault]] = {}
+    for row in faults.filter(pc.equal(faults["family"], "clock")).to_pylist():
+        detail = json.loads(row["detail"] or "{}")
+        jump_ns, wall_jump_ns = (round(detail.get(name, 0) * 1e6) for name in ("jump_ms", "wall_jump_ms"))
+        rate, ended_ns = detail.get("rate", 1.0), _held(row)[1]
+        is_known = healed and (jump_ns != 0 or wall_jump_ns != 0 or rate != 1)
+        jumped_ns = row["started_ns"] + _STALL_MARGIN_NS
+        fault = ClockFault(injected_ns(row), jumped_ns, ended_ns, jump_ns, rate, wall_jump_ns, is_known)
+        for node in row["nodes"]:
+            wrong.setdefault(node, []).append(fault)
+    return WrongClocks(wrong)
+
+
 def stalls(faults: pa.Table, trace: pa.Table) -> FaultTimes:
     """When processes may not have run: by every fault but those of links and of wall clocks alone, and when the trace
     says so."""

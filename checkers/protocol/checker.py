@@ -95,13 +95,14 @@ assignment-told-otherwise a member gets what the leader of its generation has as
 log-start-uncommitted     no log's start moves above what was ever below a leader's high watermark
 log-start-unasked         no leader moves a log's start by its own decision further than deletion was requested until
                           then, unless the topic has the retention that it names (`checkers.deletions`)
-retention-early           no record goes by retention.ms before it is so old, by when its append was invoked, on a node
-                          whose clock no fault changed
+retention-early           no record goes by retention.ms before it is so old, by when its append was invoked, and by as
+                          much as faults can have set the clock of its node ahead
 retention-unfounded       … nor before the largest timestamp of its batch is so old on the node's own clock
 retention-below-size      what retention.bytes leaves of a log has that size at least
 retention-overdue         a leader deletes a whole segment below its high watermark once it is too old by the append of
                           its last record, or the segments behind it have retention.bytes: at the latest when it has
-                          been at work for two intervals of its checks and 3 s more
+                          been at work for two intervals of its checks and 3 s more, by timers that run right, and by
+                          as much as its clock can be behind
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
                           which it was made
@@ -332,7 +333,7 @@ from checkers.protocol.metadata_promises import check_epochs
 from checkers.protocol.retention_promises import check_ages, check_overdue
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
-from checkers.tables import held_since, of_partition, trace_rows, traced_stalls, wrong_timers
+from checkers.tables import of_partition, trace_rows, traced_stalls, wrong_clocks, wrong_timers
 from checkers.verdict import Finding, Verdict
 from checkers.violations import by_kind, merge_verdicts, unknown_verdict, verdict_of
 
@@ -371,11 +372,11 @@ def check(evidence: RunEvidence) -> Verdict:
     cluster = replay_trace(evidence.trace, evidence.settings, requests, _cluster(evidence), ended=ended)
     if evidence.history.num_rows and not any(gap.part in _DISKS for gap in evidence.gaps):
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
-    verdicts, converged, wrong_since = [], _convergences(evidence.trace), held_since(evidence.faults, "clock")
-    check_overdue(cluster, evidence.trace, evidence.settings, wrong_since)
+    verdicts, converged = [], _convergences(evidence.trace)
+    check_overdue(cluster, evidence.trace, evidence.settings)
     check_loading(cluster, evidence.trace)
     for name, partition in sorted(cluster.partitions.items()):
-        check_ages(partition, of_partition(evidence.history, *name), evidence.settings, wrong_since)
+        check_ages(partition, of_partition(evidence.history, *name), evidence.settings, cluster.clocks)
         figures = {
             "events": float(partition.events),
             "committed": float(len(partition.committed)),
@@ -429,6 +430,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
         lied_since=lied_since(evidence.faults),
         wiped_since=wiped_since(evidence.faults),
         wrong_timers=wrong_timers(evidence.faults),
+        clocks=wrong_clocks(evidence.faults, healed=not evidence.recovery.get("unhealed")),
         stalls=traced_stalls(evidence.trace),
         lag_max_ms=evidence.settings.replica_lag_ms,
         clock_gain_ms=evidence.settings.clock_gain_ms,

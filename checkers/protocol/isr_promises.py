@@ -351,8 +351,10 @@ def _longest_ns(cluster: ClusterState) -> int:
     return 2 * cluster.lag_max_ms * 1_000_000 + _OVERDUE_NS
 
 
-def _ran_wrong(cluster: ClusterState, event: TraceRow, since_ns: int) -> bool:
-    return cluster.wrong_timers.between(event.node, since_ns, event.time_ns)
+def _measured_ns(cluster: ClusterState, event: TraceRow, since_ns: int) -> int:
+    """For how long a node counts something to have lasted since then, at most, by its own timers."""
+    lasted_ns = event.time_ns - since_ns
+    return lasted_ns + cluster.clocks.fast_ns(event.node, since_ns, event.time_ns) + _INEXACT_NS
 
 
 def _begins_anew(_: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -375,11 +377,7 @@ def _shrinks(cluster: ClusterState, partition: PartitionState, event: TraceRow) 
     for member in sorted(map(int, detail.get("lag_ms", {}))):
         caught_up_ns = wait.caught_up_ns.get(member)
         lag_max_ms = detail["lag_max_ms"]
-        if (
-            caught_up_ns is None
-            or event.time_ns - caught_up_ns + _INEXACT_NS >= lag_max_ms * 1_000_000
-            or _ran_wrong(cluster, event, caught_up_ns)
-        ):
+        if caught_up_ns is None or _measured_ns(cluster, event, caught_up_ns) >= lag_max_ms * 1_000_000:
             continue
         partition.report(
             event,

@@ -13,8 +13,8 @@ from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.segments import INEXACT_NS, ClosedSegment, Overdue, RetainedLog
 from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler
-from checkers.tables import TraceRow, at_work_ns
-from workloads.columns import NEVER, Int64
+from checkers.tables import TraceRow, WrongClocks, at_work_ns
+from workloads.columns import Int64
 
 _CHECKS = 2
 """A leader that is at work deletes what it has to within so many intervals of its checks …"""
@@ -58,18 +58,15 @@ def _check_timestamps(partition: PartitionState, event: TraceRow, retention_ms: 
         )
 
 
-def check_ages(
-    partition: PartitionState, appends: pa.Table, settings: CheckSettings, wrong_since: Mapping[str, int]
-) -> None:
+def check_ages(partition: PartitionState, appends: pa.Table, settings: CheckSettings, clocks: WrongClocks) -> None:
     """No record goes by `retention.ms` before it is so old: its timestamp is no earlier than when its append was
-    invoked, but for the error of its producer's clock. `appends` is the partition's history; nothing is said of a node
-    whose clock may have been wrong by then (`wrong_since`, in ns), nor without acks=all, where another record than the
+    invoked, but for the error of its producer's clock, and its node's clock is ahead by what faults have done to it at
+    most. `appends` is the partition's history; nothing is said without acks=all, where another record than the
     acknowledged one may stand at an offset."""
-    expirations = [event for event in partition.expirations if event.time_ns < wrong_since.get(event.node, NEVER)]
-    if not expirations or settings.retention_ms < 0 or settings.acks != -1:
+    if not partition.expirations or settings.retention_ms < 0 or settings.acks != -1:
         return
     offsets, invoked_ns = _acknowledged(appends)
-    for event in expirations:
+    for event in partition.expirations:
         before = event.details().get("before", 0)
         chosen = np.arange(*np.searchsorted(offsets, (before, event.offset)))
         chosen = chosen[invoked_ns[chosen] <= event.time_ns]  # after an unclean election others may stand there
@@ -77,7 +74,8 @@ def check_ages(
             continue
         youngest = chosen[np.argmax(invoked_ns[chosen])]
         offset, age_ns = int(offsets[youngest]), event.time_ns - int(invoked_ns[youngest])
-        if age_ns + INEXACT_NS < (settings.retention_ms - settings.clock_error_ms) * 1_000_000:
+        measured_ns = age_ns + clocks.ahead_ns(event.node, event.time_ns) + INEXACT_NS
+        if measured_ns < (settings.retention_ms - settings.clock_error_ms) * 1_000_000:
             partition.report(
                 event,
                 "retention-early",
@@ -162,12 +160,10 @@ def _note_overdue(partition: PartitionState, event: TraceRow, settings: CheckSet
             partition.overdue.append(overdue)
 
 
-def check_overdue(
-    cluster: ClusterState, trace: pa.Table, settings: CheckSettings, wrong_since: Mapping[str, int]
-) -> None:
-    """After the last event: no leader has kept for long, while it was at work, what its retention deletes. Nothing is
-    said of a node whose clock may have been wrong by then (`wrong_since`, in ns), nor of topics with a retention of
-    their own."""
+def check_overdue(cluster: ClusterState, trace: pa.Table, settings: CheckSettings) -> None:
+    """After the last event: no leader has kept for long, while it was at work, what its retention deletes. By its clock
+    that was due later if that can be behind, and it looks for it once its timers run right. Nothing is said of topics
+    with a retention of their own."""
     if not settings.retains_less:
         return
     last_ns = pc.max(trace.column("time_ns")).as_py() or 0
@@ -176,20 +172,26 @@ def check_overdue(
     for (topic, _), partition in cluster.partitions.items():
         kept = () if topic in configured else (*partition.overdue, *_overdue_at_end(partition, last_ns, settings))
         for overdue in kept:
-            kept_ns = overdue.until_ns - overdue.due_ns
+            due_ns = _due_by_clock_ns(cluster, overdue)
             if (
-                overdue.until_ns >= wrong_since.get(overdue.node, NEVER)
-                or kept_ns <= patience_ns
-                or at_work_ns(trace, overdue.node, overdue.due_ns, overdue.until_ns) <= patience_ns
+                overdue.until_ns - due_ns <= patience_ns
+                or at_work_ns(trace, overdue.node, due_ns, overdue.until_ns) <= patience_ns
             ):
                 continue
             lines = (
                 f"{overdue.node} led, and its log started at {overdue.start} still at {overdue.until_ns / 1e9:.6f} s",
                 f"by {overdue.setting} the records below {overdue.end}, all committed, were to go at "
-                f"{overdue.due_ns / 1e9:.6f} s: it looks for such every {settings.retention_check_ms} ms",
+                f"{due_ns / 1e9:.6f} s: it looks for such every {settings.retention_check_ms} ms",
             )
             violation = ProtocolViolation("retention-overdue", overdue.start, overdue.until_ns, UNKNOWN, lines)
             partition.violations.append(violation)
+
+
+def _due_by_clock_ns(cluster: ClusterState, overdue: Overdue) -> int:
+    """When a leader had to delete records by its own clocks, at the latest."""
+    node, due_ns, until_ns = overdue.node, overdue.due_ns, overdue.until_ns
+    due_ns += cluster.clocks.behind_ns(node, due_ns, until_ns)
+    return max([due_ns, *cluster.wrong_timers.ends_between(node, due_ns, until_ns)])
 
 
 def _retentions_changed(trace: pa.Table) -> frozenset[str]:

@@ -15,7 +15,7 @@ from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
-from checkers.tables import FaultTimes, TraceRow
+from checkers.tables import FaultTimes, TraceRow, WrongClocks
 from workloads.columns import NEVER
 
 _OFFSETS_MAX: Final = 1000
@@ -414,6 +414,7 @@ class ClusterState:
     wiped_since: Mapping[str, int] = field(default_factory=dict)
     """Node → time in ns since which it may have lost more than what it had not synced."""
     wrong_timers: FaultTimes = field(default_factory=FaultTimes)
+    clocks: WrongClocks = field(default_factory=WrongClocks)
     stalls: FaultTimes = field(default_factory=FaultTimes)
     """When processes did not run, as nodes on machines have traced it."""
     cuts_by_answers: set[str] = field(default_factory=set)

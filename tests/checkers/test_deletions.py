@@ -255,13 +255,16 @@ def test_a_log_start_beyond_the_requested_deletion_is_a_violation() -> None:
 
 
 def test_a_record_that_goes_by_time_is_as_old_as_the_retention() -> None:
-    def found(age_s: float, *faults: dict[str, Any], again_s: int = 0, **settings: Any) -> list[str]:
+    def found(
+        age_s: float, *faults: dict[str, Any], again_s: int = 0, recovery: dict[str, Any] | None = None, **settings: Any
+    ) -> list[str]:
         taken_again = [append(10, again_s, again_s + 1, 1)] if again_s else []
         evidence = RunEvidence(
             history=small_evidence.history([append(7, 1, 2, 0), append(8, 2, 3, 2), append(9, 3, 4, 3)], taken_again),
             trace=small_evidence.trace(*COMMITTED, start_moved(2 + age_s, "b1", 0, 3, "retention_ms")),
             settings=CheckSettings(**{"retention_ms": 5_000, "acks": -1} | settings),
             faults=small_evidence.faults(*faults),
+            recovery=recovery or {},
         )
         return [finding.kind for finding in protocol.check(evidence).findings]
 
@@ -275,6 +278,19 @@ def test_a_record_that_goes_by_time_is_as_old_as_the_retention() -> None:
     assert found(4.9, small_evidence.fault("clock", ["b1"], 0, 1, {"offset_ms": 300})) == []
     assert found(4.9, small_evidence.fault("clock", ["b2"], 0, 1, {"offset_ms": 300})) == ["retention-early"]
     assert found(4.9, small_evidence.fault("clock", ["b1"], 20, 21, {"offset_ms": 300})) == ["retention-early"]
+
+    def by_clock(age_s: float, ended_s: float = 1, **did: float) -> bool:
+        return found(age_s, small_evidence.clock_fault("b1", 0, ended_s, **did)) == ["retention-early"]
+
+    assert by_clock(4.5, jump_ms=400), "its clock was ahead by less than that"
+    assert not by_clock(4.5, jump_ms=500), "a clock keeps what it has gained"
+    assert by_clock(4.5, jump_ms=-4000), "one that is behind deletes nothing early"
+    assert by_clock(3.9, rate=1.1)
+    assert not by_clock(4.5, rate=1.1), "it may have run fast for 8 s"
+    assert not by_clock(0.5, ended_s=6, wall_jump_ms=9000)
+    assert by_clock(4.5, ended_s=4, wall_jump_ms=9000), "a wall clock that was stepped is put right"
+    unhealed = small_evidence.clock_fault("b1", 0, 1, jump_ms=400)
+    assert found(4.5, unhealed, recovery={"unhealed": ["b1"]}) == []
 
 
 @pytest.mark.parametrize(("kept", "found"), [(99, ["retention-below-size"]), (100, []), (None, [])])

@@ -47,11 +47,17 @@ def sent(time_s: float) -> Event:
     return event(time_s, "b1", "alter_partition_sent", members=[1, 2], broker_epoch=11, **LED)
 
 
-def kinds(*parts: Iterable[Event], clock: Sequence[str] = (), clock_s: float = 4, lag_ms: int = LAG_MS) -> set[str]:
+def kinds(
+    *parts: Iterable[Event],
+    clock: Sequence[str] = (),
+    clock_s: float = 4,
+    lag_ms: int = LAG_MS,
+    faults: Sequence[Event] = (),
+) -> set[str]:
     events = sorted((event for part in parts for event in part), key=lambda event: float(event["time_ns"]))
-    faults = small_evidence.faults(*(small_evidence.fault("clock", [node], 0, clock_s, {}) for node in clock))
+    wrong = small_evidence.faults(*faults, *(small_evidence.fault("clock", [node], 0, clock_s, {}) for node in clock))
     settings = CheckSettings(replica_lag_ms=lag_ms)
-    evidence = RunEvidence(trace=small_evidence.trace(*events), settings=settings, faults=faults)
+    evidence = RunEvidence(trace=small_evidence.trace(*events), settings=settings, faults=wrong)
     return {finding.kind for finding in check(evidence).findings} & JUDGED
 
 
@@ -119,6 +125,22 @@ def test_lags_are_not_judged_by_a_wrong_clock_nor_without_their_limit() -> None:
     assert kinds(WAITING, clock=["b2"]) == OVERDUE
     assert kinds(WAITING, clock=["b1"], clock_s=1) == OVERDUE, "its clock has run right for long enough"
     assert kinds(COUNTED, [shrunk(2)], clock=["b1"]) == set()
+
+
+def test_a_lag_is_no_longer_than_a_leaders_timers_can_have_counted() -> None:
+    def found(at_s: float, began_s: float, ended_s: float, **did: float) -> bool:
+        faults = [small_evidence.clock_fault("b1", began_s, ended_s, **did)]
+        return kinds(COUNTED, [shrunk(at_s)], faults=faults) == EARLY
+
+    assert not found(2, 0, 4, jump_ms=1000)
+    assert found(2, 0, 4, jump_ms=900)
+    assert found(2, 0, 4, jump_ms=-9000), "they count less after a jump back"
+    assert found(2, 0, 4, wall_jump_ms=9000)
+    assert found(2, 0, 4, rate=1.9)
+    assert not found(2, 0, 4, rate=2)
+    assert found(2, -9, 4, jump_ms=1000), "it has jumped long before"
+    assert found(2, -9, -2, rate=9)
+    assert not found(2, -9, 0, rate=9)
 
 
 def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_its_leader_has_begun() -> None:

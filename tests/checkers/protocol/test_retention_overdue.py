@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -32,12 +32,19 @@ def busy(first_s: float, last_s: float, pause_s: float = 0.25) -> list[Event]:
     return [event(first_s + pause_s * number, "b1", "rule_read", {"rule": "any"}) for number in range(count)]
 
 
-def overdue(*parts: Iterable[Event], clock: str = "", clock_s: float = 0, **settings: Any) -> list[str]:
+def overdue(
+    *parts: Iterable[Event],
+    clock: str = "",
+    clock_s: float = 0,
+    did: Mapping[str, float] | None = None,
+    **settings: Any,
+) -> list[str]:
     """The findings, by their second lines."""
     events = sorted((event for part in parts for event in part), key=lambda event: float(event["time_ns"]))
-    faults = small_evidence.faults(
-        *([small_evidence.fault("clock", [clock], clock_s, clock_s + 1, {})] if clock else [])
-    )
+    fault = small_evidence.fault("clock", [clock], clock_s, clock_s + 1, {})
+    if did is not None:
+        fault = small_evidence.clock_fault(clock, clock_s, clock_s + 1, **did)
+    faults = small_evidence.faults(*([fault] if clock else []))
     evidence = RunEvidence(
         trace=small_evidence.trace(*events),
         settings=CheckSettings(**{"retention_check_ms": 1_000, **(settings or BY_TIME)}),
@@ -117,6 +124,30 @@ def test_nothing_is_said_where_clocks_are_wrong_or_the_interval_is_not_known() -
     assert not overdue(KEPT, WORKED, [configured])
     of_groups = [event | {"topic": "__consumer_offsets"} if event["topic"] else event for event in [*KEPT, *WORKED]]
     assert not overdue(of_groups)
+
+
+@pytest.mark.parametrize(
+    ("did", "due_s"),
+    [
+        ({"jump_ms": 9000}, 5.05),
+        ({"jump_ms": -1500}, 6.55),
+        ({"rate": 0.5}, 9.05),
+        ({"wall_jump_ms": -9000}, 5.05),
+    ],
+    ids=["ahead", "behind", "slow, for 8 s at the most", "on the wall, and put right"],
+)
+def test_a_clock_that_was_wrong_long_ago_excuses_what_it_makes_late(did: Mapping[str, float], due_s: float) -> None:
+    last_s = due_s + 5.25
+    (found,) = overdue(KEPT, busy(3.5, last_s + 0.25), clock="b1", did=did)
+    assert f"were to go at {due_s:.6f} s" in found
+    assert not overdue(KEPT, busy(3.5, last_s - 0.5), clock="b1", did=did)
+
+
+def test_a_leader_deletes_once_its_timers_run_right() -> None:
+    """They are taken for wrong until 2 s after the fault."""
+    fast = {"clock": "b1", "clock_s": 6, "did": {"rate": 2}}
+    assert not overdue(KEPT, busy(3.5, 14), **fast)
+    assert "were to go at 9.000000 s" in overdue(KEPT, busy(3.5, 14.5), **fast)[0]
 
 
 def test_segments_that_were_cut_off_are_none() -> None:
