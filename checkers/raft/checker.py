@@ -43,6 +43,7 @@ position-of-another-log     … and up to where its log is the same as its own
 registered-in-session       a broker registers anew once the session of its earlier life is over
 refused-after-session       … and is not refused after that
 heartbeat-of-an-earlier-life  what a heartbeat brings about is of the broker epoch that the heartbeat gives
+current-heartbeat-refused  … and none is refused as of another life that gives the registered one
 elected-without-majority    a controller leads by the votes of a majority of the controllers, cast in its epoch
 follows-another-leader      a controller follows whom the votes of an epoch have made its leader
 led-without-quorum          a leader resigns once the majority that elected the next one fetches from it no more

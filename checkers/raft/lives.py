@@ -5,9 +5,9 @@ deletes the mark durably before anything else, so that no life after it counts a
 whatever it has lost. A life that stops cleanly before it hears that it is registered has written nothing: the one after
 it may claim the same shutdown, and is the successor of a clean one to the controllers, too, though they have registered
 the one before. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
-registration lets it come back. What it is told of that is committed. A heartbeat counts for the life that sent it. Once
-a broker reads that it is registered anew, by whichever process, it begins a life of its own: the controllers take no
-heartbeat of the present one any more.
+registration lets it come back. What it is told of that is committed. A heartbeat counts for the life that sent it, and
+is not refused while that is the one registered. Once a broker reads that it is registered anew, by whichever process,
+it begins a life of its own: the controllers take no heartbeat of the present one any more.
 
 Blind spots: a broker whose disk has lied about fsync; a registration before that only a later controller has traced;
 runs of versions that did not trace `clean_shutdown`.
@@ -29,6 +29,7 @@ from workloads.columns import NEVER
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
 _OF_HEARTBEATS: Final = ("broker_unfenced", "broker_stays_fenced", "broker_shutting_down")
+_OF_REFUSALS: Final = ("broker_registered", "quorum_leader", "heartbeat_refused")
 _OF_SUCCESSORS: Final = ("broker_registered", "registered", "node_started", "metadata_applied")
 _OF_CLEAN_ENDS: Final = (*_OF_REGISTRATIONS, "clean_claim_refused")
 
@@ -39,6 +40,7 @@ def life_findings(trace: pa.Table, lied_since: Mapping[str, int]) -> Iterator[Fi
     yield from _claims(trace, lied_since)
     yield from _forgotten(trace, lied_since)
     yield from _heartbeats(trace)
+    yield from _refused_heartbeats(trace)
     yield from _comebacks(trace)
     yield from _undecided(trace)
     yield from _superseded(trace)
@@ -121,6 +123,27 @@ def _heartbeats(trace: pa.Table) -> Iterator[Finding]:
                 f"the broker was registered in broker epoch {event.broker_epoch}",
             )
             yield Finding("heartbeat-of-an-earlier-life", lines, time_ns=event.time_ns)
+
+
+def _refused_heartbeats(trace: pa.Table) -> Iterator[Finding]:
+    """A controller that was deposed may have a broker in an earlier life; the latest one has it in the last one."""
+    registered: dict[int, int] = {}
+    leads: dict[str, int] = {}
+    for event in trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_REFUSALS)))):
+        if event.kind == "broker_registered":
+            registered[event.broker] = max(event.broker_epoch, registered.get(event.broker, -1))
+            continue
+        if event.kind == "quorum_leader":
+            leads[event.node] = event.leader_epoch
+            continue
+        given, known = event.broker_epoch, event.details()["known"]
+        is_latest = event.node in leads and leads[event.node] == max(leads.values())
+        if given == known or (is_latest and given == registered.get(event.broker)):
+            lines = (
+                f"{event.node} refused a heartbeat of broker {event.broker} in broker epoch {given} {event.at}",
+                f"it had it in {known}, and the last registration is of {registered.get(event.broker, known)}",
+            )
+            yield Finding("current-heartbeat-refused", lines, time_ns=event.time_ns)
 
 
 def _comebacks(trace: pa.Table) -> Iterator[Finding]:

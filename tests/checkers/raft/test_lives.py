@@ -98,6 +98,25 @@ def test_a_broker_that_shuts_down_comes_back_by_its_next_registration() -> None:
         assert kinds(*before, decided(7, "unfenced")) == ["unfenced-shutting-down"]
 
 
+def test_a_heartbeat_of_the_registered_life_is_not_refused() -> None:
+    def refused(node: str, gave: int, known: int) -> Event:
+        return small_evidence.event(9, node, "heartbeat_refused", {"known": known}, broker=1, broker_epoch=gave)
+
+    again, taken_over = decided(6, "registered", 6), decided(6, "registered", 6, taken_over=True) | {"node": "c2"}
+    first, second = (
+        small_evidence.event(at_s, node, "quorum_leader", leader_epoch=epoch)
+        for at_s, node, epoch in ((1, "c1", 1), (5, "c2", 2))
+    )
+    assert kinds(first, *BORN, refused("c1", 0, 1)) == []
+    assert kinds(first, *BORN, refused("c1", 1, 1)) == ["current-heartbeat-refused"]
+    assert kinds(first, *BORN, again, refused("c1", 1, 6)) == []
+    assert kinds(first, *BORN, again, refused("c1", 6, 1)) == ["current-heartbeat-refused"]
+    deposed = [first, *BORN, second, taken_over]
+    assert kinds(*deposed, refused("c1", 6, 1)) == [], "it has not read of it"
+    assert kinds(*deposed, refused("c2", 6, 1)) == ["current-heartbeat-refused"]
+    assert kinds(*BORN, again, refused("c1", 6, 1)) == [], "who leads is not known"
+
+
 def test_a_silent_broker_comes_back_by_its_heartbeat() -> None:
     silent = decided(4, "fenced", reason="session_timeout")
     assert kinds(*BORN, silent, decided(5, "unfenced")) == []
