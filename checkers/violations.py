@@ -133,6 +133,7 @@ INEXCUSABLE = frozenset(
         "elr-otherwise",
         "last-known-elr-otherwise",
         "idle-broker-kept",
+        "let-go-while-leading",
         "left-without-leader",
         "recovery-early",
         "recovery-outdated",

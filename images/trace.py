@@ -26,7 +26,9 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       [offset, …] above its end of which it has producer snapshots, if any
 registered                broker      broker_epoch granted; detail: clean
 clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
-                                      next one
+                                      next one; detail, if it was registered: handover=what became of its request to
+                                      hand leaderships over: let_go, as a controller has answered in the end; timed_out;
+                                      else asked, or unasked
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, batches, producer_expiration_ms, bytes_behind, synced_below, as above;
                                       high_watermark with which it takes over, before it counts; positions {replica:

@@ -20,7 +20,8 @@ LastKnownELR  empty where the ELR must be; else whoever has left the ELR since, 
 
 Where the trace says nothing of a replica's broker, nothing is promised of the partition. A change that a successor has
 found committed is compared where it is known why it was made: a broker left or came. After every change of a broker no
-partition is led by, or has in its ISR, one that may not lead, and none is without a leader that may have one.
+partition is led by, or has in its ISR, one that may not lead, and none is without a leader that may have one. A broker
+that shuts down is let go by a change of its own, after that which has moved its leaderships.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ def check_decisions(
     for change in decided_changes(trace):
         if change.offset == cut:
             continue
+        _check_let_go(cluster, metadata, change)
         metadata.apply_to_brokers(change)
         for each in change.events:
             before = metadata.partitions.get(each.place)
@@ -137,6 +139,24 @@ def _perhaps_cut(trace: pa.Table) -> int:
         return UNKNOWN
     last = trace.filter(pc.equal(trace.column("seq"), last_seq)).slice(0, 1).to_pylist()[0]
     return int(last["offset"]) if last["kind"] in (*OF_BROKERS, *OF_PARTITIONS, *OF_TOPICS) else UNKNOWN
+
+
+def _check_let_go(cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange) -> None:
+    """A broker that shuts down is let go once it leads nothing: the change before has moved its leaderships."""
+    for each in change.of_brokers:
+        event, reason = each.event, each.detail.get("reason")
+        if event.kind != "broker_fenced" or reason != "controlled_shutdown" or each.taken_over:
+            continue
+        for place, decided in sorted(metadata.partitions.items()):
+            partition = cluster.partitions.get(place)
+            if partition is not None and decided.leader == event.broker:
+                partition.report(
+                    event,
+                    "let-go-while-leading",
+                    UNKNOWN,
+                    f"{event.node} let b{event.broker} go, which shuts down, {event.at}",
+                    f"{place[0]}-{place[1]} before: {_described(decided)}: it is to go once it leads nothing",
+                )
 
 
 def _check_change(

@@ -67,6 +67,8 @@ superseded-went-on          a broker that reads of a later registration of its o
 clean-claim-repeated        a clean shutdown is claimed by the next life of the broker alone
 clean-shutdown-forgotten    … and by a later one, where that one was registered and never heard of it: to the
                             controllers, too, this one then follows a clean shutdown
+left-without-handover       a broker that shuts down leaves once a controller has moved its leaderships and lets it go,
+                            unless the time for that is up
 unfenced-shutting-down      a broker that shuts down comes back by its next registration alone
 unfenced-behind             a broker is unfenced once it has applied its own registration
 kept-fenced                 … and its first heartbeat after that unfences it

@@ -7,7 +7,8 @@ it may claim the same shutdown, and is the successor of a clean one to the contr
 the one before. And a broker that leaves stays out: whatever its last heartbeats say when they arrive, only the next
 registration lets it come back. What it is told of that is committed. A heartbeat counts for the life that sent it, and
 is not refused while that is the one registered. Once a broker reads that it is registered anew, by whichever process,
-it begins a life of its own: the controllers take no heartbeat of the present one any more.
+it begins a life of its own: the controllers take no heartbeat of the present one any more. A life that shuts down stays
+until a controller has handed its leaderships over and lets it go, unless the time for that is up.
 
 Blind spots: a broker whose disk has lied about fsync; a registration before that only a later controller has traced;
 runs of versions that did not trace `clean_shutdown`.
@@ -30,6 +31,7 @@ _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
 _OF_HEARTBEATS: Final = ("broker_unfenced", "broker_stays_fenced", "broker_shutting_down")
 _OF_REFUSALS: Final = ("broker_registered", "quorum_leader", "heartbeat_refused")
+_HANDED_OVER: Final = ("let_go", "timed_out")
 _OF_SUCCESSORS: Final = ("broker_registered", "registered", "node_started", "metadata_applied")
 _OF_CLEAN_ENDS: Final = (*_OF_REGISTRATIONS, "clean_claim_refused")
 
@@ -44,6 +46,7 @@ def life_findings(trace: pa.Table, lied_since: Mapping[str, int]) -> Iterator[Fi
     yield from _comebacks(trace)
     yield from _undecided(trace)
     yield from _superseded(trace)
+    yield from _not_handed_over(trace)
 
 
 def broker_epoch_findings(trace: pa.Table) -> Iterator[Finding]:
@@ -202,3 +205,13 @@ def _superseded(trace: pa.Table) -> Iterator[Finding]:
                     "takes heartbeats of the epoch before any more",
                 )
                 yield Finding("superseded-went-on", lines, time_ns=event.time_ns)
+
+
+def _not_handed_over(trace: pa.Table) -> Iterator[Finding]:
+    for event in trace_rows(trace.filter(pc.equal(trace.column("kind"), "clean_shutdown"))):
+        handover = event.details().get("handover", "let_go")
+        if handover not in _HANDED_OVER:
+            did = f"{event.node} shut down in broker epoch {event.broker_epoch} {event.at}"
+            asked = "had not asked for that" if handover == "unasked" else "did not wait for it as long as it is to"
+            line = f"no controller had handed its leaderships over and let it go, and it {asked}"
+            yield Finding("left-without-handover", (did, line), time_ns=event.time_ns)

@@ -88,6 +88,8 @@ class BrokerNode:
         self._epoch = NO_BROKER_EPOCH
         self._mark = ShutdownMark()
         """The clean shutdown that this broker claims."""
+        self._handover = "unasked"
+        """What has become of the request to hand leaderships over, for the trace."""
         self._image = ClusterImage()
         """The metadata as far as it has been read."""
         self._image_epoch = -1
@@ -196,7 +198,7 @@ class BrokerNode:
         if failure is not None and self._config.rules.clean_claim_after_flush:
             message = f"stopped, but not every record is on disk: the next start counts as after a crash: {failure}"
             raise OSError(failure.errno or EIO, message)
-        self._leave_mark(ShutdownMark(self._epoch))
+        self._leave_mark(ShutdownMark(self._epoch), handover=self._handover)
         self._node_ports.log("shut down cleanly")
 
     def _leave_unregistered(self) -> None:
@@ -206,9 +208,9 @@ class BrokerNode:
             self._leave_mark(self._mark)
         self._node_ports.log("stopped before the controller had registered this broker")
 
-    def _leave_mark(self, mark: ShutdownMark) -> None:
+    def _leave_mark(self, mark: ShutdownMark, **detail: str) -> None:
         # Traced first: a process that is killed in between may have left the mark.
-        self._node_ports.trace(TraceEvent("clean_shutdown", broker_epoch=mark.broker_epoch))
+        self._node_ports.trace(TraceEvent("clean_shutdown", broker_epoch=mark.broker_epoch, detail=detail))
         leave_clean_shutdown(self._node_ports.files, mark)
 
     def _spawn_in(self, tasks: asyncio.TaskGroup, running: dict[asyncio.Task[None], None]) -> Spawn:
@@ -377,10 +379,12 @@ class BrokerNode:
             async with asyncio.timeout(self._config.seconds("controlled.shutdown.timeout.ms")):
                 while True:
                     answer = await self._heartbeat(shutting_down=True)
+                    self._handover = "let_go" if answer is not None and answer.should_shut_down else "asked"
                     if answer is not None and answer.error_code is ErrorCode.none and answer.should_shut_down:
                         return
                     await asyncio.sleep(self._backoff_s)
         except TimeoutError:
+            self._handover = "timed_out"
             self._node_ports.log("leaving without having handed everything over: the time for it is up")
 
     # --- metadata -----------------------------------------------------------------------------------------------------

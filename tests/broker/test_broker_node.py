@@ -247,6 +247,7 @@ def test_a_stopped_broker_has_a_clean_shutdown(tmp_path: Path) -> None:
                     stopping.set()
                     await life
         assert [event.detail["clean"] for event in cluster.told("registered")] == [False, True]
+        assert [event.detail["handover"] for event in cluster.told("clean_shutdown")] == ["let_go"] * 2
         assert cluster.told("log_recovered")[-1].log_end == 1
 
     run(scenario)
@@ -319,6 +320,7 @@ def test_a_broker_does_not_wait_for_a_silent_controller_longer_than_it_was_given
             async with asyncio.timeout(60):
                 await life
         assert "leaving without having handed everything over" in cluster.lines[-2]
+        assert [event.detail["handover"] for event in cluster.told("clean_shutdown")] == ["timed_out"]
         assert cluster.files.exists(CLEAN_SHUTDOWN)
 
     run(scenario)

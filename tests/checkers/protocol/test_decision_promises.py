@@ -100,6 +100,12 @@ KEPT = {
         decided(10, 2, (1, 2), (1, 2, 3), reason="alter_partition"),
         decided(11, 1, (2, 3), (1, 2, 3), reason="preferred_election"),
     ],
+    "a broker that shuts down hands its leaderships over before it goes": [
+        *THREE,
+        broker(8, "shutting_down", 1, 1),
+        decided(8, 2, (1, 1), (2, 3), reason="controlled_shutdown"),
+        broker(9, "fenced", 1, 1, reason="controlled_shutdown"),
+    ],
     "a successor does not know why": [*THREE, decided(8, 2, (1, 1), (1, 2, 3), reason="taken_over", taken_over=True)],
 }
 
@@ -115,6 +121,11 @@ BROKEN = {
     "elr-otherwise": [*WITHOUT_3, *fenced(9, 2, 2, decided(9, 1, (0, 2), (1,), (), reason="fenced"))],
     "last-known-elr-otherwise": [*WITHOUT_2, *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1, 2), reason="fenced"))],
     "leader-epoch-skipped": [*THREE, *fenced(8, 3, 3, decided(8, 1, (1, 1), (1, 2), reason="fenced"))],
+    "let-go-while-leading": [
+        *THREE,
+        decided(8, 2, (1, 1), (2, 3), reason="controlled_shutdown"),
+        broker(8, "fenced", 1, 1, reason="controlled_shutdown"),
+    ],
     "idle-broker-kept": [*THREE, broker(8, "fenced", 3, 3, reason="session_timeout")],
     "left-without-leader": [*UNCLEAN, *unfenced(12, 2, 2)],
 }

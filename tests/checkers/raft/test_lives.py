@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from checkers.raft.lives import broker_epoch_findings, life_findings
 from tests.checkers import small_evidence
 
@@ -96,6 +98,21 @@ def test_a_broker_that_shuts_down_comes_back_by_its_next_registration() -> None:
     assert kinds(*LEFT, decided(6, "registered", 6), decided(7, "unfenced", 6)) == []
     for before in (LEFT, LEFT[:3]):
         assert kinds(*before, decided(7, "unfenced")) == ["unfenced-shutting-down"]
+
+
+@pytest.mark.parametrize(
+    ("detail", "right"),
+    [
+        ({}, True),
+        ({"handover": "let_go"}, True),
+        ({"handover": "timed_out"}, True),
+        ({"handover": "asked"}, False),
+        ({"handover": "unasked"}, False),
+    ],
+)
+def test_a_broker_leaves_once_it_is_let_go(detail: dict[str, str], right: bool) -> None:
+    left = small_evidence.event(1, "b1", "clean_shutdown", detail, broker_epoch=5)
+    assert kinds(left) == ([] if right else ["left-without-handover"])
 
 
 def test_a_heartbeat_of_the_registered_life_is_not_refused() -> None:
