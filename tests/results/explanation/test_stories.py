@@ -209,7 +209,8 @@ def test_the_same_cause_in_another_partition_is_the_same_story() -> None:
 
 
 def test_an_acknowledgement_above_the_high_watermark_is_the_cause() -> None:
-    early = event(3.5, "b1", "acknowledged", {"acks": -1}, leader_epoch=0, offset=5, log_end=6, high_watermark=5)
+    place = {"leader": 1, "leader_epoch": 0, "offset": 5, "log_end": 6, "high_watermark": 5}
+    early = event(3.5, "b1", "acknowledged", {"acks": -1}, **place)
     (story,) = stories([*BORN, appended(3.4, "b1", 1, 0, 5, 6), early], seen_by("loss", "lost-append", 5))
     assert story.signature == Signature("protocol", "acknowledged-uncommitted", "acknowledged-above-high-watermark")
     assert [item.finding for item in story.consequences] == ["acknowledged-uncommitted", "lost-append"]
