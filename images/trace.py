@@ -14,6 +14,7 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence},
                                       batches={id: [[base, end], …] of its batches that are known},
+                                      producer_times={id: largest timestamp in its newest batch},
                                       producer_expiration_ms=age at which it forgets a producer;
                                       left_over, [base offset, end] of the segments deleted as being below the base in
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
@@ -30,7 +31,8 @@ clean_shutdown            broker      broker_epoch: its process is about to leav
                                       hand leaderships over: let_go, as a controller has answered in the end; timed_out;
                                       else asked, or unasked
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
-                                      producers, batches, producer_expiration_ms, bytes_behind, synced_below, as above;
+                                      producers, batches, producer_times, producer_expiration_ms, bytes_behind,
+                                      synced_below, as above;
                                       high_watermark with which it takes over, before it counts; positions {replica:
                                       LEO} that it keeps of an earlier leadership; min_isr=its min.insync.replicas
 became_follower           broker      leader_epoch, partition_epoch, leader (-1 for none), log_end, high_watermark

@@ -93,6 +93,7 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     if isinstance(state, dict) and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
         _check_producers(partition, event, state, start)
         _check_batches(partition, event, detail.get("batches", {}), start)
+        _check_times(partition, event, detail.get("producer_times", {}), start)
         whole = event.node in partition.opened and event.node not in partition.removed
         if event.kind == "log_recovered" and whole and event.log_end > start:
             _check_kept(partition, event, state)
@@ -208,6 +209,27 @@ def _check_batches(
                 f"the last batches of producer id {producer} in its log stand at {_places(expected)}; the state of its "
                 f"producers has them at {_places(known)}",
             )
+
+
+def _check_times(partition: PartitionState, event: TraceRow, times: Mapping[str, int], start: int) -> None:
+    """A producer expires by the time of its newest batch. Where one came a second time the first copy counts."""
+    held = partition.batches_of(event.node)
+    if held.unknown_below > start:
+        return
+    for producer, time_ms in sorted(times.items()):
+        if held.repeats(int(producer)) or not (newest := held.newest(int(producer), start, event.end_after, 1)):
+            continue
+        (batch,) = newest
+        if batch.timestamp_ms in (UNKNOWN, time_ms):
+            continue
+        partition.report(
+            event,
+            "producer-state-wrong",
+            event.end_after,
+            _what_happened(event),
+            f"the last batch of producer id {producer} in its log, at {batch.base}, is of {batch.timestamp_ms} ms",
+            f"the state of its producers has {time_ms} ms, from which it expires",
+        )
 
 
 def _places(batches: list[list[int]]) -> str:

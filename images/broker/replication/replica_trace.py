@@ -350,8 +350,8 @@ def _producer_epoch(header: Header) -> dict[str, object]:
 
 
 def log_detail(log: Log) -> dict[str, object]:
-    """The state of a log besides its records: epoch cache, last sequence number of each producer, bytes behind its
-    end, and the recovery point if that is above the end."""
+    """The state of a log besides its records: epoch cache, last sequence number of each producer and the time from
+    which it expires, bytes behind its end, and the recovery point if that is above the end."""
     behind = log.bytes_behind
     synced_behind = {"synced_below": log.recovery_point} if log.recovery_point > log.end else {}
     return {
@@ -361,6 +361,7 @@ def log_detail(log: Log) -> dict[str, object]:
             str(producer): [[batch.base_offset, batch.last_offset + 1] for batch in state.batches]
             for producer, state in log.producers.items()
         },
+        "producer_times": {str(producer): state.timestamp_ms for producer, state in log.producers.items()},
         "producer_expiration_ms": log.config.producer_expiration_ms,
         **({"bytes_behind": behind} if behind else {}),
         **synced_behind,

@@ -16,10 +16,18 @@ LONG_MS, SHORT_MS = 86_400_000, 10_000
 
 
 def produced(
-    time_s: float, sequence: int, at: int, *, node: str = "b1", count: int = 1, producer: int = 1, epoch: int = 0
+    time_s: float,
+    sequence: int,
+    at: int,
+    *,
+    node: str = "b1",
+    count: int = 1,
+    producer: int = 1,
+    epoch: int = 0,
+    **facts: int,
 ) -> Event:
     """A batch that `node` appends as a replica whose leader is b1."""
-    detail = {"producer_id": producer, "sequence": sequence, "crc": 7 + at, "producer_epoch": epoch}
+    detail = {"producer_id": producer, "sequence": sequence, "crc": 7 + at, "producer_epoch": epoch, **facts}
     place = {"offset": at, "log_end": at + count, "leader": 1, "leader_epoch": 1, "partition_epoch": 0}
     return event(time_s, node, "appended", detail, **place)
 
@@ -230,6 +238,14 @@ def test_a_restart_does_not_forget_the_producers_of_deleted_batches() -> None:
 @pytest.mark.parametrize("batches", [KNOWN_BATCHES[1:], [[0, 1], *KNOWN_BATCHES], [*KNOWN_BATCHES[:-1], [5, 7]]])
 def test_other_batches_of_a_producer_than_its_last_five_are_found(batches: list[list[int]]) -> None:
     assert found([*SIX, told(4, "log_recovered", 6, batches={"1": batches})]) == ["producer-state-wrong"]
+
+
+@pytest.mark.parametrize(("time_ms", "kinds"), [(105, []), (100, ["producer-state-wrong"])])
+def test_a_producer_expires_by_its_newest_batch(time_ms: int, kinds: list[str]) -> None:
+    stamped = [*BORN, *(produced(2, number, number, timestamp=100 + number) for number in range(6))]
+    opened = told(4, "log_recovered", 6, producer_times={"1": time_ms})
+    assert found([*stamped, opened]) == kinds
+    assert found([*SIX, opened]) == [], "of batches whose timestamps are not known"
 
 
 @pytest.mark.parametrize("kept", [{"epochs": ((1, 6),), "producers": {}}, {"epochs": (), "producers": {1: 5}}])
