@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final, NamedTuple, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
-from nemesis.faults.administrators.replica_moves import claimed, put_back
+from nemesis.faults.administrators.replica_moves import claimed, put_back, put_first
 from nemesis.faults.administrators.requests import recorded
 from nemesis.faults.fault import Fault
 from nemesis.faults.scripted.script import (
@@ -117,7 +118,7 @@ class ThereAndBack(ScriptedLeaderFault):
     """A leader is taken off its partition and leads it again, in one life: what it, its followers and its consumers
     have kept of its first replica is of another one by then.
 
-    The leader leads another partition, too, if one does.
+    It leads another partition, too, if it holds one, so that those who follow both stay connected to it.
 
     1. The leader is taken off, and deletes its log; where no replica can be spared, another broker takes its place.
     2. It is put back as the preferred replica.
@@ -137,9 +138,9 @@ class ThereAndBack(ScriptedLeaderFault):
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; the replicas of before come back at the end."""
-        partition = await self._of_several(handle)
-        (leader,) = await handle.targets.resolve((f"leader/{partition}",))
-        before = await claimed(handle, partition)
+        (leader,) = await handle.targets.resolve(self.targets())
+        partition, before = self.partition, await claimed(handle, self.partition)
+        await self._lead_another(handle, leader)
         move = _moved_away(handle, partition, leader, before) if leader in before else None
         if move is None:
             return
@@ -151,13 +152,22 @@ class ThereAndBack(ScriptedLeaderFault):
         await move.ask_back(handle)
         await move.lead_again(handle, self.patience_ms)
 
-    async def _of_several(self, handle: FaultHandle) -> int:
-        """A partition, if possible `partition`, whose leader leads another one, too, so that those who follow both stay
-        connected to it; `partition` where there is none."""
+    async def _lead_another(self, handle: FaultHandle, leader: str) -> None:
+        """Have the leader lead another partition, too, if it holds one, so that those who follow both stay connected to
+        it."""
         places = await handle.cluster.leaders()
-        led = {index: node for (topic, index), node in sorted(places.items()) if topic == handle.topic}
-        several = [index for index, node in led.items() if list(led.values()).count(node) > 1]
-        return self.partition if self.partition in several or not several else handle.random.choice(several)
+        others = {index: node for (topic, index), node in sorted(places.items()) if topic == handle.topic}
+        others.pop(self.partition, None)
+        if leader in others.values():
+            return
+        for index in others:
+            if leader not in await handle.cluster.admin.replicas(handle.topic, index):
+                continue
+            replicas, answers = await claimed(handle, index), list[AdminResult]()
+            if replicas:
+                handle.add_undo(partial(put_back, handle, index, replicas, answers))
+                await put_first(handle, index, leader, replicas, answers)
+                return
 
 
 class _MoveAway(NamedTuple):
