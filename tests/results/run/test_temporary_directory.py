@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +24,23 @@ with temporary_directory("test") as directory:
 """
 
 
-def holder(home: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process of its own that has a temporary directory in `home` until its standard input ends."""
+FORKING = """\
+import os, time
+from results.run.temporary_directory import temporary_directory
+with temporary_directory("test") as directory:
+    print(directory, flush=True)
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+    time.sleep(60)
+"""
+
+
+def holder(home: Path, program: str = HOLDER) -> tuple[subprocess.Popen[str], Path]:
+    """A process of its own that has a temporary directory in `home` until its standard input ends, or as `program` has
+    it."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
+        [sys.executable, "-c", program],
         env={"TMPDIR": str(home), "PYTHONPATH": str(Path(__file__).parents[3])},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -58,6 +74,51 @@ def test_the_directory_of_a_killed_process_is_removed_by_the_next_and_that_of_a_
     finally:
         living.communicate()
     assert sorted(home.iterdir()) == foreign
+
+
+def test_one_that_cannot_be_locked_is_not_taken_for_one_of_a_killed_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_lock: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with monkeypatch.context() as unlockable:
+        unlockable.setattr("fcntl.flock", fail)
+        with temporary_directory("test") as mine:
+            process, _ = holder(tmp_path)
+            process.communicate()
+            assert mine.is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_directory_of_another_user_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, left = holder(tmp_path)
+    killed.kill()
+    killed.communicate()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    other = os.geteuid() + 1
+    monkeypatch.setattr("os.geteuid", lambda: other)
+    with temporary_directory("test"):
+        assert left.is_dir()
+
+
+def test_a_forked_process_keeps_the_directory_that_it_may_use(tmp_path: Path) -> None:
+    process, directory = holder(tmp_path, FORKING)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    try:
+        other, _ = holder(tmp_path)
+        other.communicate()
+        assert directory.is_dir()
+    finally:
+        os.kill(child, signal.SIGKILL)
+    process.communicate()  # until the child has ended, too
+    other, _ = holder(tmp_path)
+    other.communicate()
+    assert not directory.exists()
 
 
 def test_a_directory_is_removed_after_an_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
