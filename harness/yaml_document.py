@@ -40,8 +40,8 @@ MESSAGE_LENGTH_MAX: Final = 2_000
 """Characters of an error: of a longer one, which repeats a long value, its middle is left out."""
 
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_AMBIGUOUS_NUMBER: Final = re.compile(r"[-+]?(0b[01_]+|0[0-9]+|[0-9a-fx.:]*[0-9][_:].*)", re.IGNORECASE)
-"""Octal by a leading zero, binary, to the base 60 (`12:30`), or with `_` between the digits."""
+_AMBIGUOUS_NUMBER: Final = re.compile(r"[-+]?0(b.*|[0-9]+)|.*[_:].*", re.IGNORECASE)
+"""Octal by a leading zero, binary, to the base 60 (`12:30`), or with `_` among the digits."""
 _AFTER_A_FIELD: Final = (".", ":", "[", " ")
 
 

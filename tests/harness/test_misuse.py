@@ -52,10 +52,12 @@ SPECS = {
             ("seed", "1_0"),
             ("seed", "0b11"),
             ("seed", "0x1_0"),
+            ("seed", "0x_1"),
             ("seed", "12:30"),
             ("time_limit", "12:30"),
             ("time_limit", "1:30.5"),
             ("time_limit", "1_0.5"),
+            ("time_limit", "1._5"),
         ]
     },
     "a name with a null byte": ('name: "a\\0b"', "name: "),
