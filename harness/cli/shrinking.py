@@ -75,13 +75,17 @@ def _shrink(options: argparse.Namespace) -> int:
         print(f"faultline: {error}", file=sys.stderr)
         return NOT_CARRIED_OUT
     except KeyboardInterrupt:
-        variant = () if options.variant is None else ("--variant", options.variant)
-        out = () if options.out is None else ("--out", str(options.out))
-        resume = ("--resume",) if is_begun(directory) else ()
-        again = command_line("shrink", options.target, *variant, *resume, *out, store=options.store)
-        print(f"interrupted; go on with: {again}", file=sys.stderr)
+        print(f"interrupted; go on with: {_again(options, resume=is_begun(directory))}", file=sys.stderr)
         return INTERRUPTED
     return NOT_CARRIED_OUT if result.unmet else VALID
+
+
+def _again(options: argparse.Namespace, *, resume: bool) -> str:
+    """The command with which interrupted shrinking goes on; its budget is one of a session, as before."""
+    names = ("variant", "budget", "runs", "out")
+    values = {f"--{name}": value for name in names if (value := getattr(options, name)) is not None}
+    words = [word for option, value in values.items() for word in (option, str(value))]
+    return command_line("shrink", options.target, *words, *(["--resume"] if resume else []), store=options.store)
 
 
 def shrink_failures(record: SuiteRecord, runs: Sequence[RunResult]) -> None:

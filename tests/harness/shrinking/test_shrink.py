@@ -286,9 +286,10 @@ def test_an_interruption_names_a_command_that_goes_on_also_before_there_is_anyth
 
     monkeypatch.setattr("harness.cli.shrinking._shrink_on", interrupt)
     out = str(tmp_path / "small.yaml")
-    command = ["shrink", "isr-of-one", "--out", out, "--store", str(tmp_path)]
+    given = ["--budget", "120s", "--runs", "50", "--out", out]
+    command = ["shrink", "isr-of-one", *given, "--store", str(tmp_path)]
     assert main(command) == INTERRUPTED
-    line = f"interrupted; go on with: faultline shrink isr-of-one{{}} --out {out} --store {tmp_path}\n"
+    line = f"interrupted; go on with: faultline shrink isr-of-one {' '.join(given)}{{}} --store {tmp_path}\n"
     assert capsys.readouterr().err == line.format("")
     directory = tmp_path / "shrinking" / subject_of("isr-of-one", tmp_path).name
     directory.mkdir(parents=True)
