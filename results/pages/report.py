@@ -73,7 +73,7 @@ class Subject:
 
     @property
     def validity(self) -> str:
-        """The verdict of the run, or NOT_CHECKED, as in lists."""
+        """The verdict of the run, or NOT_CHECKED."""
         return worst(verdict.validity for verdict in self.verdicts).value if self.verdicts else NOT_CHECKED
 
 

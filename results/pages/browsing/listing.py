@@ -41,7 +41,8 @@ class RunEntry:
     """Of its suite; empty for a directory."""
     seed: str
     validity: str
-    """As on its own page: of a stored run its outcome (`results.suites`), of a directory a verdict or NOT_CHECKED."""
+    """Of a stored run its outcome (`results.suites`), as on the page of its suite; of a directory its verdict or
+    NOT_CHECKED, as on its own page."""
     started: str
     version: str
     problem: str
