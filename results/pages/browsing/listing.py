@@ -63,10 +63,12 @@ class RunEntry:
 
 
 def search_terms(find: str) -> list[re.Pattern[str]]:
-    """The words of a search, in lower case: `seed 7` is one of them, and a number is a whole one: 7 is not 17."""
+    """The words of a search, in lower case: `seed 7` is one of them, and a number, also of a seed in a name, is a
+    whole one: 7 is not 17."""
     words = re.findall(r"seed \d+(?!\S)|\S+", " ".join(find.lower().split()))
-    whole = re.compile(r"(seed ?)?\d+")
-    return [re.compile(rf"(?<!\d){word}(?!\d)" if whole.fullmatch(word) else re.escape(word)) for word in words]
+    whole = re.compile(r"(\S*seed ?)?\d+")
+    escaped = ((re.escape(word), whole.fullmatch(word)) for word in words)
+    return [re.compile(rf"(?<!\d){word}(?!\d)" if number else word) for word, number in escaped]
 
 
 @dataclass(frozen=True, slots=True)

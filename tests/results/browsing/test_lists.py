@@ -71,7 +71,15 @@ def test_a_number_that_is_asked_for_is_a_whole_one(tmp_path: Path) -> None:
     for seed in (7, 17, 70):
         RunDirectory.create(tmp_path, "append", seed).write_status("finished")
     site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
-    for asked, number in (("seed+7", 1), ("Seed+7+append", 1), ("seed7", 1), ("7", 1), ("seed+1", 0), ("seed", 3)):
+    for asked, number in (
+        ("seed+7", 1),
+        ("Seed+7+append", 1),
+        ("seed7", 1),
+        ("append-seed7", 1),
+        ("7", 1),
+        ("seed+1", 0),
+        ("seed", 3),
+    ):
         text = show(site, f"/runs?find={asked}").text
         assert f"{number} run" in text.partition("of 3 match")[0], asked
 
