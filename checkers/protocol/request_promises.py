@@ -73,10 +73,15 @@ def _fetch_accepted(cluster: ClusterState, partition: PartitionState, event: Tra
 def _request_refused(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """The error of a refusal tells its sender what to do: to look for a newer leader, to wait for one, or to begin its
     log anew. It is that of the first check that the request fails: its leader epoch, the role of the node, and of a
-    follower's fetch the follower, its life and its position."""
+    follower's fetch the follower, its life and its position. A node that leads answers for that leadership, and not for
+    one before."""
     detail = event.details()
     requested, error = detail["requested"], detail["error"]
     leads = event.node == f"b{event.leader}"
+    led = partition.leading.get(event.node, _NO_EPOCH)
+    if led > (event.leader_epoch if leads else _NO_EPOCH) and not partition.created_again:
+        _report_refusal(partition, event, f"it had begun to lead in leader epoch {led}, and led still")
+        return
     if requested not in (_NO_EPOCH, event.leader_epoch):
         due = _FENCED if requested < event.leader_epoch else _UNKNOWN_EPOCH
     elif not leads:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checkers.protocol.test_protocol_replicas import COPIED, MOVED, Event, decided, leads, log_start
+from tests.checkers.protocol.test_protocol_replicas import COPIED, MOVED, Event, decided, follows, leads, log_start
 from tests.checkers.protocol.test_protocol_requests import UNFENCED, fetched, found
 from tests.checkers.small_evidence import event
 
@@ -31,6 +31,12 @@ TURNED_AWAY_RIGHTLY = {
     "by one that is elected, and has not begun to lead": [
         decided(1, 0, 1, 1, (1, 2, 3), reason="created"),
         turned_away("not_leader_or_follower"),
+    ],
+    "by one that does not lead any more": [
+        *COPIED,
+        decided(3.8, 1, 2, 2, (1, 2, 3)),
+        follows(3.9, "b1", 2, 2, 1),
+        turned_away("not_leader_or_follower", requested=2) | {"leader": 2, "leader_epoch": 2, "partition_epoch": 1},
     ],
     "of no replica": [*REMOVED, turned_away("unknown_leader_epoch", 3, requested=2) | SECOND],
     "of no replica, by an old protocol": [*REMOVED, turned_away("not_leader_or_follower", 3, requested=-1) | SECOND],
@@ -58,6 +64,13 @@ TURNED_AWAY_WRONGLY = {
     "of an earlier leader epoch, as of a later one": [*COPIED, turned_away("unknown_leader_epoch", requested=0)],
     "of a later leader epoch, as of an earlier one": [*COPIED, turned_away("fenced_leader_epoch", 2, requested=2)],
     "of another leader epoch, for the role": [*COPIED, turned_away("not_leader_or_follower", by="b2", requested=0)],
+    "by one that leads, as in a leadership before": [
+        *COPIED,
+        decided(3.8, 1, 1, 2, (1, 2, 3)),
+        leads(3.9, "b1", 2, 5, 1),
+        turned_away("unknown_leader_epoch", 2, requested=2),
+    ],
+    "by one that leads, as by a follower": [*COPIED, turned_away("not_leader_or_follower") | {"leader": 2}],
     "of the same leader epoch": [*COPIED, turned_away("fenced_leader_epoch", requested=1)],
     "of the same leader epoch, a fetch": [*COPIED, turned_away("fenced_leader_epoch", 2, requested=1)],
     "without an epoch, by a follower": [*COPIED, turned_away("unknown_leader_epoch", by="b2", requested=-1)],
