@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,6 +55,7 @@ def unfenced(offset: int, number: int, epoch: int, *changes: Event) -> list[Even
     return [broker(offset, "unfenced", number, epoch), *changes]
 
 
+TAKEN_OVER = {"reason": "taken_over", "taken_over": True}
 THREE = [
     *(broker(number, "registered", number, number, clean=True) for number in (1, 2, 3)),
     *(broker(number + 3, "unfenced", number, number) for number in (1, 2, 3)),
@@ -69,10 +71,13 @@ UNCLEAN = [
 ]
 
 
-def kinds(*events: Event, strategy: str = "last-known-leader", killed: bool = True, **settings: Any) -> list[str]:
+def kinds(
+    *events: Event, strategy: str = "last-known-leader", killed: bool = True, goes_on: bool = True, **settings: Any
+) -> list[str]:
     """Found in a trace that goes on after these events: one that ends with a change may lack the rest of that."""
+    after = [small_evidence.event(1e6, "b9", "node_started")] if goes_on else []
     evidence = RunEvidence(
-        trace=small_evidence.trace(*events, small_evidence.event(1e6, "b9", "node_started")),
+        trace=small_evidence.trace(*events, *after),
         settings=CheckSettings(unclean_recovery=strategy, **settings),
         recovery={} if killed else {"seconds": 1.0},
     )
@@ -140,6 +145,14 @@ def test_a_change_that_does_not_follow_is_a_violation(kind: str) -> None:
 def test_no_decision_is_missing_but_in_the_trace_of_a_killed_run(killed: bool) -> None:
     skips = [*THREE, *fenced(8, 1, 1, decided(8, 2, (1, 2), (2, 3), reason="fenced"))]
     assert kinds(*skips, killed=killed) == ([] if killed else ["partition-epoch-skipped"])
+
+
+def test_a_change_that_a_deposed_controller_traces_last_of_all_is_not_cut_if_others_follow_it() -> None:
+    left = [broker(8, "shutting_down", 1, 1), decided(8, 2, (1, 1), (2, 3), reason="controlled_shutdown")]
+    by_successor = [{**each, "detail": json.dumps({**json.loads(each["detail"]), **TAKEN_OVER})} for each in left]
+    let_go = broker(9, "fenced", 1, 1, reason="controlled_shutdown")
+    assert kinds(*THREE, *by_successor, let_go, *left, goes_on=False) == []
+    assert kinds(*THREE, left[0], goes_on=False) == [], "the rest of the last change may be missing"
 
 
 MOVING = [
