@@ -388,7 +388,9 @@ def wrong_clocks(faults: pa.Table, *, healed: bool) -> WrongClocks:
         jump_ns, wall_jump_ns = (round(detail.get(name, 0) * 1e6) for name in ("jump_ms", "wall_jump_ms"))
         rate, ended_ns = detail.get("rate", 1.0), _held(row)[1]
         is_known = healed and (jump_ns != 0 or wall_jump_ns != 0 or rate != 1)
-        jumped_ns = row["started_ns"] + _STALL_MARGIN_NS
+        # A fault counts from the end of its injection; one that was not injected whole has jumped at any time.
+        is_injected = "injection_seconds" in json.loads(row["evidence"] or "{}")
+        jumped_ns = row["started_ns"] + _STALL_MARGIN_NS if is_injected else ended_ns
         fault = ClockFault(injected_ns(row), jumped_ns, ended_ns, jump_ns, rate, wall_jump_ns, is_known)
         for node in row["nodes"]:
             wrong.setdefault(node, []).append(fault)

@@ -139,7 +139,8 @@ def fault(
 
 def clock_fault(node: str, started_s: float, ended_s: float | None, **did: float) -> dict[str, Any]:
     """A fault of a node's clocks that has done what it says: `jump_ms`, `rate`, `wall_jump_ms`."""
-    return fault("clock", [node], started_s, ended_s, {}) | {"detail": json.dumps({"rate": 1, **did})}
+    detail = json.dumps({"rate": 1, **did})
+    return fault("clock", [node], started_s, ended_s, {"injection_seconds": 0}) | {"detail": detail}
 
 
 def faults(*rows: dict[str, Any]) -> pa.Table:

@@ -143,6 +143,13 @@ def test_a_lag_is_no_longer_than_a_leaders_timers_can_have_counted() -> None:
     assert not found(2, -9, 0, rate=9)
 
 
+def test_a_clock_fault_that_was_not_injected_whole_has_jumped_at_any_time() -> None:
+    """The injection took long, and failed on another node: the fault has the time at which it began with the first."""
+    whole = small_evidence.clock_fault("b1", -2.9, 9, jump_ms=1000)
+    assert kinds(COUNTED, [shrunk(2)], faults=[whole]) == EARLY
+    assert kinds(COUNTED, [shrunk(2)], faults=[whole | {"evidence": "{}"}]) == set()
+
+
 def test_a_follower_stays_in_the_isr_for_the_longest_lag_after_its_leader_has_begun() -> None:
     assert kinds(COUNTED, [shrunk(2)]) == EARLY
     assert kinds(COUNTED, [shrunk(3)]) == set()
