@@ -378,6 +378,14 @@ class WrongClocks(NamedTuple):
         """How far it can be behind at some moment between these."""
         return sum(fault.wall_error_ns(since_ns, until_ns, -1) for fault in self.faults.get(node, ()))
 
+    def read_by_ns(self, node: str, time_ns: int, until_ns: int) -> int:
+        """The latest moment at which the wall clock first reads that time, if it is one up to `until_ns`: one that is
+        behind does so later, but one that was stepped back once it is put right."""
+        ends_ns = [fault.ended_ns + 1 for fault in self.faults.get(node, ()) if time_ns <= fault.ended_ns < until_ns]
+        return min(
+            max(since_ns, time_ns + self.behind_ns(node, since_ns, until_ns)) for since_ns in (time_ns, *ends_ns)
+        )
+
 
 def wrong_clocks(faults: pa.Table, *, healed: bool) -> WrongClocks:
     """What faults have done to clocks; anything, where not every fault could be `healed`. Of several that hold at once

@@ -188,9 +188,10 @@ def check_overdue(cluster: ClusterState, trace: pa.Table, settings: CheckSetting
 
 
 def _due_by_clock_ns(cluster: ClusterState, overdue: Overdue) -> int:
-    """When a leader had to delete records by its own clocks, at the latest."""
+    """When a leader had to delete records by its own clocks, at the latest. How many bytes it has no clock tells."""
     node, due_ns, until_ns = overdue.node, overdue.due_ns, overdue.until_ns
-    due_ns += cluster.clocks.behind_ns(node, due_ns, until_ns)
+    if overdue.by_age:
+        due_ns = cluster.clocks.read_by_ns(node, due_ns, until_ns)
     return max([due_ns, *cluster.wrong_timers.ends_between(node, due_ns, until_ns)])
 
 

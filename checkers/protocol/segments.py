@@ -41,6 +41,8 @@ class Overdue(NamedTuple):
     """As long it kept them, or was leader."""
     setting: str
     """By which the segment had to go."""
+    by_age: bool
+    """Whether it had to by the age of its records, on the wall clock of the node."""
 
 
 @dataclass(slots=True)
@@ -74,22 +76,22 @@ class RetainedLog:
         of which no segment is known to be closed, all segments."""
         if self.leads_since_ns < 0 or start >= end:
             return None
-        due: list[tuple[int, str]] = []
+        due: list[tuple[int, str, bool]] = []
         first_end, youngest_ns = end, self.appended_ns
         if self.ends_segment_above(start):
             first_end, youngest_ns, _ = self.closed[0]
             full_ns = self._kept_ns(settings.retention_bytes) if settings.retention_bytes >= 0 else None
             if full_ns is not None:
-                due.append((full_ns, f"retention.bytes={settings.retention_bytes}"))
+                due.append((full_ns, f"retention.bytes={settings.retention_bytes}", False))
         if settings.retention_ms >= 0 and youngest_ns >= 0 and not self.untimed:
             age_ns = (settings.retention_ms + settings.clock_error_ms) * 1_000_000 + INEXACT_NS
-            due.append((youngest_ns + age_ns, f"retention.ms={settings.retention_ms}"))
+            due.append((youngest_ns + age_ns, f"retention.ms={settings.retention_ms}", True))
         committed_ns = next((then_ns for offset, then_ns in self.high_watermarks if offset >= first_end), None)
         if not due or committed_ns is None:
             return None
-        due_ns, setting = min(due)
+        due_ns, setting, by_age = min(due)
         due_ns = max(due_ns, committed_ns, self.leads_since_ns)
-        return Overdue(node, start, first_end, due_ns, until_ns, setting) if due_ns < until_ns else None
+        return Overdue(node, start, first_end, due_ns, until_ns, setting, by_age) if due_ns < until_ns else None
 
     def _kept_ns(self, retention_bytes: int) -> int | None:
         """Since when the segments behind the first one have that size; None if they are not known to have it."""

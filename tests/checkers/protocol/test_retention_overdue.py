@@ -150,6 +150,17 @@ def test_a_leader_deletes_once_its_timers_run_right() -> None:
     assert "were to go at 9.000000 s" in overdue(KEPT, busy(3.5, 14.5), **fast)[0]
 
 
+def test_a_wall_clock_that_was_stepped_far_back_excuses_nothing_once_it_is_put_right() -> None:
+    """It is taken for wrong from 5 s before the fault until 2 s after it, and retention.bytes does not go by it."""
+    back: dict[str, Any] = {"clock": "b1", "clock_s": 6, "did": {"wall_jump_ms": -60_000}}
+    assert not overdue(KEPT, busy(3.5, 14), **back)
+    assert "were to go at 9.000000 s" in overdue(KEPT, busy(3.5, 14.5), **back)[0]
+    assert "were to go at 3.500000 s" in overdue(KEPT, busy(3.5, 9), **back, **BY_SIZE)[0]
+    slow: dict[str, Any] = back | {"did": {"wall_jump_ms": -60_000, "rate": 0.5}}
+    assert not overdue(KEPT, busy(3.5, 14), **slow)
+    assert "were to go at 9.050000 s" in overdue(KEPT, busy(3.5, 14.5), **slow)[0]
+
+
 def test_segments_that_were_cut_off_are_none() -> None:
     """Of b1, which leads again, the last record alone is old; that of the other process is new."""
     cut = event(4, "b1", "truncated", offset=5, log_end=9)
