@@ -151,22 +151,24 @@ class RecreateTopic(Fault):
             raise ValueError(f"keep: {self.keep} without a victim that loses power")
         if self.victim is None and self.earlier:
             raise ValueError("earlier: true without a victim that ends")
+        if self.earlier and (self.behind is not None or self.coordinator is not None):
+            raise ValueError("earlier: true with behind or a coordinator: one broker misses the new topic at a time")
         if self.coordinator is not None and not (self.commits and self.behind is None):
             raise ValueError(f"coordinator: {self.coordinator} is of a group with commits, where nobody else is behind")
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Two topics or more, two of three with commits; where controllers are nodes of their own, with a broker that
-        is behind in one of three, or the coordinator in trouble in half of those with commits; with a victim in every
-        other draw that leaves no broker behind, in runs that have any. The answers are lost in every other draw, and
-        topics are changed in every other."""
+        is behind in one of three, or the coordinator in trouble in half of those with commits where no victim ends
+        earlier; with a victim in every other draw that leaves no broker behind, in runs that have any. The answers are
+        lost in every other draw, and topics are changed in every other."""
         fault = cls._of_nodes(draws)
         possible = [each for each in LostAnswer if _needed(each).isdisjoint(draws.cluster.unsupported)]
         if possible and draws.cluster.controllers and draws.random.random() < _ANSWERS_LOST_SHARE:
             fault = replace(fault, answers=draws.random.choice(possible))
         fault = replace(fault, commits=draws.random.random() < _COMMITS_SHARE)
         fault = replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
-        free = fault.commits and fault.behind is None and draws.cluster.controllers
+        free = fault.commits and fault.behind is None and not fault.earlier and draws.cluster.controllers
         if free and draws.random.random() < _COORDINATOR_SHARE:
             fault = replace(fault, coordinator=draws.random.choice(tuple(CoordinatorTrouble)))
         if fault.coordinator is CoordinatorTrouble.ALONE:

@@ -123,6 +123,23 @@ def test_a_victim_is_needed_in_the_isr_when_it_ends_and_the_strategy_changes_whe
     assert "unclean.recovery.strategy" in cluster.calls[ended + 2]
 
 
+def test_a_victim_that_ends_earlier_is_away_from_the_deletion_until_the_next_topic_is_made() -> None:
+    cluster = FakeCluster()
+    carried_out(RecreateTopic(topics=2, victim="b1", earlier=True), cluster, replication_factor=3)
+    assert administered(cluster) == [CREATED, "kill b1", DELETED, CREATED, "start b1", DELETED, DELETED]
+    assert cluster.pristine
+
+
+def test_nobody_else_lacks_something_while_a_victim_is_away() -> None:
+    for others in ({"behind": "b2"}, {"commits": True, "coordinator": CoordinatorTrouble.ALONE}):
+        with pytest.raises(ValueError, match="earlier: true with behind or a coordinator"):
+            RecreateTopic(victim="b1", earlier=True, **others)
+    shape = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=1)
+    profile = RunProfile(("b2",), leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
+    faults = [RecreateTopic.draw(Draws(Random(seed), shape, profile)) for seed in range(200)]
+    assert any(fault is not None and fault.earlier for fault in faults)
+
+
 def test_a_topic_has_the_partitions_that_were_added_and_not_those_that_were_refused() -> None:
     cluster = FakeCluster()
     cluster.answers = ["INVALID_REPLICATION_FACTOR"] * 1_000
