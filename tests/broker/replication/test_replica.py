@@ -20,7 +20,7 @@ from images.broker.replication.partition import Limits, PartitionRegistration, R
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_results import FetchResult, LatestOffset
 from images.broker.runtime.condition import resolve
-from images.wire.batch import build
+from images.wire.batch import build, parse
 from images.wire.field_values import NO_LEADER
 from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, produced
 
@@ -368,15 +368,17 @@ def test_truncated_batches_are_new_to_the_producer_table_and_kept_ones_are_dupli
 
 def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_it() -> None:
     first, second = pair()
-    first.replica.append(produced(b"a", producer=7, sequence=0), LEADER_ONLY)
+    kept, lost = produced(b"a", producer=7, sequence=0), produced(b"b", producer=7, sequence=1)
+    first.replica.append(kept, LEADER_ONLY)
     catch_up(first.replica, second.replica)
-    first.replica.append(produced(b"b", producer=7, sequence=1), LEADER_ONLY)
+    first.replica.append(lost, LEADER_ONLY)
     second.lead(2)
     first.follow(2, 2)
     catch_up(second.replica, first.replica)
     (cut,) = (event for event in first.trace if event.kind == "truncated")
     expiration = {"producer_expiration_ms": first.replica.log.config.producer_expiration_ms}
-    known = {"epochs": [[1, 0]], "producers": {"7": 0}, "batches": {"7": [[0, 1]]}}
+    times = {"producer_times": {"7": parse(kept).max_timestamp}}
+    known = {"epochs": [[1, 0]], "producers": {"7": 0}, "batches": {"7": [[0, 1]]}, **times}
     assert cut.detail == {**known, "answer": [1, 1], **expiration}
     (diverging,) = (event for event in second.trace if event.kind == "diverging")
     assert diverging.detail == {"replica": 1, "epoch": 1, "fetched": [1, 2]}
