@@ -139,12 +139,12 @@ class ThereAndBack(ScriptedLeaderFault):
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; the replicas of before come back at the end."""
         (leader,) = await handle.targets.resolve(self.targets())
-        partition, before = self.partition, await claimed(handle, self.partition)
-        await self._lead_another(handle, leader)
-        move = _moved_away(handle, partition, leader, before) if leader in before else None
+        before = await claimed(handle, self.partition)
+        move = _moved_away(handle, self.partition, leader, before) if leader in before else None
         if move is None:
             return
-        handle.add_undo(lambda: put_back(handle, partition, before, move.answers))
+        handle.add_undo(partial(put_back, handle, self.partition, before, move.answers))
+        await self._lead_another(handle, leader)
         if not await move.take_off(handle, self.patience_ms):
             return
         handle.count_evidence("reassigned")
