@@ -243,6 +243,10 @@ class FaultHandle:
         """End a process; it starts again when the fault heals, or when what this returns is called and awaited."""
         return await self._end(node, lambda: self.cluster.kill(node), _KILLED)
 
+    async def end(self, node: str, keep: KeepUnsynced | None) -> Heal:
+        """End a process as `kill` does, or with `keep` as `power_off`."""
+        return await (self.kill(node) if keep is None else self.power_off(node, keep))
+
     async def stop(self, node: str, keep: KeepUnsynced | None = None) -> Heal:
         """Stop a process cleanly; it starts again as after `kill`. With `keep` its power is cut then, if it was whole
         and stopped by itself: one that opens no log syncs nothing that was written before an unclean end. Over a full

@@ -312,7 +312,7 @@ class LateMessage(MessageSteps):
 
     async def _end(self, handle: FaultHandle, target: str) -> Heal:
         (node,) = await handle.targets.resolve((target,))
-        return await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
+        return await handle.end(node, self.keep)
 
     @property
     def _limit_s(self) -> float:

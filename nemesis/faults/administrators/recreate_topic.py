@@ -307,7 +307,7 @@ class RecreateTopic(Fault):
     async def _ended(self, handle: FaultHandle, victim: str) -> Callable[[], Awaitable[None]]:
         """End the process of the victim; what starts it again."""
         node = await handle.targets.resolve_one(victim)
-        return await (handle.kill(node) if self.keep is None else handle.power_off(node, self.keep))
+        return await handle.end(node, self.keep)
 
     async def _write_batches(self, handle: FaultHandle, changes: TopicChanges, *, with_end: bool) -> None:
         """A few batches, amid which perhaps the victim ends and the topic is changed."""

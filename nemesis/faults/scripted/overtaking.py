@@ -22,6 +22,7 @@ from nemesis.faults.scripted.script import (
     ScriptedLeaderFault,
     ScriptedPowerLoss,
     held_by,
+    leaders_of_topic,
     until_event,
     until_isr,
     until_led_by,
@@ -356,8 +357,7 @@ class LateEpochAnswer(ScriptedFault):
     async def _place(self, handle: FaultHandle) -> _EpochAnswerPlace | None:
         """A partition with records, if possible `partition`, and three of its replicas: one that leads another
         partition, one that is to lead, and one that follows the first of them in both. None without."""
-        admin, places = handle.cluster.admin, await handle.cluster.leaders()
-        leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
+        admin, leaders = handle.cluster.admin, await leaders_of_topic(handle)
         replicas = {index: await admin.replicas(handle.topic, index) for index in leaders}
         for partition in sorted(leaders, key=lambda index: (index != self.partition, index)):
             offsets = await admin.offsets(handle.topic, partition)

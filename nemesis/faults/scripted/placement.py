@@ -20,6 +20,7 @@ from nemesis.faults.scripted.script import (
     ScriptedLeaderFault,
     ScriptedPowerLoss,
     drawn_pause,
+    leaders_of_topic,
     until_isr,
     until_occurred,
 )
@@ -90,8 +91,7 @@ class HalfDeletedReplica(ScriptedPowerLoss):
     async def _claim(self, handle: FaultHandle, victim: str) -> tuple[int, tuple[str, ...]]:
         """A partition of which the victim holds a replica, if possible `partition`, reserved for this fault, with its
         replicas; without replicas, and with a note, if there is none that could be moved."""
-        places = await handle.cluster.leaders()
-        others = [index for topic, index in sorted(places) if topic == handle.topic and index != self.partition]
+        others = [index for index in await leaders_of_topic(handle) if index != self.partition]
         for partition in (self.partition, *others):
             before = await handle.cluster.admin.replicas(handle.topic, partition)
             if victim in before and not handle.is_moving(before) and handle.claim_placement(partition):
@@ -155,8 +155,7 @@ class ThereAndBack(ScriptedLeaderFault):
     async def _lead_another(self, handle: FaultHandle, leader: str) -> None:
         """Have the leader lead another partition, too, if it holds one, so that those who follow both stay connected to
         it."""
-        places = await handle.cluster.leaders()
-        others = {index: node for (topic, index), node in sorted(places.items()) if topic == handle.topic}
+        others = await leaders_of_topic(handle)
         others.pop(self.partition, None)
         if leader in others.values():
             return

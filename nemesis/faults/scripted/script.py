@@ -107,11 +107,16 @@ class ScriptedLeaderFault(ScriptedFault):
         return in_sync if len(in_sync) > 1 else others
 
 
+async def leaders_of_topic(handle: FaultHandle) -> dict[int, str]:
+    """The leader of each partition of the topic that has one, in their order."""
+    places = await handle.cluster.leaders()
+    return {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
+
+
 async def held_by(handle: FaultHandle, broker: str, partition: int) -> int | None:
     """A partition of which the broker has a replica: if possible `partition`, and one that it does not lead. None, with
     a note, where there is none."""
-    admin, places = handle.cluster.admin, await handle.cluster.leaders()
-    leaders = {index: leader for (topic, index), leader in sorted(places.items()) if topic == handle.topic}
+    admin, leaders = handle.cluster.admin, await leaders_of_topic(handle)
     held = [index for index in leaders if broker in await admin.replicas(handle.topic, index)]
     if not held:
         handle.notes.append(f"{broker} holds no replica")
