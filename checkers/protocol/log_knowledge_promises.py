@@ -91,9 +91,10 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
     state = detail.get("producers")
     if isinstance(state, dict) and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
-        _check_producers(partition, event, state, start)
-        _check_batches(partition, event, detail.get("batches", {}), start)
-        _check_times(partition, event, detail.get("producer_times", {}), start)
+        if partition.batches_of(event.node).unknown_below <= start:
+            _check_producers(partition, event, state, start)
+            _check_batches(partition, event, detail.get("batches", {}), start)
+            _check_times(partition, event, detail.get("producer_times", {}), start)
         whole = event.node in partition.opened and event.node not in partition.removed
         if event.kind == "log_recovered" and whole and event.log_end > start:
             _check_kept(partition, event, state)
@@ -170,8 +171,6 @@ def _check_epoch_cache(partition: PartitionState, event: TraceRow, entries: list
 def _check_producers(partition: PartitionState, event: TraceRow, state: Mapping[str, int], start: int) -> None:
     """The last sequence number of each producer. Whose batches lie all below the start may be known or not."""
     held = partition.batches_of(event.node)
-    if held.unknown_below > start:
-        return
     for producer in sorted({*held.of_producer, *map(int, state)}):
         batches, known = held.newest(producer, start, event.end_after, 1), state.get(str(producer))
         if batches and known != batches[0].last_sequence:
@@ -192,8 +191,6 @@ def _check_batches(
     start may be known or not. Below its start a log may hold what its leader's does not: where a batch came a second
     time the first copy counts, and nothing is said."""
     held = partition.batches_of(event.node)
-    if held.unknown_below > start:
-        return
     for producer, known in sorted(state.items()):
         if held.repeats(int(producer)):
             continue
@@ -214,8 +211,6 @@ def _check_batches(
 def _check_times(partition: PartitionState, event: TraceRow, times: Mapping[str, int], start: int) -> None:
     """A producer expires by the time of its newest batch. Where one came a second time the first copy counts."""
     held = partition.batches_of(event.node)
-    if held.unknown_below > start:
-        return
     for producer, time_ms in sorted(times.items()):
         if held.repeats(int(producer)) or not (newest := held.newest(int(producer), start, event.end_after, 1)):
             continue
