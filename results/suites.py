@@ -222,7 +222,7 @@ def read_suite(store: Path, name: str) -> SuiteResult | None:
         runs=tuple(sorted(runs, key=lambda run: (OUTCOMES.index(run.outcome), run.cell, run.seed, run.run))),
         planned=len(runs) + _missing_runs(plan, runs),
         coverage=_coverage(without_situations(read["coverage"].table).to_pylist()),
-        damaged=tuple(dict.fromkeys(file for stored in read.values() for file in stored.damaged)),
+        damaged=tables.damaged_in(read.values()),
         mutants=tuple(sorted(mutants)),
         worlds=_worlds(plan.get("worlds")),
         thoroughness=thoroughness(read["coverage"].table, _planned_runs(plan, ((run.run, run.cell) for run in runs))),
@@ -241,7 +241,7 @@ def situations_of_suite(store: Path, name: str) -> SuiteSituations:
         thoroughness(marks.table, names),
         reached(marks.table, [MadeRun(row["run"], _cpu_s(row["facts"])) for row in made]),
         _worlds(plan.get("worlds")),
-        tuple(dict.fromkeys((*runs.damaged, *marks.damaged))),
+        tables.damaged_in((runs, marks)),
     )
 
 

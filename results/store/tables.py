@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,11 +209,16 @@ def _lacking(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:
             yield DamagedFile(path, "is missing although its batch is complete")
 
 
+def damaged_in(stored: Iterable[StoredTable]) -> tuple[DamagedFile, ...]:
+    """The files that several tables left out, each once: one in the place of a directory is in the way of all."""
+    return tuple(dict.fromkeys(file for each in stored for file in each.damaged))
+
+
 def verify(store: Path) -> tuple[int, tuple[DamagedFile, ...]]:
     """Read every file in full. Returns the number of good files, and the bad ones: damaged, foreign, missing from a
     complete batch, or outside the directories that readers use."""
     every = {path for name in SCHEMAS for path in files(store, name)}
-    damaged = list(dict.fromkeys(file for name in SCHEMAS for file in read(store, name).damaged))
+    damaged = list(damaged_in(read(store, name) for name in SCHEMAS))
     bad = every & {file.path for file in damaged}
     for path in sorted(tables_path(store).rglob("[!.]*.parquet")):
         if path not in every:

@@ -146,8 +146,7 @@ def listed(store: Path) -> StoreListing:
         _stored_entry(row, findings.get((row["suite"], row["run"]), ""), outcome_of(row, mutants[row["suite"]]))
         for row in runs.to_pylist()
     ]
-    damaged = tuple(dict.fromkeys(file for stored in read.values() for file in stored.damaged))
-    return StoreListing(entries, mutants, damaged)
+    return StoreListing(entries, mutants, tables.damaged_in(read.values()))
 
 
 def _stored_entry(row: Mapping[str, Any], problem: str, outcome: str) -> RunEntry:
