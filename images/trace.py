@@ -237,6 +237,8 @@ broker_unfenced           controller  broker=id, broker_epoch; detail: metadata_
                                       heartbeat_epoch, the broker epoch that this gave
 broker_stays_fenced       controller  a heartbeat does not unfence its broker; detail: metadata_offset, shutting_down,
                                       heartbeat_epoch
+session_outlived          controller  a heartbeat comes of an unfenced broker whose session is over; detail: silent_ms,
+                                      left out where no contact is known; session_timeout_ms
 broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR; detail: heartbeat_epoch
 registration_refused      controller  broker=id, broker_epoch registered; detail: incarnation, contact_ms=time of the
                                       last contact with the registered one, on the controller's clock;
@@ -298,8 +300,8 @@ CONTROLLER_KINDS: Final = (
     "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_unattached", "metadata_appended",
     "metadata_truncated", "metadata_snapshot", "metadata_trimmed", "metadata_restored", "voter_positions",
     "metadata_committed", "broker_registered", "broker_fenced", "broker_unfenced", "broker_stays_fenced",
-    "broker_shutting_down", "registration_refused", "clean_claim_refused", "heartbeat_refused", "partition_changed",
-    "partition_deleted", "topic_configured", "producer_ids_allocated", "alter_partition_refused",
+    "session_outlived", "broker_shutting_down", "registration_refused", "clean_claim_refused", "heartbeat_refused",
+    "partition_changed", "partition_deleted", "topic_configured", "producer_ids_allocated", "alter_partition_refused",
 )  # fmt: skip
 """Those that controllers write."""
 KINDS: Final = frozenset((*NODE_KINDS, *BROKER_KINDS, *GROUP_KINDS, *CONTROLLER_KINDS))

@@ -8,6 +8,9 @@ nothing are left out, and of producer ids only the blocks that brokers were told
 *A session is longer than the trace says.* A controller counts it from the moment of a decision, and traces the decision
 when it is committed. So a session is held to the time since the controller took charge, not since a heartbeat.
 
+*A session may be unknown.* A controller that takes charge gives each unfenced broker a session, and traces for how long
+a broker was silent. Where it cannot say, it knew of no session, and so of none to end, since it took charge.
+
 *A controller that does not run fences nobody.* On a busy machine a process may stand still for longer than a session.
 Nodes on machines trace such times (`node_stalled`); they count as those of a fault.
 """
@@ -37,6 +40,8 @@ from checkers.verdict import Finding
 _DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
 _LOADED: Final = ("metadata_loaded", "metadata_snapshot")
 _REFUSALS: Final = ("broker_stays_fenced", "registration_refused", "clean_claim_refused")
+_OF_SESSIONS: Final = ("broker_registered", "broker_fenced", "session_outlived")
+"""They have the facts of the session that they end or, being late, renew."""
 _ASKED_BEFORE: Final = "the same process has broker epoch {}: it had asked before"
 _KINDS: Final = (
     *sorted(_DECISIONS),
@@ -48,6 +53,7 @@ _KINDS: Final = (
     "node_started",
     *TOLD,
     *_REFUSALS,
+    *_OF_SESSIONS,
 )
 _SESSION_SHARE: Final = 0.9
 """Of a session must have passed by the clock of the trace, which rounds otherwise than that of the controller."""
@@ -199,8 +205,10 @@ def _sessions(events: list[TraceRow], wrong_timers: FaultTimes, stalls: FaultTim
             applied[event.node] = max(event.log_end, applied.get(event.node, 0))
         elif event.kind == "metadata_loaded":
             took_charge[event.node] = event.time_ns
-        elif event.kind in OF_BROKERS or event.kind in _REFUSALS:
+        elif event.kind in OF_BROKERS or event.kind in _REFUSALS or event.kind in _OF_SESSIONS:
             detail = event.details()
+            if "session_timeout_ms" in detail and event.kind in _OF_SESSIONS and event.node in took_charge:
+                detail = {"silent_ms": (event.time_ns - took_charge[event.node]) // 1_000_000, **detail}
             if not detail.get("taken_over"):
                 took_charge_ns = took_charge.get(event.node, 0)
                 ran_wrong = wrong_timers.between(event.node, took_charge_ns, event.time_ns)
@@ -348,8 +356,8 @@ def _late(
         return ()
     did = f"{event.node} had b{event.broker} unfenced until {event.time_ns / 1e9:.6f} s ({event.kind})"
     line = (
-        f"it was silent for {silent_ms} ms, a session lasts {timeout_ms} ms, {made} commits came after that, and no "
-        f"change was under way for {idle_ms} ms"
+        f"no contact was known for {silent_ms} ms, a session lasts {timeout_ms} ms, {made} commits came after "
+        f"that, and no change was under way for {idle_ms} ms"
     )
     return "fenced-late", did, line
 

@@ -134,7 +134,7 @@ class Controller:
         change = self._begin()
         if known is not None and known.incarnation == request.incarnation:
             return self._result(change, RegistrationAnswer(ErrorCode.none, known.epoch))
-        alive = request.id in self.last_contact_ms and now_ms < self._session_end_ms(request.id)
+        alive = self._has_session(request.id, now_ms)
         if known is not None and alive and self.rules.registration_waits_for_fencing:
             change.refuse_registration(request, known, **self._session(request.id, now_ms))
             return self._result(change, RegistrationAnswer(ErrorCode.duplicate_broker_registration))
@@ -160,6 +160,8 @@ class Controller:
             )
             return ControllerResult(self, HeartbeatAnswer(ErrorCode.stale_broker_epoch), trace=(refused,))
         change = self._begin()
+        if not broker.fenced and not self._has_session(broker.id, now_ms):
+            change.trace_late_heartbeat(broker, **self._session(broker.id, now_ms))
         change.renew_session(broker.id, now_ms)
         caught_up = request.metadata_offset >= broker.epoch
         leaves = False
@@ -359,13 +361,13 @@ class Controller:
         return ControllerResult(state, answer, tuple(change.records), tuple(change.trace))
 
     def _session(self, broker_id: int, now_ms: int) -> dict[str, int]:
-        """The facts by which a session lasts or is over, for the trace; none without a session."""
-        if broker_id not in self.last_contact_ms:
-            return {}
-        return {
-            "silent_ms": now_ms - self.last_contact_ms[broker_id],
-            "session_timeout_ms": self.settings.session_timeout_ms,
-        }
+        """The facts by which a session lasts or is over, for the trace."""
+        contact_ms = self.last_contact_ms.get(broker_id)
+        silent = {} if contact_ms is None else {"silent_ms": now_ms - contact_ms}
+        return {**silent, "session_timeout_ms": self.settings.session_timeout_ms}
+
+    def _has_session(self, broker_id: int, now_ms: int) -> bool:
+        return broker_id in self.last_contact_ms and now_ms < self._session_end_ms(broker_id)
 
     def _session_end_ms(self, broker_id: int) -> int:
         return self.last_contact_ms[broker_id] + self.settings.session_timeout_ms

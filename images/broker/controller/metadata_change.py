@@ -114,6 +114,10 @@ class MetadataChange:
         detail = {"metadata_offset": heartbeat.metadata_offset, "shutting_down": broker.shutting_down}
         self._trace_heartbeat("broker_stays_fenced", broker, heartbeat, **detail)
 
+    def trace_late_heartbeat(self, broker: BrokerImage, **session: int) -> None:
+        """No record: a heartbeat comes of an unfenced broker that has no session any more."""
+        self._trace_broker("session_outlived", broker, **session)
+
     def shut_down(self, broker: BrokerImage, heartbeat: Heartbeat) -> None:
         self.append(ChangeBroker(broker.id, broker.epoch, fenced=False, shutting_down=True))
         self._trace_heartbeat("broker_shutting_down", broker, heartbeat)

@@ -49,6 +49,10 @@ def committed(time_s: float, end: int) -> Event:
     return small_evidence.event(time_s, "c1", "metadata_committed", offset=0, high_watermark=end)
 
 
+def takes_charge(time_s: float) -> Event:
+    return loaded(0, node="c1", time_s=time_s, partitions={}, brokers={})
+
+
 def kinds(*events: Event) -> list[str]:
     return [finding.kind for finding in cluster_metadata_findings(small_evidence.trace(*events))]
 
@@ -117,7 +121,7 @@ def test_a_broker_that_has_its_registration_is_not_kept_fenced(offset: int, shut
 def test_a_session_lasts_since_the_heartbeat_and_since_the_controller_took_charge(
     silent_ms: int, charged_s: float, right: bool
 ) -> None:
-    charge = loaded(0, node="c1", time_s=charged_s, partitions={}, brokers={})
+    charge = takes_charge(charged_s)
     timed = {"reason": "session_timeout", "silent_ms": silent_ms, "session_timeout_ms": 9000}
     fenced = broker(4, "fenced", 1, 1, 10, **timed)
     assert kinds(charge, *BORN[:2], fenced) == ([] if right else ["fenced-in-session"])
@@ -218,6 +222,15 @@ def test_a_broker_that_comes_back_before_it_was_fenced_may_have_been_fenced_late
     second = broker(8, "registered", 1, 8, 20, known=1, previous=-1, clean=False)
     again = broker(9, "registered", 1, 9, 40, **timed | {"known": 8})
     assert kinds(*BORN[:2], fenced("registered", 20), second, *meanwhile, again) == []
+
+
+def test_a_controller_that_knows_of_no_session_has_heard_of_nobody_since_it_took_charge() -> None:
+    """It gives each unfenced broker a session then."""
+    work = [grown(29, 50), committed(29.1, 50)]
+    heard = small_evidence.event(40, "c1", "session_outlived", {"session_timeout_ms": 9000}, broker=1, broker_epoch=1)
+    assert kinds(*BORN[:2], takes_charge(20), *work, heard) == ["fenced-late"]
+    assert kinds(*BORN[:2], *work, takes_charge(30), heard) == []
+    assert kinds(*BORN[:2], *work, heard) == [], "nothing says when it took charge"
 
 
 def grown(time_s: float, end: int) -> Event:

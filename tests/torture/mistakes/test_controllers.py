@@ -7,6 +7,7 @@ A clean shutdown that two lives claim is played where the fault is that brings i
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -22,7 +23,8 @@ from images.broker.controller.controller import Controller
 from images.broker.controller.metadata_change import MetadataChange
 from images.broker.controller.requests import Heartbeat
 from images.broker.controller_node import _ActiveController
-from images.broker.metadata.image import BrokerImage, ProducerIdsBlock, Record
+from images.broker.frozen_map import FrozenMap
+from images.broker.metadata.image import BrokerImage, ClusterImage, ProducerIdsBlock, Record
 from images.broker.ports import Files
 from images.broker.raft import log, snapshots
 from images.broker.raft.log import KafkaMetadataLog
@@ -285,6 +287,20 @@ def _sessions_by_wall_clock(patch: Patch) -> None:
     )
 
 
+def _sessions_begin_with_heartbeats(patch: Patch) -> None:
+    """A controller that takes charge fences no broker that it has not heard of itself."""
+    activate, ends_ms = Controller.activate, Controller._session_end_ms
+
+    def without_sessions(self: Controller, image: ClusterImage, now_ms: int) -> Controller:
+        return replace(activate(self, image, now_ms), last_contact_ms=FrozenMap())
+
+    def end_if_any(self: Controller, broker_id: int) -> int:
+        return ends_ms(self, broker_id) if broker_id in self.last_contact_ms else sys.maxsize
+
+    patch.setattr(Controller, "activate", without_sessions)
+    patch.setattr(Controller, "_session_end_ms", end_if_any)
+
+
 def _waits_without_limit(patch: Patch) -> None:
     """A broker waits for hours for the answer to a metadata fetch, unless its connection breaks."""
     right = ControllerChannel.call
@@ -326,6 +342,21 @@ WALL_CLOCK: Fault = {"at": "5s", "for": "4s", "fault": "clock", "nodes": ["c1"],
 WALL_CLOCK_FAR_BACK: Fault = {"at": "2s", "for": "8s", "fault": "clock", "nodes": ["c1"], "wall_jump_ms": -30_000}
 LEADER_RETURNS: Fault = {"at": "2.5s", "for": "7s", "fault": "kill", "nodes": ["leader/0"]}
 """By a clock that is right, the session of the leader is over long before."""
+GONE_WITH_CONTROLLER: Sequence[Fault] = [
+    {"at": "2.5s", "for": "1s", "fault": "kill", "nodes": ["c1"]},
+    {"at": "2.5s", "for": "9s", "fault": "kill", "nodes": ["leader/0"]},
+]
+CUT_OFF_WITH_CONTROLLER: Sequence[Fault] = [
+    GONE_WITH_CONTROLLER[0],
+    {
+        "at": "2.5s",
+        "for": "9s",
+        "fault": "partition",
+        "shape": "one-way",
+        "nodes": ["leader/0"],
+        "against": ["controllers"],
+    },
+]
 BROKER_RESTARTS: Fault = {"at": "4.5s", "for": "1s", "fault": "kill", "nodes": ["b1"]}
 LEFT_BEHIND: Fault = {"at": "3s", "for": "4s", "fault": "kill", "nodes": ["c3"]}
 """It lacks what a snapshot of the others has taken the place of."""
@@ -336,6 +367,7 @@ FIVE_BROKERS = {"brokers": 5, "time_limit": "6s"}
 
 LONG_SESSIONS = {"settings": {"broker.session.timeout.ms": "6000"}}
 ALONE = {"controllers": 1, "time_limit": "12s"}
+LONG_RUN = {"time_limit": "14s"}
 BLOCKS_OF_ONE = {"settings": {"faultline.producer.id.block.size": "1"}}
 ONE_IS_BEHIND: Sequence[Fault] = [
     {"at": "1s", "for": "3s", "fault": "kill", "nodes": ["b3"]},
@@ -412,6 +444,8 @@ MISTAKES = (
     PlayedMistake("reassignment-completed-early", _cancelled_in_part, [SEVERAL_STAY], {**FIVE_BROKERS, "seed": 2}),
     PlayedMistake("session-ran-back", _sessions_by_wall_clock, [WALL_CLOCK, BROKER_RESTARTS]),
     PlayedMistake("fenced-late", _sessions_by_wall_clock, [WALL_CLOCK_FAR_BACK, LEADER_RETURNS], ALONE),
+    PlayedMistake("fenced-late", _sessions_begin_with_heartbeats, GONE_WITH_CONTROLLER, LONG_RUN),
+    PlayedMistake("fenced-late", _sessions_begin_with_heartbeats, CUT_OFF_WITH_CONTROLLER, LONG_RUN),
 )
 
 
