@@ -13,7 +13,7 @@ alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from results.run.json_encoding import verdicts_from_json
 from results.run.manifest import gaps_from_json
 from results.run.status import Status
 from results.store import tables
+from results.store.change_lock import changing
 from results.store.schema import EVIDENCE, GAPS, MESSAGE, ROWS, SCHEMAS, SIGNATURES, batch_path, tables_path
 
 MARKER = "runs"
@@ -175,9 +176,19 @@ def export(store: Path, item: StoredItem, target: Path) -> RunDirectory:
     )
 
 
-def remove(store: Path, item: StoredItem) -> Iterator[Path]:
+def remove(store: Path, item: StoredItem) -> Generator[Path, None, None]:
     """Remove it, yielding each removed file. StoreError when it or one of its files cannot be removed."""
     refuse_to_split(item)
+    with changing(tables_path(store) / MARKER / f"suite={item.suite}"):
+        yield from _removed(store, item)
+    for table in SCHEMAS:
+        try:
+            (tables_path(store) / table / f"suite={item.suite}").rmdir()
+        except OSError:
+            continue  # other batches are in there, or another process put one there meanwhile
+
+
+def _removed(store: Path, item: StoredItem) -> Iterator[Path]:
     for batch in item.batches:
         for table in (MARKER, *(name for name in SCHEMAS if name != MARKER)):
             path = batch_path(store, table, batch.suite, batch.name)
@@ -190,11 +201,6 @@ def remove(store: Path, item: StoredItem) -> Iterator[Path]:
             except OSError as error:
                 raise StoreError.of("remove", path, error) from error
             yield path
-    for table in SCHEMAS:
-        try:
-            (tables_path(store) / table / f"suite={item.suite}").rmdir()
-        except OSError:
-            continue  # other batches are in there, or another process put one there meanwhile
 
 
 def refuse_to_split(item: StoredItem) -> None:

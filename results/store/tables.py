@@ -1,8 +1,9 @@
 """The tables of the Parquet store: adding runs, reading tables, and verifying every file.
 
 Guarantees: a batch is stored with all its tables or does not count; adding a run again changes nothing; two processes
-may add at the same time, since each writes its own file and renames it into place. A file whose metadata or columns
-differ from `results.store.schema` is never read: it is reported as a `DamagedFile`, with its path and the reason. A
+may add at the same time, since each writes its own file and renames it into place. Readers may read meanwhile: a batch
+that another process is writing or removing does not count, and is not damaged. A file whose metadata or columns differ
+from `results.store.schema` is never read: it is reported as a `DamagedFile`, with its path and the reason. A
 file of an earlier version may lack `checkers.tables.ADDED_COLUMNS`.
 """
 
@@ -29,6 +30,7 @@ from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
 from results.run.manifest import gaps_to_json
+from results.store.change_lock import changing, is_changing
 from results.store.schema import (
     BATCH_OF_MANY,
     EVIDENCE,
@@ -164,8 +166,9 @@ def _named(run: str, name: str, table: pa.Table) -> pa.Table:
 
 def write_batch(store: Path, suite: str, batch: str, tables: Mapping[str, pa.Table]) -> None:
     """Put the rows of one or more runs in the store, `runs` last. StoreError when they cannot be written."""
-    for name in SCHEMAS:
-        _put(batch_path(store, name, suite, batch), tables[name])
+    with changing(batch_path(store, "runs", suite, batch).parent):
+        for name in SCHEMAS:
+            _put(batch_path(store, name, suite, batch), tables[name])
 
 
 def read(store: Path, name: str, suite: str = "", rows_where: pc.Expression | None = None) -> StoredTable:
@@ -178,10 +181,12 @@ def read(store: Path, name: str, suite: str = "", rows_where: pc.Expression | No
     parts, damaged = [], [*_no_directories(store, name, suite)]
     for path in files(store, name, suite):
         rows = load(path, name)
+        marker = tables_path(store) / "runs" / path.parent.name / path.name
+        if _in_progress(path, marker):
+            continue
         if isinstance(rows, DamagedFile):
             damaged.append(rows)
             continue
-        marker = tables_path(store) / "runs" / path.parent.name / path.name
         if not marker.exists():
             damaged.append(DamagedFile(path, "its batch is incomplete: runs has no file of this name"))
             continue
@@ -191,6 +196,11 @@ def read(store: Path, name: str, suite: str = "", rows_where: pc.Expression | No
         parts.append(rows.append_column("suite", pa.array([of] * rows.num_rows, pa.string())))
     empty = schema.append(pa.field("suite", pa.string())).empty_table()
     return StoredTable(pa.concat_tables([empty, *parts]), (*damaged, *_lacking(store, name, suite)))
+
+
+def _in_progress(path: Path, marker: Path) -> bool:
+    """Whether another process is writing or removing the batch of this file, or has just done so."""
+    return not marker.exists() and (is_changing(marker.parent) or marker.exists() or not os.path.lexists(path))
 
 
 def _no_directories(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:
@@ -205,7 +215,7 @@ def _lacking(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:
     """The files of a table that complete batches lack."""
     for marker in files(store, "runs", suite):
         path = tables_path(store) / name / marker.parent.name / marker.name
-        if not path.exists():
+        if not path.exists() and marker.exists():  # else it has just been removed
             yield DamagedFile(path, "is missing although its batch is complete")
 
 
@@ -216,14 +226,19 @@ def damaged_in(stored: Iterable[StoredTable]) -> tuple[DamagedFile, ...]:
 
 def verify(store: Path) -> tuple[int, tuple[DamagedFile, ...]]:
     """Read every file in full. Returns the number of good files, and the bad ones: damaged, foreign, missing from a
-    complete batch, or outside the directories that readers use."""
+    complete batch, or outside the directories that readers use. A batch in progress is no bad one."""
     every = {path for name in SCHEMAS for path in files(store, name)}
     damaged = list(damaged_in(read(store, name) for name in SCHEMAS))
     bad = every & {file.path for file in damaged}
     for path in sorted(tables_path(store).rglob("[!.]*.parquet")):
-        if path not in every:
+        if not _is_in_place(path.relative_to(tables_path(store)).parts):
             damaged.append(DamagedFile(path, "is not a file of the store: those are in <table>/suite=<suite>"))
     return len(every) - len(bad), tuple(damaged)
+
+
+def _is_in_place(parts: tuple[str, ...]) -> bool:
+    """Whether the readers of a table look at a file with this path below those of all tables."""
+    return len(parts) == 3 and parts[0] in SCHEMAS and parts[1].startswith("suite=")
 
 
 def _rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:

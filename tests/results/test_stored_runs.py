@@ -140,6 +140,8 @@ def test_a_removal_killed_halfway_leaves_no_run_that_counts_and_is_finished_by_t
     gone = [next(removal) for _ in range(survived)]
     assert gone[0] == batch_path(store, "runs", "nightly", ended.name)
     assert all(tables.read(store, name).table.num_rows == 0 for name in SCHEMAS)
+    assert tables.verify(store)[1] == (), "while it goes on, it is no damage"
+    removal.close()
     _, faults = tables.verify(store)
     assert len(faults) == len(SCHEMAS) - survived
     assert main(["store", "rm", ended.name, "--store", str(store)]) == 0

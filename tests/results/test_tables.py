@@ -84,6 +84,54 @@ def test_a_batch_that_was_cut_short_does_not_count_and_is_named_until_it_is_adde
     assert tables.verify(store) == (len(SCHEMAS), ())
 
 
+class _WatchedRows(dict[str, pa.Table]):
+    """The rows of a batch; the store is verified while it is written, before its last file."""
+
+    def __init__(self, store: Path, rows: dict[str, pa.Table], *, killed: bool = False) -> None:
+        super().__init__(rows)
+        self._store, self._killed = store, killed
+        self.verified: list[tuple[tables.DamagedFile, ...]] = []
+
+    def __getitem__(self, name: str) -> pa.Table:
+        if name == "runs":
+            assert batch_path(self._store, "history", "nightly", "batch-00001").exists()
+            self.verified.append(tables.verify(self._store)[1])
+            if self._killed:
+                raise KeyboardInterrupt
+        return super().__getitem__(name)
+
+
+def test_a_batch_that_is_being_written_is_accused_only_once_its_process_is_gone(
+    store: Path, ended: RunDirectory
+) -> None:
+    rows_of_tables = tables.of_run(ended, ended.load(), cell="append", name="another")
+    watched = _WatchedRows(store, rows_of_tables, killed=True)
+    with pytest.raises(KeyboardInterrupt):
+        tables.write_batch(store, "nightly", "batch-00001", watched)
+    assert watched.verified == [()]
+    _, damaged = tables.verify(store)
+    assert {file.reason for file in damaged} == {"its batch is incomplete: runs has no file of this name"}
+    assert len(damaged) == len(SCHEMAS) - 1
+    watched = _WatchedRows(store, rows_of_tables)
+    tables.write_batch(store, "nightly", "batch-00001", watched)
+    assert watched.verified == [()]
+    assert tables.verify(store) == (2 * len(SCHEMAS), ())
+
+
+def test_a_batch_that_comes_while_the_store_is_read_is_no_foreign_file(
+    store: Path, ended: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows_of_tables, read = tables.of_run(ended, ended.load(), cell="append", name="another"), tables.read
+
+    def read_meanwhile(place: Path, name: str) -> tables.StoredTable:
+        if name == "runs":
+            tables.write_batch(store, "nightly", "batch-00001", rows_of_tables)
+        return read(place, name)
+
+    monkeypatch.setattr(tables, "read", read_meanwhile)
+    assert tables.verify(store) == (len(SCHEMAS), ())
+
+
 def test_a_corrupt_a_foreign_and_a_missing_file_are_each_reported_by_name_and_skipped(
     store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
