@@ -179,6 +179,14 @@ def outcome_of(row: Mapping[str, Any], mutants: Set[str]) -> str:
     return row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
 
 
+def outcome_alone(state: str, validity: str | None) -> str:
+    """The outcome of a run whatever its suite makes of it, by its state and its verdict: FAILED for one that was not
+    carried out, unless what it has was found to be invalid."""
+    if state in ("failed", "interrupted") and validity != "invalid":
+        return FAILED
+    return validity if validity in OUTCOMES else NOT_CHECKED
+
+
 def tally(outcomes: Iterable[str]) -> str:
     """`2 invalid, 1 mutant found, 40 valid`: worst first."""
     counts = Counter(outcomes)

@@ -16,7 +16,7 @@ from harness.exit_codes import NOT_CARRIED_OUT, VALID
 from results.errors import BadName
 from results.run.directory import RunDirectory
 from results.store import stored_runs, tables
-from results.suites import OUTCOMES, mutant_cells, outcome_of, tally
+from results.suites import OUTCOMES, mutant_cells, outcome_alone, outcome_of, tally
 
 
 def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
@@ -28,11 +28,11 @@ def add(store: Path, suite: str, directories: Sequence[Path]) -> int:
 
 
 def ls(store: Path) -> int:
-    """One line a run: suite, run, verdict. Raises StoreError."""
+    """One line a run: suite, run, verdict or how it ended. Raises StoreError."""
     _there(store)
     table = tables.read(store, "runs")
-    for row in table.table.select(["suite", "run", "validity"]).to_pylist():
-        print(f"{row['suite']}  {row['run']}  {row['validity'] or 'not checked'}")
+    for row in table.table.select(["suite", "run", "state", "validity"]).to_pylist():
+        print(f"{row['suite']}  {row['run']}  {outcome_alone(row['state'], row['validity'])}")
     return name_damaged(table.damaged)
 
 
@@ -53,10 +53,11 @@ def show(store: Path, name: str) -> int:
 
 def _show_run(run: stored_runs.StoredRun) -> None:
     status, evidence = run.status, run.evidence
-    print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {run.row['validity'] or 'not checked'}")
+    verdict = outcome_alone(status.state, run.row["validity"])
+    print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {verdict}")
     print(f"spec     {status.name}, seed {status.seed}\nstarted  {status.started}, faultline {status.version}")
     if status.state != "finished":
-        print(f"state    {status.state}")
+        print(f"state    {status.state}: {status.message or 'no reason is recorded'}")
     if run.row["digest"]:
         print(f"digest   {run.row['digest']}")
     for name in ("history", "trace", "replicas", "faults"):

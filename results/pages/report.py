@@ -42,7 +42,7 @@ from results.run.directory import RunDirectory
 from results.run.downtime import nodes_kept_down
 from results.run.status import Status
 from results.run.stored_yaml import parse
-from results.suites import NOT_CHECKED
+from results.suites import FAILED, outcome_alone
 
 PARTITIONS_MAX = 12
 """Partitions drawn; the others are named in a line."""
@@ -73,8 +73,9 @@ class Subject:
 
     @property
     def validity(self) -> str:
-        """The verdict of the run, or NOT_CHECKED."""
-        return worst(verdict.validity for verdict in self.verdicts).value if self.verdicts else NOT_CHECKED
+        """The verdict of the run, or FAILED or NOT_CHECKED."""
+        verdict = worst(verdict.validity for verdict in self.verdicts).value if self.verdicts else None
+        return outcome_alone(self.status.state, verdict)
 
 
 def write_report(run: RunDirectory, evidence: RunEvidence | None = None) -> Path:
@@ -159,6 +160,8 @@ def _facts(subject: Subject) -> dict[str, Any]:
 
 def _sentence(subject: Subject) -> str:
     verdicts = subject.verdicts
+    if subject.validity == FAILED:
+        return "This run could not be carried out."
     if not verdicts:
         return "This run has not been checked."
     checks = counted(len(verdicts), "check")

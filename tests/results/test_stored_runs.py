@@ -93,7 +93,7 @@ def test_a_suite_whose_name_leads_out_of_the_store_is_bad_usage(
     assert capsys.readouterr().err.startswith("faultline store: suite: '../x' must consist of letters")
 
 
-def test_a_stored_run_says_why_it_did_not_end(tmp_path: Path) -> None:
+def test_a_stored_run_says_why_it_did_not_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(tmp_path / "runs")
     run.seal()
     run.write_status("failed", message="no broker came up")
@@ -101,6 +101,13 @@ def test_a_stored_run_says_why_it_did_not_end(tmp_path: Path) -> None:
     back = stored_runs.read_run(tmp_path, stored_runs.find(tmp_path, run.name))
     assert (back.status.message, MESSAGE in back.status.facts) == ("no broker came up", False)
     assert back.gaps[0] == run.gaps()[0] == "the run ended failed: no broker came up"
+    capsys.readouterr()
+    assert main(["store", "show", run.name, "--store", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "\nverdict  failed\n" in output
+    assert "\nstate    failed: no broker came up\n" in output
+    assert main(["store", "ls", "--store", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"nightly  {run.name}  failed\n"
 
 
 def test_a_removed_suite_leaves_nothing_and_says_what_went(

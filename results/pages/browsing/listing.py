@@ -19,8 +19,8 @@ from checkers.verdict import checker_name
 from results.atomic_files import json_object
 from results.explanation.stories import NEAREST_FIRST
 from results.store import tables
-from results.store.schema import SIGNATURES
-from results.suites import FAILURE_OUTCOMES, MUTANT_FOUND, NOT_CHECKED, OUTCOMES, mutant_cells, outcome_of
+from results.store.schema import MESSAGE, SIGNATURES
+from results.suites import FAILURE_OUTCOMES, MUTANT_FOUND, OUTCOMES, mutant_cells, outcome_alone, outcome_of
 
 ORDER = {outcome: place for place, outcome in enumerate(OUTCOMES)}
 """The worst first. A mutant is to be found: neither of its outcomes is a failure, as on the page of its suite."""
@@ -41,8 +41,8 @@ class RunEntry:
     """Of its suite; empty for a directory."""
     seed: str
     validity: str
-    """Of a stored run its outcome (`results.suites`), as on the page of its suite; of a directory its verdict or
-    NOT_CHECKED, as on its own page."""
+    """Of a stored run its outcome (`results.suites`), as on the page of its suite; of a directory its verdict,
+    FAILED or NOT_CHECKED, as on its own page."""
     started: str
     version: str
     problem: str
@@ -117,10 +117,10 @@ def directory_entry(path: Path, suite: str) -> RunEntry:
     """From the small files alone, which are a stranger's and may hold anything."""
     status, verdict = _object(path / "status.json"), _object(path / "verdict.json")
     state = str(status.get("state", "unknown"))
-    validity = str(verdict.get("validity", NOT_CHECKED))
+    validity = verdict.get("validity")
     problem = _first_signature(_object(path / "stories.json")) or _first_finding(verdict.get("checks"))
     if state != "finished":
-        problem = f"{state}: {status.get('message') or status.get('stage') or ''}".rstrip(": ")
+        problem = _not_finished(state, status.get("message") or status.get("stage"))
     return RunEntry(
         suite=suite,
         run=path.name,
@@ -128,7 +128,7 @@ def directory_entry(path: Path, suite: str) -> RunEntry:
         spec=str(status.get("name", "")),
         cell="",
         seed=str(status.get("seed", "")),
-        validity=validity if validity in ("invalid", "valid", NOT_CHECKED) else "unknown",
+        validity=outcome_alone(state, validity if validity in ("invalid", "valid", None) else "unknown"),
         started=str(status.get("started", "")),
         version=str(status.get("version", "")),
         problem=problem,
@@ -150,6 +150,7 @@ def listed(store: Path) -> StoreListing:
 
 
 def _stored_entry(row: Mapping[str, Any], problem: str, outcome: str) -> RunEntry:
+    facts = json_object(row["facts"])
     return RunEntry(
         suite=row["suite"],
         run=row["run"],
@@ -160,8 +161,14 @@ def _stored_entry(row: Mapping[str, Any], problem: str, outcome: str) -> RunEntr
         validity=outcome,
         started=row["started"],
         version=row["version"],
-        problem=(_stored_signature(row["facts"]) or problem) if row["state"] == "finished" else row["state"],
+        problem=(_stored_signature(facts) or problem)
+        if row["state"] == "finished"
+        else _not_finished(row["state"], facts.get(MESSAGE)),
     )
+
+
+def _not_finished(state: str, reason: object) -> str:
+    return f"{state}: {reason or ''}".rstrip(": ")
 
 
 def _first_findings(verdicts: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
@@ -192,9 +199,9 @@ def _first_signature(stories: Mapping[str, Any]) -> str:
     return signature if isinstance(signature, str) else ""
 
 
-def _stored_signature(facts: str) -> str:
+def _stored_signature(facts: Mapping[str, Any]) -> str:
     """The same from the facts of a stored run."""
-    signatures = json_object(facts).get(SIGNATURES)
+    signatures = facts.get(SIGNATURES)
     first = signatures[0] if isinstance(signatures, list) and signatures else ""
     return first if isinstance(first, str) else ""
 

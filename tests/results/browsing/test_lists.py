@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from checkers.verdict import Finding, Validity, Verdict
 from results.pages.browsing.listing import directory_entry, listed
 from results.pages.browsing.routes import Router
 from results.pages.browsing.store_browser import StoreBrowser
+from results.pages.report import subject_of
 from results.run.directory import RunDirectory
+from results.store import tables
 from tests.results.browsing.pages import bad_run, show
 from tests.results.trend.nights import SIGNATURE, make_night, plain
 
@@ -93,6 +97,37 @@ def test_a_run_without_a_verdict_is_called_the_same_in_the_list_and_on_its_page(
         text = show(site, path).text
         assert "not checked" in text
         assert "unknown" not in text
+
+
+@pytest.mark.parametrize("state", ["failed", "interrupted"])
+def test_a_run_that_was_not_carried_out_failed_in_every_list_and_on_its_pages_with_the_reason(
+    state: str, tmp_path: Path
+) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_spec("name: append\nseed: 7\n")
+    run.seal()
+    run.write_status(state, message="no broker came up")
+    assert tables.add_run(tmp_path, "nightly", run)
+    site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
+    pages = {path: show(site, path).text for path in ("/runs", f"/runs/{run.name}", f"/suites/nightly/{run.name}")}
+    shutil.rmtree(run.path)
+    pages["/runs, of stored runs"] = show(site, "/runs").text
+    for path, text in pages.items():
+        assert "not checked" not in text, path
+        assert "has not been checked" not in text, path
+        assert f"{state}: no broker came up" in text, path
+        assert "failed append" in text or "failed 20" in text, path
+
+
+def test_a_violation_that_was_found_in_a_run_cut_short_is_not_hidden_by_that(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "append", 7)
+    run.write_status("interrupted", message="interrupted")
+    run.write_verdict([Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),))])
+    assert directory_entry(run.path, "").validity == "invalid"
+    assert subject_of(run).validity == "invalid"
+    run.write_verdict([Verdict("loss", Validity.VALID)])
+    assert directory_entry(run.path, "").validity == "failed"
+    assert subject_of(run).validity == "failed"
 
 
 def test_a_damaged_file_of_the_store_is_named_on_the_first_page(site: Router, store: Path) -> None:
