@@ -194,11 +194,12 @@ def tally(outcomes: Iterable[str]) -> str:
 
 
 def newest(store: Path, name: str) -> str:
-    """The suite of this name, or the newest of those that go by it. BadName when there is none."""
+    """The suite of this name, or the newest of those that go by it: `nightly`, or `nightly-202611` for a month's.
+    BadName when there is none."""
     every = suite_names(store)
     if name in every:
         return name
-    nights = [suite for suite in every if series(suite) == name]
+    nights = [suite for suite in every if name.startswith(series(suite)) and suite.startswith(name)]
     if not nights:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
         raise BadName(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")

@@ -262,6 +262,12 @@ def test_the_command_writes_the_newest_suite_of_a_name_and_links_what_was_kept(
     assert capsys.readouterr().out == f"report: {written}\n"
     assert 'href="runs/append-seed0/report.html"' in written.read_text()
     assert 'append-seed1/report.html"' not in written.read_text()
+    for part in ("nightly-202611", newest[:-6]):
+        written.unlink()
+        assert main(["report", part, "--store", str(tmp_path)]) == 0
+        assert written.exists()
+    for other in ("nightly-202612", "night"):
+        assert main(["report", other, "--store", str(tmp_path)]) == BAD_USAGE
     assert main(["report", newest, "--store", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 0
     assert f'href="suites/{newest}/runs/append-seed0/report.html"' in (tmp_path / "page.html").read_text()
 

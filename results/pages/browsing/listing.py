@@ -56,19 +56,25 @@ class RunEntry:
 
     def fits(self, terms: Iterable[re.Pattern[str]]) -> bool:
         """Whether the entry contains all of the `search_terms`."""
-        text = " ".join(
-            (self.suite, self.run, self.spec, f"seed {self.seed}", self.validity, self.version, self.problem)
-        ).lower()
-        return all(term.search(text) for term in terms)
+        began = re.sub("[-:]", "", self.started)  # as in names
+        seed = f"seed {self.seed}"
+        text = " ".join((self.suite, self.run, self.spec, seed, self.validity, began, self.version, self.problem))
+        return all(term.search(text.lower()) for term in terms)
 
 
 def search_terms(find: str) -> list[re.Pattern[str]]:
     """The words of a search, in lower case: `seed 7` is one of them, and a number, also of a seed in a name, is a
-    whole one: 7 is not 17."""
-    words = re.findall(r"seed \d+(?!\S)|\S+", " ".join(find.lower().split()))
-    whole = re.compile(r"(\S*seed ?)?\d+")
-    escaped = ((re.escape(word), whole.fullmatch(word)) for word in words)
-    return [re.compile(rf"(?<!\d){word}(?!\d)" if number else word) for word, number in escaped]
+    whole one: 7 is not 17. From the year on, the beginning of a date stands for all that begin so: `202611` or
+    `2026-11`."""
+    return [re.compile(_pattern(word)) for word in re.findall(r"seed \d+(?!\S)|\S+", " ".join(find.lower().split()))]
+
+
+def _pattern(word: str) -> str:
+    escaped = re.escape(word)
+    pattern = rf"(?<!\d){escaped}(?!\d)" if re.fullmatch(r"(\S*seed ?)?\d+", word) else escaped
+    if re.fullmatch(r"\d{4}-?\d{0,2}-?\d{0,2}(t[\d:]*)?", word):
+        pattern += rf"|(?<!\d)(?={re.sub('[-:]', '', word)})\d{{8}}t\d{{6}}"
+    return pattern
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -86,6 +87,32 @@ def test_a_number_that_is_asked_for_is_a_whole_one(tmp_path: Path) -> None:
     ):
         text = show(site, f"/runs?find={asked}").text
         assert f"{number} run" in text.partition("of 3 match")[0], asked
+
+
+def test_runs_are_found_by_the_beginning_of_a_date_in_their_name_or_of_their_start(tmp_path: Path) -> None:
+    for month, seed in ((11, 1), (11, 2), (12, 3)):
+        run = tmp_path / f"2026{month}21T001500-append-seed{seed}"
+        run.mkdir()
+        (run / "status.json").write_text(json.dumps({"seed": seed, "started": f"2026-{month}-21T00:15:00+00:00"}))
+    make_night(tmp_path, 29, seeds=1)  # on 30 November; its runs are named for cell and seed
+    site = Router(StoreBrowser(tmp_path, tmp_path / "comparisons"))
+    for asked, number in (
+        ("2026112", 2),
+        ("20261121", 2),
+        ("2026-11-2", 2),
+        ("2026-11-21T00:15", 2),
+        ("20261121t0015", 2),
+        ("20261121T1", 0),
+        ("2026-12", 1),
+        ("2026-12+seed+3", 1),
+        ("2026-12+seed+1", 0),
+        ("2026-11-30t01", 2),
+        ("20261130", 2),
+        ("202", 0),
+        ("1121", 0),
+    ):
+        text = show(site, f"/runs?find={asked}").text
+        assert f" {number} run" in text.partition(" match")[0], asked
 
 
 def test_a_run_without_a_verdict_is_called_the_same_in_the_list_and_on_its_page(tmp_path: Path) -> None:
