@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from checkers.verdict import checker_name
 from results.atomic_files import json_object
 from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situations
-from results.errors import BadName
 from results.number_format import numeral
 from results.store import tables
 from results.store.schema import MEASURED, MESSAGE, SIGNATURES, tables_path
@@ -202,7 +201,7 @@ def newest(store: Path, name: str) -> str:
     nights = [suite for suite in every if name.startswith(series(suite)) and suite.startswith(name)]
     if not nights:
         known = ", ".join(sorted({series(suite) for suite in every})) or "none"
-        raise BadName(f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+        raise tables.no_such(store, f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
     return max(nights)
 
 

@@ -50,7 +50,9 @@ def _add_store_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suite", metavar="SUITE", help="a stored suite; nightly or nightly-202611 for the latest of that name")
+    parser.add_argument(
+        "suite", metavar="SUITE", help="a stored suite; nightly or nightly-202611 for the latest of that name"
+    )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="file of the page (default: STORE/suites/SUITE/report.html)"
     )

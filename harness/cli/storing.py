@@ -42,13 +42,13 @@ def show(store: Path, name: str) -> int:
     if entry.run:
         _show_run(stored_runs.read_run(store, entry))
         return VALID
-    runs = tables.read(store, "runs")
+    runs = tables.read(store, "runs", entry.suite)
     mutants = mutant_cells(store, entry.suite)
-    rows = [(outcome_of(row, mutants), row) for row in runs.table.to_pylist() if row["suite"] == entry.suite]
+    rows = [(outcome_of(row, mutants), row) for row in runs.table.to_pylist()]
     print(f"suite {entry.suite}: {len(rows)} runs, {tally(outcome for outcome, _ in rows) or 'none whole'}")
     for outcome, row in sorted(rows, key=lambda one: (OUTCOMES.index(one[0]), one[1]["run"])):
         print(f"{outcome:<13}  seed {row['seed']:<6}  {row['run']}")
-    return name_damaged(file for file in runs.damaged if file.path.parent.name == f"suite={entry.suite}")
+    return name_damaged(runs.damaged)
 
 
 def _show_run(run: stored_runs.StoredRun) -> None:
@@ -108,10 +108,10 @@ def verify(store: Path) -> int:
 
 
 def check_suite(store: Path, suite: str) -> None:
-    """Raises BadName without a store, and when a suite is named of which no run is stored."""
+    """Raises BadName without a store, and StoreError when a suite is named of which no run is stored."""
     _there(store)
     if suite and not tables.files(store, "runs", suite):
-        raise BadName(f"{suite!r}: no suite of this name is stored in {store}")
+        raise tables.no_such(store, f"{suite!r}: no suite of this name is stored in {store}")
 
 
 def _there(store: Path) -> None:

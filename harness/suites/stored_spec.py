@@ -35,7 +35,8 @@ def stored_spec(store: Path, name: str, **overrides: Any) -> StoredSpec:
     row = _row(store, suite, run)
     text = str(row.get("spec") or "") or _planned(store, suite, run)
     if not text:
-        raise StoreError(f"{name!r}: there is no such run in {store}; `faultline store ls` lists the stored ones")
+        message = f"{name!r}: there is no such run in {store}; `faultline store ls` lists the stored ones"
+        raise tables.no_such(store, message)
     return StoredSpec(name, loads(text, **overrides), str(row.get("digest") or ""))
 
 

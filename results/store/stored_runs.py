@@ -116,7 +116,7 @@ def find(store: Path, name: str) -> StoredItem:
     runs = [StoredItem(batch.suite, run, (batch,)) for batch in every for run in batch.runs]
     fitting = [it for it in suites if name in (it.suite, it.name)] + [it for it in runs if name in (it.run, it.name)]
     if not fitting:
-        raise BadName(f"{name!r}: no suite and no run of this name is stored in {store}")
+        raise tables.no_such(store, f"{name!r}: no suite and no run of this name is stored in {store}")
     if len(fitting) > 1:
         raise BadName(f"{name!r} is ambiguous; choose one of: {', '.join(it.name for it in fitting)}")
     return fitting[0]

@@ -25,7 +25,7 @@ from checkers.tables import ADDED_COLUMNS, with_added_columns
 from checkers.verdict import Validity, Verdict, worst
 from results.atomic_files import put
 from results.coverage import marks
-from results.errors import StoreError
+from results.errors import BadName, StoreError
 from results.measures import measure
 from results.run.directory import RunDirectory
 from results.run.json_encoding import verdicts_to_json
@@ -209,6 +209,13 @@ def _no_directories(store: Path, name: str, suite: str) -> Iterator[DamagedFile]
     for path in (store / "suites", store / "tables", table.parent, table, *sorted(table.glob(_directory(suite)))):
         if os.path.lexists(path) and not path.is_dir():
             yield DamagedFile(path, "is not a directory, which a store has in its place; move it away")
+
+
+def no_such(store: Path, message: str) -> StoreError:
+    """The error for a name that nothing in the store has: a BadName, unless the store's directories are not there."""
+    for file in _no_directories(store, "runs", ""):
+        return StoreError(f"{file.path}: {file.reason}")
+    return BadName(message)
 
 
 def _lacking(store: Path, name: str, suite: str) -> Iterator[DamagedFile]:

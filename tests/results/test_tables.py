@@ -169,11 +169,30 @@ def test_a_file_in_the_place_of_a_directory_is_one_clear_line_and_3(
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("notes")
+    line = f"{path}: is not a directory, which a store has in its place; move it away\n"
     for action in ("ls", "verify"):
         assert main(["store", action, "--store", str(tmp_path)]) == 3
-        assert capsys.readouterr().err == (
-            f"{path}: is not a directory, which a store has in its place; move it away\n"
-        )
+        assert capsys.readouterr().err == line
+    for command in (
+        ["report", "nightly"],
+        ["trend", "nightly"],
+        ["store", "show", "nightly"],
+        ["store", "rm", "nightly"],
+        ["store", "check", "nightly"],
+        ["run", "nightly/a-run"],
+    ):
+        assert main([*command, "--store", str(tmp_path)]) == (64 if command[0] == "run" else 3)
+        assert capsys.readouterr().err == f"faultline {command[0]}: {line}"
+
+
+def test_a_file_in_the_place_of_a_table_is_named_when_a_suite_is_shown_that_it_hides(
+    store: Path, ended: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = batch_path(store, "runs", "nightly", ended.name).parents[1]
+    shutil.rmtree(path)
+    path.write_text("notes")
+    assert main(["store", "show", "nightly", "--store", str(store)]) == 3
+    assert f"{path}: is not a directory" in capsys.readouterr().err
 
 
 def test_a_file_from_before_a_column_was_added_is_read_with_what_stands_for_it(
