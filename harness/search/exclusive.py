@@ -17,6 +17,8 @@ def kept_for_this_process(owned: Path, lock_file: Path, directory: Path, taken: 
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = lock_file.open("w")
+    except FileExistsError:
+        raise StoreError(f"{directory}: is not a directory") from None
     except OSError as error:
         raise StoreError.of("write", owned, error) from error
     with lock:

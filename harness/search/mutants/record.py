@@ -122,13 +122,15 @@ class CampaignRecord:
         """The record in a file; an empty one where there is none. StoreError when the file is damaged."""
         values = read_json(path)
         try:
+            if not values:
+                return cls(path)
             searches = {
                 mutant: {method: [_range(each) for each in ranges] for method, ranges in methods.items()}
-                for mutant, methods in values.get("searches", {}).items()
+                for mutant, methods in values["searches"].items()
             }
             explorations = {
                 mutant: {scope: Exploration(**each) for scope, each in scopes.items()}
-                for mutant, scopes in values.get("explorations", {}).items()
+                for mutant, scopes in values["explorations"].items()
             }
             full = values.get("full_protocol", {"runs": 0, "cpu_s": 0.0})
             return cls(path, searches, explorations, full["runs"], full["cpu_s"])

@@ -139,6 +139,13 @@ def test_one_exploration_at_a_time_has_a_checkpoint(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == line
 
 
+def test_a_checkpoint_that_is_a_file_is_refused_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "notes"
+    file.write_text("notes")
+    assert main(["explore", "two-replicas", "--checkpoint", str(file)]) == 3
+    assert capsys.readouterr().err == f"faultline: {file}: is not a directory\n"
+
+
 @pytest.fixture
 def in_the_foreground() -> Iterator[None]:
     """The tests may run in the background, where a shell has SIGINT ignored."""

@@ -31,6 +31,7 @@ from harness.suites.record import CannotResume, begin, resume
 from harness.suites.spark_task import make
 from images import broker
 from images.broker.rules import NAMES
+from results.errors import StoreError
 from results.statistics import Interval
 from results.store import finished_runs
 
@@ -172,6 +173,9 @@ def test_a_record_is_read_back_and_a_damaged_one_is_refused_in_a_line(
     record = CampaignRecord(path, {"m": {"random": [seeds]}}, {"m": {"two-replicas": exploration}})
     record.save()
     assert CampaignRecord.load(path) == record
+    path.write_text('{"format": 2, "situations": {}}')  # a file of something else is not begun anew
+    with pytest.raises(StoreError, match="is not the record of a campaign against mutants: 'searches'"):
+        CampaignRecord.load(path)
     path.write_text('{"searches": {"m": {"random": [{"no": 1}]}}}')
     assert main(["mutants", "--budget", "1", "--record", str(path)]) == BAD_USAGE
     assert capsys.readouterr().err.count("\n") == 1
