@@ -96,8 +96,13 @@ def resume(store: Path, named: str) -> SuiteRecord:
 
 @contextmanager
 def locked(suite: SuiteRecord) -> Iterator[None]:
-    """Lock the suite for this process. Raises CannotResume when another process runs it."""
-    with (suite.path / ".lock").open("w") as lock:
+    """Lock the suite for this process. Raises CannotResume when another process runs it, and StoreError."""
+    path = suite.path / ".lock"
+    try:
+        lock = path.open("w")
+    except OSError as error:
+        raise StoreError.of("write", path, error) from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -36,6 +36,16 @@ def test_a_suite_is_run_by_one_process_at_a_time(mixed: Path, tmp_path: Path) ->
         pass
 
 
+def test_a_lock_that_cannot_be_written_is_one_line(
+    mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("results.store.spark.session", lambda *_, **__: pytest.fail("Spark was started"))
+    lock = begin(tmp_path, load(str(mixed))).path / ".lock"
+    lock.mkdir()
+    assert main(["suite", "mixed", "--resume", "--store", str(tmp_path)]) == 3
+    assert capsys.readouterr().err.splitlines()[0] == f"faultline: cannot write {lock}: Is a directory"
+
+
 def test_nothing_to_resume_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["suite", "nightly", "--resume", "--store", str(tmp_path)]) == BAD_USAGE
     printed = capsys.readouterr().err
