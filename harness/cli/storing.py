@@ -53,8 +53,8 @@ def show(store: Path, name: str) -> int:
 
 def _show_run(run: stored_runs.StoredRun) -> None:
     status, evidence = run.status, run.evidence
-    verdict = outcome_alone(status.state, run.row["validity"])
-    print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {verdict}")
+    outcome = outcome_alone(status.state, run.row["validity"])
+    print(f"run      {run.name}\nsuite    {run.suite}\nverdict  {outcome}")
     print(f"spec     {status.name}, seed {status.seed}\nstarted  {status.started}, faultline {status.version}")
     if status.state != "finished":
         print(f"state    {status.state}: {status.message or 'no reason is recorded'}")
