@@ -258,8 +258,8 @@ class ClusterAdmin(Protocol):
         """Delete a partition's records below `offset`, or with -1 below the high watermark. The leader waits for its
         replicas so long, by default half a second."""
 
-    async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
-        """Create a topic of one partition with so many replicas."""
+    async def create_topic(self, topic: str, replicas: int | Sequence[str], *, dry_run: bool = False) -> AdminResult:
+        """Create a topic of one partition with so many replicas, or on these brokers, the preferred one first."""
 
     async def create_partitions(self, topic: str, count: int, *, dry_run: bool = False) -> AdminResult:
         """Add partitions to a topic, so that it has so many."""

@@ -139,7 +139,7 @@ def draw(
         drawn += drawing.schedule(_Streams(streams.of("schedule", number).getrandbits(64)), victims)
     if RecreateTopic.family in possible and time_limit_s >= cluster.injection_s:
         for number in range(administrators):
-            drawn.append(drawing.administrator(streams.of("administrator", number)))
+            drawn.append(drawing.administrator(streams.of("administrator", number), victims))
     return Schedule(tuple(sorted(drawn, key=lambda each: each.at_s)))
 
 
@@ -197,9 +197,9 @@ class _Drawing:
         yield from background
         yield from self._changed(of_slots, streams)
 
-    def administrator(self, random: Random) -> ScheduledFault:
-        """One who changes a topic beside that of the run, from some time of its first half on."""
-        fault = RecreateTopic.of_administrator(random, self.cluster)
+    def administrator(self, random: Random, victims: tuple[str, ...]) -> ScheduledFault:
+        """One who changes a topic beside that of the run, from some time of its first half on, and may end a victim."""
+        fault = RecreateTopic.of_administrator(random, self.cluster, victims)
         at_s = random.uniform(0, min(self.time_limit_s / 2, self.time_limit_s - self.cluster.injection_s))
         return _to_the_millisecond(at_s, self.time_limit_s - at_s, fault)
 

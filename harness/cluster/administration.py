@@ -254,13 +254,22 @@ class Administration:
         )
         return _answered(reply, lambda answer: answer.topics[0].partitions[0])
 
-    async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
-        """CreateTopics."""
-        wanted = creating.CreatableTopic(
-            name=topic, num_partitions=1, replication_factor=replicas, assignments=(), configs=()
-        )
+    async def create_topic(self, topic: str, replicas: int | Sequence[str], *, dry_run: bool = False) -> AdminResult:
+        """CreateTopics. With an assignment, partitions and replicas are not counted: both numbers are to be -1."""
+        if isinstance(replicas, int):
+            wanted = creating.CreatableTopic(
+                name=topic, num_partitions=1, replication_factor=replicas, assignments=(), configs=()
+            )
+            asked = self._asked("create", topic, wanted=replicas, dry_run=dry_run)
+        else:
+            on = creating.CreatableReplicaAssignment(
+                partition_index=0, broker_ids=tuple(self._ids[replica] for replica in replicas)
+            )
+            wanted = creating.CreatableTopic(
+                name=topic, num_partitions=-1, replication_factor=-1, assignments=(on,), configs=()
+            )
+            asked = self._asked("create", topic, wanted=len(replicas), dry_run=dry_run)
         request = creating.CreateTopicsRequest(topics=(wanted,), timeout=_TIMEOUT, validate_only=dry_run)
-        asked = self._asked("create", topic, wanted=replicas, dry_run=dry_run)
         return await self._change(asked, request, lambda answer: answer.topics[0])
 
     async def create_partitions(self, topic: str, count: int, *, dry_run: bool = False) -> AdminResult:

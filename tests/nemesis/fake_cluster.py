@@ -110,8 +110,9 @@ class FakeCluster:
         self.calls.append(f"delete {topic}-{partition} {offset}")
         return self._answer()
 
-    async def create_topic(self, topic: str, replicas: int, *, dry_run: bool = False) -> AdminResult:
-        self.calls.append(f"{'try to ' if dry_run else ''}create {topic} with {replicas}")
+    async def create_topic(self, topic: str, replicas: int | Sequence[str], *, dry_run: bool = False) -> AdminResult:
+        placed = f"with {replicas}" if isinstance(replicas, int) else f"on {' '.join(replicas)}"
+        self.calls.append(f"{'try to ' if dry_run else ''}create {topic} {placed}")
         return self._answer()
 
     async def create_partitions(self, topic: str, count: int, *, dry_run: bool = False) -> AdminResult:

@@ -57,12 +57,15 @@ def test_several_schedules_at_once_have_the_first_among_them_and_its_victims_alo
 
 
 def test_administrators_come_beside_all_other_faults_where_their_family_is_drawn() -> None:
+    victims = 0
     for seed in range(100):
         alone, administered = drawn_of(seed), draw(Random(seed), CLUSTER, 60.0, administrators=2)
         assert not Counter(alone) - Counter(administered)
+        assert is_fair(administered, CLUSTER)
         added = Counter(administered) - Counter(alone)
         assert [type(each.fault) for each in added.elements()] == [RecreateTopic] * 2
         assert all(each.fault.to_mapping()["changes"] and each.at_s <= 30.0 for each in added)
+        victims += sum(added[each] for each in added if each.fault.to_mapping()["earlier"])
         assert draw(Random(seed), CLUSTER, 60.0, ["kill"], administrators=2) == draw(
             Random(seed), CLUSTER, 60.0, ["kill"]
         )
@@ -70,6 +73,7 @@ def test_administrators_come_beside_all_other_faults_where_their_family_is_drawn
         for time_limit_s, count in ((1.9, 0), (2.0, 1)):
             assert len(draw(Random(seed), slow, time_limit_s, ["admin"], administrators=1)) >= count
             assert all(each.at_s >= 0 for each in draw(Random(seed), slow, time_limit_s, administrators=1))
+    assert 40 < victims < 100
 
 
 @pytest.mark.parametrize("new", FAIR_FAMILIES)

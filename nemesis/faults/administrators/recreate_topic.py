@@ -16,6 +16,9 @@ ISR, and the strategy of unclean recovery changes when it is back.
 With `dry_runs` most changes of a topic are tried before: a request that is only validated has the answer that the
 change then has, and no effect. So are changes that are to be refused, at any time of the topic.
 
+A victim that ends `earlier` is to miss that its topic is deleted and made anew. So each topic is placed on it, and what
+it is to miss is asked for until it is done; then the new topic is left alone until the victim is back.
+
 The administrator who writes to it takes any answer for one: a batch that is refused or lost is not sent again. So does
 a group that `commits` offsets of it, which must not count for the next topic, at no coordinator of any time. It goes on
 until the topic is deleted, so that a commit is under way when its coordinator reads of that. Before, another topic may
@@ -27,7 +30,7 @@ administrators do who know nothing of each other. In the end the topic is delete
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -42,6 +45,7 @@ from nemesis.faults.administrators.requests import recorded, until_done
 from nemesis.faults.administrators.topic_changes import TopicChanges
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.message import API_KEYS, NodeRequest
+from nemesis.faults.scripted.script import until_event
 from nemesis.handle import FaultHandle
 from nemesis.ports import (
     DONE,
@@ -57,6 +61,7 @@ from nemesis.ports import (
     both_ways,
     one_way,
 )
+from nemesis.situation import Event, Occurrence
 
 _TOPICS_MAX = 4
 """Of a fault that is drawn."""
@@ -71,7 +76,9 @@ _AFTER_A_WHILE_SHARE = 0.5
 """Share of the topics that do not follow at once."""
 _VICTIM_SHARE = 0.5
 """Share of the faults that end a broker, where any may end and none is behind."""
-_EARLIER_SHARE = 1 / 3
+_EARLIER_SHARE = 0.5
+_AWAY_SHARE: Final = 1 / 3
+"""Of the administrators whose topics a broker misses, where any may end."""
 _BEHIND_SHARE = 1 / 3
 _COMMITS_SHARE = 2 / 3
 _COMMITS_MAX = 4
@@ -87,6 +94,12 @@ _CHANGE_SHARE = 0.5
 """Of the batches that a change goes before."""
 _BY_ID_SHARE = 0.5
 _NONE_TO_DELETE = ("UNKNOWN_TOPIC_OR_PARTITION", "UNKNOWN_TOPIC_ID")
+_BACK_WITHIN: Final = 3.0
+"""Longest wait for a victim that starts again, in multiples of the patience: the session of its last process lasts."""
+_CREATED_BEFORE: Final = "TOPIC_ALREADY_EXISTS"
+_ASKED_MOST: Final = 15
+_ASKED_BY_PATIENCE: Final = 5
+"""How often at most for one thing, and how often within the patience."""
 _ANSWERS_LOST_SHARE: Final = 0.5
 _RESIGNS_WITHIN_S: Final = 0.05
 
@@ -107,16 +120,17 @@ class RecreateTopic(Fault):
 
     Often the new topic follows at once, so that a broker reads of both changes together. With a `victim` each new topic
     finds that broker ended: it starts again with what its disk has of the old one and of the new one; if it ends
-    `earlier`, with the old one whole under the name of a new one that it knows nothing of. A broker that is
-    `behind` does not reach the controllers while the topic is deleted and made anew; since its connections are broken
-    off, no answer with the deletion alone waits for it, and it reads of both at once.
+    `earlier`, with the old one whole under the name of a new one that it knows nothing of. A broker that is `behind`
+    does not reach the controllers while the topic is deleted and made anew; since its connections are broken off, no
+    answer with the deletion alone waits for it, and it reads of both at once.
     """
 
     name: ClassVar[str] = "recreate-topic"
     number: ClassVar[int] = 9
     family: ClassVar[Family] = Reassign.family
-    weight: ClassVar[float] = 2.0
-    """It is several faults: a victim, a broker that is behind, lost answers, a coordinator in trouble."""
+    weight: ClassVar[float] = 3.0
+    """It is several faults: a victim that ends earlier or later, a broker that is behind, lost answers, a coordinator
+    in trouble."""
     proof: ClassVar[tuple[str, ...]] = ("deleted", "intercepted", "grown", "configured")
     ends_by_itself: ClassVar[bool] = True
     in_steps: ClassVar[bool] = True
@@ -176,11 +190,15 @@ class RecreateTopic(Fault):
         return fault
 
     @classmethod
-    def of_administrator(cls, random: Random, cluster: ClusterShape) -> Self:
-        """Topics that are changed, often after a dry run, two of three with commits, and nothing that goes wrong."""
+    def of_administrator(cls, random: Random, cluster: ClusterShape, victims: Sequence[str]) -> Self:
+        """Topics that are changed, often after a dry run, two of three with commits. Nothing goes wrong, but that one
+        of the victims, in a third of the runs that have any, is killed earlier."""
         topics, patience_ms = random.randint(*_TOPICS_OF_ADMINISTRATOR), cluster.patience_s * 1000
         commits = random.random() < _COMMITS_SHARE
-        return cls(topics, changes=True, dry_runs=True, commits=commits, patience_ms=patience_ms)
+        fault = cls(topics, changes=True, dry_runs=True, commits=commits, patience_ms=patience_ms)
+        if not victims or random.random() >= _AWAY_SHARE:
+            return fault
+        return replace(fault, victim=random.choice(victims), earlier=True)
 
     @classmethod
     def _of_nodes(cls, draws: Draws) -> Self:
@@ -206,8 +224,15 @@ class RecreateTopic(Fault):
         replicas = handle.replication_factor or len(handle.cluster.brokers)
         if self.coordinator is CoordinatorTrouble.LOADING:  # there are no more brokers when a topic is made anew
             replicas = min(replicas, len(handle.cluster.brokers) - 1)
+        placed = await self._placed(handle, replicas)
         answers: list[AdminResult] = []
         changes = TopicChanges(handle, self.dry_runs)
+
+        async def create(*, dry_run: bool = False) -> AdminResult:
+            answer = await admin.create_topic(SIDE_TOPIC, placed, dry_run=dry_run)
+            if answer.outcome == DONE and not dry_run:
+                handle.count_evidence("created")
+            return answer
 
         async def delete(topic: str = SIDE_TOPIC, *, by_id: bool = False) -> AdminResult:
             answer = await admin.delete_topic(topic, by_id=by_id)
@@ -219,11 +244,8 @@ class RecreateTopic(Fault):
         reconnect: Callable[[], Awaitable[None]] | None = None
         for number in range(self.topics):
             await changes.ask_in_vain(partitions=0)
-            create = partial(admin.create_topic, SIDE_TOPIC, replicas)
             await changes.rehearse(create)
-            created = self._asked(handle, NodeRequest.CREATE_TOPICS, create)
-            if (await recorded(answers, created)).outcome == DONE:
-                handle.count_evidence("created")
+            await self._done(handle, answers, NodeRequest.CREATE_TOPICS, create)
             if reconnect is not None:
                 await handle.sleep(random.random() ** 2 * patience_s)
                 await self._meanwhile(handle, self._reconnected(handle, reconnect))
@@ -236,9 +258,18 @@ class RecreateTopic(Fault):
                     await self._pass_by(handle, partial(delete, PASSING_TOPIC), replicas)
             reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
             deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
-            await self._meanwhile(handle, recorded(answers, self._asked(handle, NodeRequest.DELETE_TOPICS, deletion)))
+            await self._meanwhile(handle, self._done(handle, answers, NodeRequest.DELETE_TOPICS, deletion))
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
+
+    async def _placed(self, handle: FaultHandle, replicas: int) -> int | Sequence[str]:
+        """So many replicas. Of a victim that ends earlier it is the last, in each topic: it is fenced when the next one
+        is made, and controllers place no replica on a fenced broker, but for one that is named."""
+        if self.victim is None or not self.earlier:
+            return replicas
+        victim = await handle.targets.resolve_one(self.victim)
+        others = [broker for broker in handle.cluster.brokers if broker != victim]
+        return (*handle.random.sample(others, replicas - 1), victim)
 
     async def _meanwhile(self, handle: FaultHandle, step: Coroutine[None, None, object]) -> None:
         """Commit, where a group does, until the step is done."""
@@ -260,6 +291,21 @@ class RecreateTopic(Fault):
         handle.add_undo(lambda: until_done(handle, delete, f"deleting {PASSING_TOPIC}", answers))
         await recorded(answers, handle.cluster.admin.create_topic(PASSING_TOPIC, replicas))
         await recorded(answers, delete())
+
+    async def _done(
+        self,
+        handle: FaultHandle,
+        answers: list[AdminResult],
+        api: NodeRequest,
+        request: Callable[[], Awaitable[AdminResult]],
+    ) -> None:
+        """Ask for it; where a victim ends earlier, until it is done, but not for long: that is to happen while the
+        victim is away, and the cluster may be without a controller meanwhile."""
+        for _ in range(_ASKED_MOST):
+            answer = await recorded(answers, self._asked(handle, api, request))
+            if not self.earlier or answer.outcome in (DONE, _CREATED_BEFORE):
+                return
+            await handle.sleep(self.patience_ms / 1000 / _ASKED_BY_PATIENCE)
 
     async def _asked(
         self, handle: FaultHandle, api: NodeRequest, request: Callable[[], Awaitable[AdminResult]]
@@ -288,7 +334,7 @@ class RecreateTopic(Fault):
         """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack,
         or end the victim; what heals that again."""
         if self.victim is not None and self.earlier:
-            return await self._ended(handle, self.victim)
+            return await self._send_away(handle, self.victim)
         if self.behind is not None:
             behind = await handle.targets.resolve((self.behind,))
             return await handle.cut(both_ways(behind, handle.cluster.controllers), reset=True)
@@ -297,17 +343,25 @@ class RecreateTopic(Fault):
             return await cut_coordinator_off(self.coordinator, handle, self.patience_ms, meanwhile)
         return None
 
+    async def _send_away(self, handle: FaultHandle, victim: str) -> Callable[[], Awaitable[None]]:
+        """End the process of the victim; what starts it again, and waits until it takes part: before that it opens no
+        log, and knows of no topic that is deleted meanwhile."""
+        node = await handle.targets.resolve_one(victim)
+        start = await handle.end(node, self.keep)
+
+        async def bring_back() -> None:
+            since = len(handle.situation.events)
+            await start()
+            await until_event(handle, Event(Occurrence.UNFENCED, node), since, _BACK_WITHIN * self.patience_ms / 1000)
+
+        return bring_back
+
     async def _end_victim(self, handle: FaultHandle) -> None:
         """End the process of the victim, and start it again after a while."""
         assert self.victim is not None, "nobody is to end"
-        start = await self._ended(handle, self.victim)
+        start = await handle.end(await handle.targets.resolve_one(self.victim), self.keep)
         await handle.sleep(handle.random.random() ** 2 * self.patience_ms / 1000)
         await start()
-
-    async def _ended(self, handle: FaultHandle, victim: str) -> Callable[[], Awaitable[None]]:
-        """End the process of the victim; what starts it again."""
-        node = await handle.targets.resolve_one(victim)
-        return await handle.end(node, self.keep)
 
     async def _write_batches(self, handle: FaultHandle, changes: TopicChanges, *, with_end: bool) -> None:
         """A few batches, amid which perhaps the victim ends and the topic is changed."""

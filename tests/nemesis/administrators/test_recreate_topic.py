@@ -15,12 +15,14 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.administrators.coordinator_trouble import CoordinatorTrouble
 from nemesis.faults.administrators.recreate_topic import LostAnswer, RecreateTopic
+from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.nemesis import Nemesis
 from nemesis.ports import (
     PASSING_TOPIC,
     SIDE_GROUP,
     SIDE_TOPIC,
     UNANSWERED,
+    AdminResult,
     ChannelName,
     EnvironmentCapability,
     KeepUnsynced,
@@ -32,6 +34,7 @@ from nemesis.ports import (
     one_way,
 )
 from nemesis.schedule import Schedule, ScheduledFault
+from nemesis.situation import Occurrence, Situation
 from nemesis.wholeness import Wholeness
 from tests.nemesis.administrators.carried_out import carried_out
 from tests.nemesis.fake_cluster import FakeCluster
@@ -125,9 +128,48 @@ def test_a_victim_is_needed_in_the_isr_when_it_ends_and_the_strategy_changes_whe
 
 def test_a_victim_that_ends_earlier_is_away_from_the_deletion_until_the_next_topic_is_made() -> None:
     cluster = FakeCluster()
-    carried_out(RecreateTopic(topics=2, victim="b1", earlier=True), cluster, replication_factor=3)
-    assert administered(cluster) == [CREATED, "kill b1", DELETED, CREATED, "start b1", DELETED, DELETED]
+    carried_out(RecreateTopic(topics=2, victim="b1", earlier=True), cluster, replication_factor=2)
+    created, *others = administered(cluster)
+    assert created in (f"create {SIDE_TOPIC} on b2 b1", f"create {SIDE_TOPIC} on b3 b1")
+    assert others == ["kill b1", DELETED, created, "start b1", DELETED, DELETED]
     assert cluster.pristine
+
+
+def test_a_victim_is_away_until_the_topic_is_really_deleted_and_the_next_one_made() -> None:
+    class Unanswering(FakeCluster):
+        """Answers a creation or a deletion if it is asked for a second time."""
+
+        def _answer(self) -> AdminResult:
+            if self.calls[-1].startswith(("create", "delete")) and self.calls[-1] not in self.calls[-2:-1]:
+                return AdminResult(UNANSWERED, in_doubt=True)
+            return super()._answer()
+
+    cluster = Unanswering()
+    carried_out(RecreateTopic(topics=2, victim="b1", earlier=True), cluster, replication_factor=2)
+    made = administered(cluster)[0]
+    expected = [made, made, "kill b1", DELETED, DELETED, made, made, "start b1", DELETED, DELETED]
+    assert administered(cluster)[: len(expected)] == expected
+    others = Unanswering()
+    carried_out(RecreateTopic(topics=2), others, replication_factor=3)
+    assert administered(others)[:4] == [CREATED, DELETED, CREATED, DELETED]
+
+
+def test_nothing_becomes_of_a_topic_before_its_victim_is_back() -> None:
+    situation = Situation()
+
+    class Starting(FakeCluster):
+        async def start(self, node: str) -> None:
+            await super().start(node)
+            asyncio.get_running_loop().call_later(1.0, self._unfence, node)
+
+        def _unfence(self, node: str) -> None:
+            self.calls.append("unfenced")
+            situation.occurred(Occurrence.UNFENCED, node)
+
+    cluster = Starting()
+    handle = FaultHandle(cluster, ActiveEffects(), Random(3), situation=situation, replication_factor=2)
+    run(RecreateTopic(topics=2, victim="b1", earlier=True).inject(handle))
+    assert cluster.calls[cluster.calls.index("start b1") + 1] == "unfenced"
 
 
 def test_nobody_else_lacks_something_while_a_victim_is_away() -> None:
