@@ -35,7 +35,8 @@ leaves all others as they were, and so does a new fault within its family. Where
 itself (full disks of controllers, where no broker may be a victim), the first makes way for one of another family.
 Where each that may lasts too short a time for that (`Fault.acts_within`), the first of them begins earlier and lasts
 longer. The one that is sure to act keeps its times and its links. One whose steps take longer than its time lasts as
-long as they may take (`Fault.least_s`). The last fault waits until clients have written something.
+long as they may take (`Fault.least_s`), and begins earlier where the run would end before. The last fault waits until
+clients have written something.
 
 **Density.** A run may have several schedules at the same time: a fault that mostly meets a healthy cluster in one of
 them meets others there. The first is that of the same seed alone; the others come from streams of their own. So do the
@@ -86,6 +87,8 @@ _ROTATING_SHARE = 0.5
 """Of the runs: whether other brokers may lose data once the last ones are whole again."""
 _ATTEMPTS = 20
 """How often the only fault of a run is drawn until it has an effect by itself."""
+_STEPS_BEGIN_WITHIN = 0.25
+"""Share of a run in which a fault begins at the latest whose steps may take all of it."""
 _MILLISECOND_S = 1e-3
 """Times of a schedule are rounded to it."""
 _LAST_FAULT_EARLIEST = 0.25
@@ -182,6 +185,7 @@ class _Drawing:
             if fault.ends_by_itself:
                 duration_s = _SCRIPTED_LONGEST * cluster.patience_s
             duration_s = max(duration_s, fault.least_s(cluster))
+            at_s = _with_time_for_steps(at_s, fault.least_s(cluster), time_limit_s)
             if at_s <= end_s and round(at_s, 3) < time_limit_s:
                 duration_s = max(cluster.injection_s, min(duration_s, time_limit_s - at_s))
                 of_slots.append(_to_the_millisecond(at_s, duration_s, fault))
@@ -219,12 +223,13 @@ class _Drawing:
                 scheduled = replace(scheduled, fault=scheduled.fault.blacked_out(random, cluster))
             random = streams.of("trigger", number)
             triggered = number != kept and random.random() < self.triggers
-            deletions = any(each.fault.removes_replicas for each in of_slots[number + 1 :])
+            later = [each.fault for each in of_slots if each.at_s > scheduled.at_s]
+            deletions = any(fault.removes_replicas for fault in later)
             if triggered:
                 scheduled = with_trigger(scheduled, random, cluster, deletions=deletions)
             if number != kept and self.triggers and deletions:
                 scheduled = with_deletion(scheduled, streams.of("deletion", number), cluster)
-            starts = any(each.fault.deletes_records for each in of_slots[number + 1 :])
+            starts = any(fault.deletes_records for fault in later)
             if number != kept and self.triggers and starts and scheduled.when is None:
                 scheduled = with_log_start(scheduled, streams.of("start", number), cluster)
             if number != kept and self.triggers:
@@ -275,6 +280,14 @@ def _early_enough(at_s: float, fault: Fault, cluster: ClusterShape, time_limit_s
     for it after clients have written something."""
     latest_s = max(time_limit_s - _needed_s(fault, cluster), _LAST_FAULT_EARLIEST * cluster.patience_s)
     return min(at_s, latest_s)
+
+
+def _with_time_for_steps(at_s: float, least_s: float, time_limit_s: float) -> float:
+    """When a fault begins whose steps may take `least_s`: where the run would end before them, so much earlier that it
+    does not, as far as it has the time. Several such faults do not come at one moment."""
+    if at_s + least_s <= time_limit_s:
+        return at_s
+    return at_s * max(1 - least_s / time_limit_s, _STEPS_BEGIN_WITHIN)
 
 
 class _Streams:
