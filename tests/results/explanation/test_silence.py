@@ -61,7 +61,7 @@ RUNS: Final[tuple[dict[str, Any], ...]] = (
     # Unclean recoveries give up records, and in the shorter run those of groups.
     drawn(13900052, 40, "groups"),
     drawn(13900052, 25, "groups"),
-    drawn(13900054, 40),
+    drawn(13900055, 40),
 )
 
 
