@@ -35,7 +35,6 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 
 from images.broker.config import Endpoint
 from images.broker.replication.fetch_sessions import FetchSessionHandler, Key
-from images.broker.replication.follower import answer_applies
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
@@ -82,9 +81,10 @@ class _FetchState(NamedTuple):
             replica.fence_of_fetch(),
         )
 
-    def answer_applies(self) -> bool:
-        """Whether the answer to a fetch in this state still applies to the replica."""
-        return answer_applies(self.replica.state, self.offset, self.leader_epoch, self.replica.limits)
+    def is_answered_by(self, answer: Any) -> bool:
+        """Whether the replica takes this answer to a fetch in this state."""
+        records, high_watermark, log_start = answer.records or b"", answer.high_watermark, answer.log_start_offset
+        return self.replica.takes(self.offset, self.leader_epoch, records, high_watermark, log_start)
 
 
 class _Divergence(NamedTuple):
@@ -188,7 +188,7 @@ class Fetcher:
             await self._back_off()
             return
         for key, answer in answers.items():
-            if not states[key].answer_applies():
+            if not states[key].is_answered_by(answer):
                 self._session.discarded(key)
             await self._process(states[key], answer)
         for key, state in states.items():

@@ -82,7 +82,8 @@ def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Lim
 def on_leader_log_start_at_end(partition: Partition, first_epoch: int, is_known: bool) -> PartitionStep:
     """The first answer of a leader whose log starts where this one ends: its next record has `first_epoch`, or it leads
     in that and has none. With `is_known` this log has the records for which its high watermark was told; else it was
-    opened after a crash, which may have undone a cut, and was not compared with a leader's since."""
+    opened after a crash, which may have undone a cut, and was not compared with a leader's since. An answer that had no
+    room for that record, behind those of other partitions, is discarded (`Replica.takes`)."""
     is_committed = is_known and partition.high_watermark == partition.log_end
     if is_committed or partition.log_start == partition.log_end or first_epoch <= partition.epochs.latest:
         return PartitionStep(partition)

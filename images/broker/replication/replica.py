@@ -83,7 +83,6 @@ class Replica:
         self.timestamp_after_ms_max = NO_LIMIT_MS
         """How far ahead of this node's clock a record's timestamp may be."""
         self.retention = Retention()
-        """The retention of the topic."""
         self.configured: object = None
         """The topic configuration from which the settings were made; compared to detect a change. None when opened."""
         self._trace = ReplicaTrace(topic, topic_id, index, trace)
@@ -92,7 +91,6 @@ class Replica:
         """The clock of records' timestamps."""
         self._propose = propose
         self.changed = Condition()
-        """Notified of every change."""
         self.changed_for_followers = Condition()
         """Notified of every change but of the high watermark alone: the waiting fetch of a follower is read again."""
         self._last_answers: dict[int, tuple[int, int, int]] = {}
@@ -392,12 +390,18 @@ class Replica:
         if follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
             self._apply(log_start.truncate_fully_and_start_at(self.state, leader_start))
 
+    def takes(self, sent_offset: int, sent_epoch: int, records: bytes, high_watermark: int, leader_start: int) -> bool:
+        """Whether to take an answer: not if it is late, nor if it had no room for the leader's first record."""
+        if self.fetched_epoch != sent_epoch and leader_start == self.log.end < high_watermark and not records:
+            return False
+        return follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits)
+
     def replicate(
         self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int, leader_log_start: int = -1
     ) -> str | None:
         """Append the leader's records, then follow its high watermark and log start. Returns the problem with the
         records that could not be appended, None without one."""
-        if not follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
+        if not self.takes(sent_offset, sent_epoch, records, leader_high_watermark, leader_log_start):
             return None
         problem, before = None, self.fetched_epoch
         self.on_fit(sent_offset, sent_epoch)

@@ -267,6 +267,27 @@ def test_producers_of_records_that_are_known_to_be_committed_are_kept() -> None:
     assert check_sequence(nodes[2].replica.log.producers, retry, Rules()) == Duplicate(5, 5)
 
 
+def test_producers_are_kept_until_an_answer_has_room_for_the_next_record() -> None:
+    """The log of replica 3 ends where that of its leader starts, in the epoch of the leader's next record. The leader's
+    first answer has data of other partitions, and no room for that record."""
+    nodes = cluster(committed=5)
+    fetch(nodes[0].replica, nodes[2].replica)
+    assert (nodes[2].replica.state.high_watermark, nodes[2].replica.log.end) == (5, 6)
+    for sequence in (6, 7):
+        nodes[0].replica.append(produced(b"%d" % sequence, producer=7, sequence=sequence), LEADER_ONLY)
+    catch_up(nodes[0].replica, nodes[1].replica)
+    leader = nodes[1].lead(2, isr=(1, 2))
+    nodes[0].follow(2, 2)
+    nodes[2].follow(2, 2)
+    catch_up(leader, nodes[0].replica)
+    assert leader.delete_records(6) == (ErrorCode.none, 6)
+    for has_room in (False, True):
+        fetch(leader, nodes[2].replica, max_bytes=PLENTY if has_room else 0, at_least_one=has_room)
+    assert values(nodes[2].replica) == values(leader) == {6: b"6", 7: b"7"}
+    retry = batches.parse(produced(b"5", producer=7, sequence=5))
+    assert check_sequence(nodes[2].replica.log.producers, retry, Rules()) == Duplicate(5, 5)
+
+
 def test_an_empty_disk_is_filled_from_a_log_that_starts_above_zero() -> None:
     nodes = cluster()
     nodes[0].replica.delete_records(4)

@@ -27,7 +27,14 @@ from tests.broker.replication.replica_node import ACTIVE, LIMITS, PLENTY, Node, 
 ALL, LEADER_ONLY = -1, 1
 
 
-def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connection: int = 1) -> FetchResult:
+def fetch(
+    leader: Replica,
+    follower: Replica,
+    *,
+    max_bytes: int = PLENTY,
+    at_least_one: bool = True,
+    connection: int = 1,
+) -> FetchResult:
     """One round of replication from `leader` to `follower`."""
     state = follower.state
     asked = ReplicaFetch(
@@ -38,7 +45,7 @@ def fetch(leader: Replica, follower: Replica, *, max_bytes: int = PLENTY, connec
         state.epochs.latest,
         log_start=state.log_start,
     )
-    answer = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, True)
+    answer = leader.fetch_for_replica(asked, connection, ACTIVE, max_bytes, at_least_one)
     if answer.error is ErrorCode.none:
         leader.on_fetch_answered(state.node, connection)
         if answer.diverging is not None:
