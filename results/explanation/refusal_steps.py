@@ -146,7 +146,9 @@ def _isr_proposed(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     detail = event.details()
     limit_ms, leader = detail.get("lag_max_ms", -1), state.replica(event.node)
     for member, lag_ms in detail.get("lag_ms", {}).items():
-        if lag_ms > limit_ms and leader.positions.get(int(member)) == event.log_end == len(_log(state, member)):
+        waits = int(member) in detail.get("unconfirmed", ())  # a read of the latest offset, for this member
+        has_all = leader.positions.get(int(member)) == event.log_end == len(_log(state, member))
+        if lag_ms > limit_ms and has_all and not waits:
             yield _step(
                 StepKind.ISR_SHRINK_OF_CAUGHT_UP_MEMBER,
                 event,

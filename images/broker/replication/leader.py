@@ -230,11 +230,13 @@ def _propose_in_time(partition: Partition, active: Mapping[int, int], now_ms: in
     leadership = partition.leader_state
     if leadership.proposed is not None:
         return PartitionStep(partition)
+    # Beyond Kafka: also one that has the whole log and is silent, if a read of the latest offset waits for it. Else
+    # such reads would wait until something is appended.
     lagging = [
         follower.id
         for follower in leadership.followers
         if follower.id in partition.isr
-        and follower.log_end != partition.log_end
+        and (follower.log_end != partition.log_end or follower.read_index < leadership.read_index)
         and now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms
     ]
     if lagging:

@@ -271,6 +271,8 @@ class ReplicaTrace:
             for follower in leadership.followers
             if follower.id in proposal.members and follower.id not in state.isr
         }
+        removed = [it for it in leadership.followers if it.id in state.isr and it.id not in proposal.members]
+        unconfirmed = [follower.id for follower in removed if follower.read_index < leadership.read_index]
         self.event(
             state,
             "isr_proposed",
@@ -285,12 +287,9 @@ class ReplicaTrace:
                 "epochs": {
                     str(member): epoch for member, epoch in zip(proposal.members, proposal.broker_epochs, strict=True)
                 },
-                "lag_ms": {
-                    str(follower.id): now_ms - follower.caught_up_ms
-                    for follower in leadership.followers
-                    if follower.id in state.isr and follower.id not in proposal.members
-                },
+                "lag_ms": {str(follower.id): now_ms - follower.caught_up_ms for follower in removed},
                 "lag_max_ms": limits.replica_lag_time_max_ms,
+                **({"unconfirmed": unconfirmed} if unconfirmed else {}),
             },
         )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.offset_fetch.v8 import request as asking
@@ -20,6 +21,8 @@ MANY = tuple(f"many-{number}" for number in range(12))
 ROUND_TRIP_MS = 100
 SHORT_WAIT = {"replica.fetch.wait.max.ms": "20"}
 LONG_WAIT = {"replica.fetch.wait.max.ms": "10000", "replica.lag.time.max.ms": "30000"}
+LAG_MAX_S = 2
+LAG_MAX = {"replica.lag.time.max.ms": str(LAG_MAX_S * 1000)}
 
 
 async def slow_links(scene: Scene) -> None:
@@ -119,3 +122,28 @@ def test_a_latest_offset_is_told_at_once_however_long_the_fetches_of_idle_follow
     errors, seconds = played(scenario, settings=LONG_WAIT)
     assert errors == [ErrorCode.none]
     assert seconds < 1
+
+
+@pytest.mark.parametrize("of_group", [False, True])
+def test_reads_go_on_without_a_silent_follower_though_nothing_is_appended(of_group: bool) -> None:
+    """It has the whole log, so that it does not lag. It leaves the ISR all the same, since the reads wait for it."""
+
+    async def scenario(scene: Scene) -> tuple[ErrorCode, ErrorCode]:
+        leader = (await scene.deployment.leaders())[TOPIC, 0] or ""
+        if of_group:
+            leader = await coordinator(scene)
+
+        async def read() -> ErrorCode:
+            answers = committed_offsets(scene, leader, ["g"]) if of_group else latest_offsets(scene, leader, [TOPIC])
+            return (await answers)[0]
+
+        while await read() is not ErrorCode.none:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        silent = next(broker for broker in scene.deployment.brokers if broker != leader)
+        await scene.deployment.cut(both_ways([leader], [silent]))
+        first = await read()
+        await asyncio.sleep(2 * LAG_MAX_S)
+        return first, await read()
+
+    refused = ErrorCode.coordinator_load_in_progress if of_group else ErrorCode.offset_not_available
+    assert played(scenario, settings=ONE_PARTITION | LAG_MAX) == (refused, ErrorCode.none)
