@@ -7,9 +7,12 @@ from enum import StrEnum
 from typing import Final
 
 from nemesis.handle import FaultHandle
-from nemesis.ports import SIDE_GROUP, ChannelName, both_ways, on_channel, one_way
+from nemesis.ports import SIDE_GROUP, SIDE_TOPIC, ChannelName, both_ways, on_channel, one_way
 
 _GROUPS: Final = "__consumer_offsets"
+_ONE_MORE_COMMIT_S: Final = 0.05
+"""For the answers to the last fetches from a coordinator: its followers have a commit, and do not hear that it is
+committed."""
 _LOOKS_MOST, _LOOKS_BY_PATIENCE = 15, 5
 """How often it is looked at the coordinator, and how often within the patience."""
 _Meanwhile = Callable[[Coroutine[None, None, object]], Awaitable[None]]
@@ -47,6 +50,9 @@ async def cut_coordinator_off(
     async def is_succeeded() -> bool:
         return await admin.coordinator(SIDE_GROUP) not in (None, coordinator)
 
+    async def is_loaded() -> bool:
+        return await admin.committed(SIDE_GROUP, SIDE_TOPIC, 0) is not None
+
     async def is_alone() -> bool:
         view = await admin.describe(_GROUPS)
         partitions = view.partitions.values() if view is not None else ()
@@ -60,10 +66,22 @@ async def cut_coordinator_off(
         handle.notes.append(otherwise)
 
     if trouble is CoordinatorTrouble.LOADING:
-        fetches = on_channel(one_way(others, others), ChannelName.FETCH)
-        reconnect = await handle.hold((*links, *both_ways((coordinator,), others), *fetches))
-        await meanwhile(until(is_succeeded, f"{coordinator} has no successor"))
-        return reconnect
+        heals: list[Callable[[], Awaitable[None]]] = []
+
+        async def depose() -> None:
+            heals.append(await handle.hold(on_channel(one_way(others, (coordinator,)), ChannelName.FETCH)))
+            await handle.sleep(_ONE_MORE_COMMIT_S)
+            fetches = on_channel(one_way(others, others), ChannelName.FETCH)
+            heals.append(await handle.hold((*links, *both_ways((coordinator,), others), *fetches)))
+            await until(is_succeeded, f"{coordinator} has no successor")
+
+        async def reconnect_all() -> None:
+            for heal in heals:
+                await heal()
+            await until(is_loaded, "the coordinator has not loaded the offsets")
+
+        await meanwhile(depose())
+        return reconnect_all
     reconnect = await handle.hold(on_channel(one_way(others, (coordinator,)), ChannelName.FETCH))
     # Nobody lags where nothing is appended: so the commits go on.
     await meanwhile(until(is_alone, f"{coordinator} is not left alone"))

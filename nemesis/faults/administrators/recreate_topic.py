@@ -272,12 +272,17 @@ class RecreateTopic(Fault):
         return (*handle.random.sample(others, replicas - 1), victim)
 
     async def _meanwhile(self, handle: FaultHandle, step: Coroutine[None, None, object]) -> None:
-        """Commit, where a group does, until the step is done."""
-        async with asyncio.TaskGroup() as tasks:
-            doing = tasks.create_task(step)
-            while self.commits and not doing.done():
+        """Commit, where a group does, until the step is done, and wait for no answer then."""
+
+        async def commit_on() -> None:
+            while self.commits:
                 await self._commit_once(handle)
                 await asyncio.sleep(handle.random.random() * _COMMITS_PAUSE_S)
+
+        async with asyncio.TaskGroup() as tasks:
+            committing = tasks.create_task(commit_on())
+            await tasks.create_task(step)
+            committing.cancel()
 
     async def _reconnected(self, handle: FaultHandle, reconnect: Callable[[], Awaitable[None]]) -> None:
         """Heal what was cut; a coordinator that was alone needs a while until somebody is back in its ISR."""

@@ -278,6 +278,7 @@ def test_a_coordinator_is_in_trouble_only_where_channels_can_be_told_apart() -> 
         (
             CoordinatorTrouble.LOADING,
             (
+                *on_channel(one_way(["b2", "b3"], ["b1"]), ChannelName.FETCH),
                 *both_ways(["b1"], ["b2", "b3", "c1"]),
                 *on_channel(one_way(["b2", "b3"], ["b2", "b3"]), ChannelName.FETCH),
             ),

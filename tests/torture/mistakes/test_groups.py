@@ -307,9 +307,7 @@ MISTAKES = (
     PlayedMistake("groups-listed-otherwise", _states_ignored, world=AWKWARD),
     PlayedMistake("offsets-held-otherwise", _deleted_by_name, [TROUBLED | {"coordinator": "behind"}], LONG),
     PlayedMistake("offsets-held-otherwise", _tombstone_for_all, [COMMITTED, ALL_RESTART], {"time_limit": "16s"}),
-    PlayedMistake(
-        "tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG | {"seed": 3}
-    ),
+    PlayedMistake("tombstone-missing", _deleted_while_loading, [TROUBLED | {"coordinator": "loading"}], LONG),
     PlayedMistake("tombstone-missing", _tombstones_last, [TROUBLED | {"coordinator": "alone"}], LONG),
     PlayedMistake("member-removed", _static_members_left_behind, world=LATE_STATIC | {"seed": 5}),
     PlayedMistake("joins-answered-otherwise", _led_by_absent_member, world=LATE_STATIC | {"seed": 6}),
