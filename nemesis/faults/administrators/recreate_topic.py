@@ -173,9 +173,9 @@ class RecreateTopic(Fault):
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
         """Two topics or more, two of three with commits; where controllers are nodes of their own, with a broker that
-        is behind in one of three, or the coordinator in trouble in half of those with commits where no victim ends
-        earlier; with a victim in every other draw that leaves no broker behind, in runs that have any. The answers are
-        lost in every other draw, and topics are changed in every other."""
+        is behind in one of three, or nothing but the coordinator in trouble in half of those with commits where no
+        victim ends earlier; with a victim in every other draw that leaves no broker behind, in runs that have any. The
+        answers are lost in every other draw, and topics are changed in every other."""
         fault = cls._of_nodes(draws)
         possible = [each for each in LostAnswer if _needed(each).isdisjoint(draws.cluster.unsupported)]
         if possible and draws.cluster.controllers and draws.random.random() < _ANSWERS_LOST_SHARE:
@@ -184,7 +184,11 @@ class RecreateTopic(Fault):
         fault = replace(fault, changes=draws.random.random() < _CHANGES_SHARE)
         free = fault.commits and fault.behind is None and not fault.earlier and draws.cluster.controllers
         if free and draws.random.random() < _COORDINATOR_SHARE:
-            fault = replace(fault, coordinator=draws.random.choice(tuple(CoordinatorTrouble)))
+            troubles = (
+                tuple(CoordinatorTrouble) if draws.cluster.replication_factor > 1 else (CoordinatorTrouble.BEHIND,)
+            )
+            trouble = draws.random.choice(troubles)
+            fault = replace(fault, coordinator=trouble, victim=None, keep=None, answers=None)
         if fault.coordinator is CoordinatorTrouble.ALONE:
             return replace(fault, patience_ms=draws.isr_patience_ms)
         return fault
