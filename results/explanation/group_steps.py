@@ -3,10 +3,11 @@ tell. The partition of `__consumer_offsets` does not matter: every group has one
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,34 @@ _KINDS: Final = (
     "coordinator_loaded", "generation_begun", "offsets_committed", "offsets_told", "group_changed", "group_stored",
     "group_assigned", "assignment_told", "group_storing", "offsets_storing",
 )  # fmt: skip
+_OF_METADATA: Final = ("metadata_applied", "partition_deleted")
+
+
+class _StoredOffset(NamedTuple):
+    """An offset that was appended, None where it is deleted."""
+
+    offset: int | None
+    batch: TraceRow
+    deletions: int
+    """How many deletions of its topic the coordinator had read of then."""
+
+
+@dataclass(slots=True)
+class _Deletions:
+    """Those of all topics of one name, one after the other."""
+
+    topic: str
+    ends: list[int] = field(default_factory=list)
+    """The end of the metadata log with each."""
+    read: Counter[str] = field(default_factory=Counter)
+    """Broker's node → how many it has read of."""
+
+    def apply(self, event: TraceRow) -> None:
+        """Take in a deletion, or the metadata that a broker applies."""
+        if event.kind == "metadata_applied":
+            self.read[event.node] = sum(end <= event.log_end for end in self.ends)
+        elif event.topic_name == self.topic:
+            self.ends.append(event.offset)
 
 
 @dataclass(slots=True)
@@ -34,8 +63,8 @@ class _GroupAnswers:
     """Records of the group itself whose commit was waited for, in order."""
     commits: dict[str, list[tuple[int, TraceRow]]] = field(default_factory=dict)
     """By partition, the offsets whose commit was answered, in order: those of one leader in that of its log."""
-    stored: list[tuple[int | None, TraceRow]] = field(default_factory=list)
-    """What was appended about the partition at hand, in order: the offset, None where it is deleted, and the batch."""
+    stored: list[_StoredOffset] = field(default_factory=list)
+    """What was appended about the partition at hand, in order."""
     assignments: dict[int, dict[str, str]] = field(default_factory=dict)
     """By generation, the assignment of each member, those of static members that were replaced included."""
     assigned: TraceRow | None = None
@@ -58,7 +87,12 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
     logs: dict[int, PartitionReplay] = {}
     place = f"{topic}-{partition}"
     loaded: dict[tuple[int, str], TraceRow] = {}
-    for event in trace_rows(trace.filter(pc.field("kind").isin(_KINDS) | (pc.field("topic") == OFFSETS_TOPIC))):
+    deletions = _Deletions(topic)
+    kinds = pc.field("kind").isin((*_KINDS, *_OF_METADATA))
+    for event in trace_rows(trace.filter(kinds | (pc.field("topic") == OFFSETS_TOPIC))):
+        if event.kind in _OF_METADATA:
+            deletions.apply(event)
+            continue
         log = logs.setdefault(event.partition, PartitionReplay())
         if event.kind not in _KINDS:
             log.apply(event)
@@ -73,7 +107,7 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _loaded(groups, event, detail, place, log.replica(event.node))
             continue
         if event.kind == "offsets_storing":
-            _stored_offsets(groups, event, detail["changes"], place)
+            _stored_offsets(groups, event, detail["changes"], place, deletions.read[event.node])
             continue
         group = groups.setdefault(detail["group"], _GroupAnswers())
         if event.kind == "generation_begun":
@@ -82,7 +116,8 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
             yield from _changed(group, event, detail)
             if "held" in detail:
                 upon = f"when the group became {detail['state']}"
-                yield from _forgotten(group, event, place, detail["held"], upon, log.replica(event.node).log)
+                own, read = log.replica(event.node).log, deletions.read[event.node]
+                yield from _forgotten(group, event, place, detail["held"], upon, own, read)
         elif event.kind == "group_storing":
             group.failed = event if detail["error"] != "none" else group.failed
             _storing(group, event, detail)
@@ -106,11 +141,12 @@ def group_steps(trace: pa.Table, topic: str, partition: int) -> Iterator[Step]:
         elif "held" in detail:
             of = ", ".join(f"{offset} for {name}" for name, offset in sorted(detail["offsets"].items()))
             upon = f"with the commit of {of} by {detail['member'][:12] or 'nobody'}"
-            yield from _forgotten(group, event, place, detail["held"], upon, log.replica(event.node).log)
+            own, read = log.replica(event.node).log, deletions.read[event.node]
+            yield from _forgotten(group, event, place, detail["held"], upon, own, read)
 
 
 def _stored_offsets(
-    groups: dict[str, _GroupAnswers], event: TraceRow, changes: Sequence[Sequence[Any]], place: str
+    groups: dict[str, _GroupAnswers], event: TraceRow, changes: Sequence[Sequence[Any]], place: str, deletions: int
 ) -> None:
     """Take in a batch of offsets, committed or deleted; the generations of a group that is deleted begin anew."""
     for name, changed, offset in changes:
@@ -118,7 +154,7 @@ def _stored_offsets(
         if changed is None:
             group.generations.clear()
         elif changed == place:
-            group.stored.append((offset, event))
+            group.stored.append(_StoredOffset(offset, event, deletions))
 
 
 def _give_up(groups: dict[str, _GroupAnswers], partition: int, end: int) -> None:
@@ -152,12 +188,22 @@ def _deleted(group: _GroupAnswers, commit: TraceRow, event: TraceRow, log: Seque
     whoever commits it next and was not answered."""
     behind = [
         value
-        for value, batch in group.stored
+        for value, batch, _ in group.stored
         if batch.partition == event.partition
         and commit.offset < batch.offset < len(log)
         and log[batch.offset] in (batch.leader_epoch, UNKNOWN)
     ]
     return None in behind and offset in behind[behind.index(None) :]
+
+
+def _topic_ended(group: _GroupAnswers, commit: TraceRow, read: int) -> bool:
+    """Whether a coordinator that has read of so many deletions knows one of the topic that a commit was for."""
+    stored = [
+        deletions
+        for _, batch, deletions in group.stored
+        if (batch.partition, batch.leader_epoch, batch.offset) == (commit.partition, commit.leader_epoch, commit.offset)
+    ]
+    return read > max(stored, default=0)
 
 
 def _step(kind: StepKind, event: TraceRow, text: str, committed: int = -1) -> Step:
@@ -406,15 +452,22 @@ def _behind(group: _GroupAnswers, commit: TraceRow) -> str:
 
 
 def _forgotten(
-    group: _GroupAnswers, event: TraceRow, place: str, held: dict[str, int], upon: str, log: Sequence[int]
+    group: _GroupAnswers,
+    event: TraceRow,
+    place: str,
+    held: dict[str, int],
+    upon: str,
+    log: Sequence[int],
+    deletions: int,
 ) -> Iterator[Step]:
     """A coordinator keeps every offset whose commit it, or an earlier one, has answered, whatever else changes, until
-    it deletes that."""
+    it deletes that, or reads that its topic is deleted: a tombstone may have to wait until the ISR suffices. Offsets
+    are told only once it is committed, so `_outdated` goes by the log alone."""
     commits = [one for one in group.commits.get(place, []) if one[1].leader_epoch <= event.leader_epoch]
     if not commits or commits[-1][1].partition != event.partition:
         return
     (last, commit), offset = commits[-1], held.get(place)
-    if _may_have(group, commits, event, log, offset):
+    if _may_have(group, commits, event, log, offset) or (offset is None and _topic_ended(group, commit, deletions)):
         return
     left = ", ".join(f"{value} for {name}" for name, value in sorted(held.items())) or "none at all"
     changed = (

@@ -446,7 +446,8 @@ def _became_leader(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
             max(event.offset, 0),
         )
     missing = state.first_missing(replica)
-    if missing is not None and (state.decision is None or event.leader_epoch >= state.decision.leader_epoch):
+    last = max((decision.leader_epoch for decision in state.decisions.values()), default=-1)  # also of a deleted topic
+    if missing is not None and event.leader_epoch >= last:
         yield Step(
             StepKind.LED_WITHOUT_COMMITTED_RECORDS,
             event.time_ns,

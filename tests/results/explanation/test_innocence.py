@@ -129,6 +129,23 @@ LOG = event(6, "b2", "appended", topic="__consumer_offsets", partition=3, offset
 """The log of the next coordinator has the deletion, too."""
 
 
+def deleted_topic(time_s: float, *reads: str) -> list[Event]:
+    """The topic is deleted, and these brokers read of that."""
+    rows = [event(time_s, "c1", "partition_deleted", topic="t#2", partition=0, offset=9)]
+    return rows + [event(time_s + 0.1, node, "metadata_applied", offset=8, log_end=9, topic="") for node in reads]
+
+
+def forgot(*before: Event) -> list[Event]:
+    """A coordinator has no offset of t-0 any more when another one is committed."""
+    facts = {"member": "n", "generation": -1, "current": 0, "offsets": {"t-1": 7}, "held": {"t-1": 7}}
+    other = of_group(9, "b2", "offsets_committed", 5, 5, **facts)
+    return sorted([*COMMITS, *before, *HELD, LOG, other], key=lambda each: each["time_ns"])
+
+
+STORED = storing(2.5, 3, ("t-0", 9))
+"""The last of the commits is appended."""
+
+
 def told(**offsets: int) -> Event:
     return of_group(9, "b2", "offsets_told", 4, 4, offsets={f"t-{name[1:]}": end for name, end in offsets.items()})
 
@@ -237,9 +254,26 @@ CASES: dict[str, tuple[str, Look, Sequence[Event], Sequence[Event]]] = {
     "an offset of a group that was deleted, and another commit": (
         "offsets-forgotten",
         of_offsets,
-        *([*COMMITS, *deletion, *HELD, LOG, of_group(9, "b2", "offsets_committed", 5, 5, member="n", generation=-1,
-                                                    current=0, offsets={"t-1": 7}, held={"t-1": 7})]
-          for deletion in ([DELETED], [])),
+        forgot(DELETED),
+        forgot(),
+    ),
+    "an offset of a deleted topic, whose tombstone has to wait": (
+        "offsets-forgotten",
+        of_offsets,
+        forgot(STORED, *deleted_topic(5, "b1", "b2")),
+        forgot(STORED, *deleted_topic(5, "b1")),
+    ),
+    "an offset of a topic that is deleted before its commit is answered": (
+        "offsets-forgotten",
+        of_offsets,
+        forgot(STORED, *deleted_topic(2.7, "b1", "b2")),
+        forgot(*deleted_topic(2.2, "b1", "b2"), STORED),
+    ),
+    "an offset of a deleted topic, told once its tombstone is in the log": (
+        "committed-offset-outdated",
+        of_offsets,
+        *([*COMMITS, STORED, *deleted_topic(4.5, "b1", "b2"), *tombstone, *HELD, LOG, told(t1=7)]
+          for tombstone in ([storing(5, 4, ("t-0", None))], [])),
     ),
     "a generation of a group that was deleted": (
         "generation-number-reused",
@@ -269,6 +303,15 @@ CASES: dict[str, tuple[str, Look, Sequence[Event], Sequence[Event]]] = {
         deposed(0),
         [*recovery(unclean=True), *(appended(5.2, node, 3, 1, 3, 5) for node in ("b3", "b2")),
          moved(5.3, "b3", 1, 3, 5, b3=5), changed(5.5, 1, 2, 3, (1,)), leads(5.6, "b1", 2, 3, 3, (1,))],
+    ),
+    "a leader that reads of its topic when that is deleted": (
+        "led-without-committed-records",
+        of_logs,
+        *(
+            [*BORN, {**opened(3.5, 0, {}), "node": "b1"}, *moved_on, event(5, "c1", "partition_deleted", offset=9),
+             leads(6, "b1", 0, 0, 0, (1, 2, 3))]
+            for moved_on in ([changed(4, 2, 1, 1, (2, 3))], [])
+        ),
     ),
     "a read after an unclean election": (
         "latest-offset-outdated",

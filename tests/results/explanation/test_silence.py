@@ -61,6 +61,9 @@ RUNS: Final[tuple[dict[str, Any], ...]] = (
     # Unclean recoveries give up records, and in the shorter run those of groups.
     drawn(13900052, 40, "groups"),
     drawn(13900052, 25, "groups"),
+    # Coordinators forget the offsets of a deleted topic before their tombstones can be appended, and a broker reads of
+    # a topic's creation, in which it leads, when that is deleted again.
+    drawn(13900054, 40),
     drawn(13900055, 40),
 )
 
