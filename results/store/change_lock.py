@@ -20,18 +20,44 @@ from results.errors import StoreError
 @contextmanager
 def changing(directory: Path) -> Iterator[None]:
     """Hold the lock of the suite with this directory in `runs`, which is made when missing; wait for other processes.
-    StoreError when it cannot be made or opened."""
+    Who holds it may remove the directory. StoreError when it cannot be made or opened."""
+    descriptor = _locked(directory)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        raise StoreError.of("write", directory, error) from error
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        _release(descriptor)
+
+
+def _locked(directory: Path) -> int:
+    """A descriptor of the directory, locked. Who had the lock before may have removed it: then it is made anew."""
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY)
+        except OSError as error:
+            raise StoreError.of("write", directory, error) from error
+        try:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_in_place(descriptor, directory):
+                return descriptor
+        except BaseException:
+            _release(descriptor)
+            raise
+        _release(descriptor)
+
+
+def _is_in_place(descriptor: int, directory: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), directory.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _release(descriptor: int) -> None:
+    with suppress(OSError):  # closing does not release it where a process was forked meanwhile, which has it open, too
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def is_changing(directory: Path) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -181,11 +182,9 @@ def remove(store: Path, item: StoredItem) -> Generator[Path, None, None]:
     refuse_to_split(item)
     with changing(tables_path(store) / MARKER / f"suite={item.suite}"):
         yield from _removed(store, item)
-    for table in SCHEMAS:
-        try:
-            (tables_path(store) / table / f"suite={item.suite}").rmdir()
-        except OSError:
-            continue  # other batches are in there, or another process put one there meanwhile
+        for table in SCHEMAS:
+            with suppress(OSError):  # other batches are in there
+                (tables_path(store) / table / f"suite={item.suite}").rmdir()
 
 
 def _removed(store: Path, item: StoredItem) -> Iterator[Path]:
