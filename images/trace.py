@@ -77,7 +77,8 @@ isr_proposed              leader      members=proposed ISR, partition_epoch it w
                                       high_watermark at that moment; detail: reason, positions {replica that joins: LEO
                                       the leader held for it, -1 before its first fetch}, fetch_of=follower upon whose
                                       fetch it is proposed, -1 for none, epochs {member: broker epoch}, lag_ms {member
-                                      that leaves: time since it was caught up}, lag_max_ms
+                                      that leaves: time since it was caught up}, lag_max_ms, unconfirmed=those that
+                                      leave and have not confirmed the last read of the latest offset, if any
 alter_partition_sent      leader      a proposal leaves for the controllers, each time: leader_epoch, partition_epoch,
                                       members of the proposal, broker_epoch
 alter_partition_answered  leader      … comes back: fields as there; detail: error, none if granted, and the

@@ -40,6 +40,7 @@ from checkers.verdict import Finding
 _DECISIONS: Final = frozenset({*OF_BROKERS, *OF_PARTITIONS, "producer_ids_allocated"})
 _LOADED: Final = ("metadata_loaded", "metadata_snapshot")
 _REFUSALS: Final = ("broker_stays_fenced", "registration_refused", "clean_claim_refused")
+_FENCINGS: Final = ("broker_registered", "broker_fenced", "broker_unfenced")
 _OF_SESSIONS: Final = ("broker_registered", "broker_fenced", "session_outlived")
 """They have the facts of the session that they end or, being late, renew."""
 _ASKED_BEFORE: Final = "the same process has broker epoch {}: it had asked before"
@@ -198,6 +199,8 @@ def _sessions(events: list[TraceRow], wrong_timers: FaultTimes, stalls: FaultTim
     applied: dict[str, int] = {}
     work: dict[str, _Work] = {}
     unfenced: set[int] = set()
+    fencing_offsets: dict[int, int] = {}
+    """By broker, the offset of the last change: a controller that was deposed meanwhile may trace an earlier one late."""
     for event in events:
         if event.kind in ("metadata_appended", "metadata_committed"):
             work.setdefault(event.node, _Work()).take(event)
@@ -219,10 +222,12 @@ def _sessions(events: list[TraceRow], wrong_timers: FaultTimes, stalls: FaultTim
                 if lines:
                     kind, *told = lines
                     yield Finding(kind, tuple(told), time_ns=event.time_ns)
-            if event.kind == "broker_unfenced":
-                unfenced.add(event.broker)
-            elif event.kind == "broker_registered" or (event.kind == "broker_fenced" and not _as_registered(detail)):
-                unfenced.discard(event.broker)
+            if event.kind in _FENCINGS and event.offset >= fencing_offsets.get(event.broker, event.offset):
+                fencing_offsets[event.broker] = event.offset
+                if event.kind == "broker_unfenced":
+                    unfenced.add(event.broker)
+                elif not _as_registered(detail):
+                    unfenced.discard(event.broker)
             if event.kind == "broker_registered" and event.offset >= epochs.get(event.broker, _UNREGISTERED).offset:
                 epochs[event.broker] = _Registered(event.offset, event.broker_epoch, event.details().get("incarnation"))
 

@@ -233,6 +233,17 @@ def test_a_controller_that_knows_of_no_session_has_heard_of_nobody_since_it_took
     assert kinds(*BORN[:2], *work, heard) == [], "nothing says when it took charge"
 
 
+def test_a_broker_is_not_taken_for_unfenced_where_a_deposed_controller_traces_that_late() -> None:
+    """Its successor knows of no session of a fenced broker, and of none to end when that comes back."""
+    work = [grown(29, 50), committed(29.1, 50)]
+    fenced = broker(8, "fenced", 1, 1, 28, reason="controlled_shutdown")
+    deposed = small_evidence.event(30, "c2", "broker_unfenced", {}, broker=1, broker_epoch=1, offset=3)
+    unfenced = broker(9, "unfenced", 1, 1, 30)
+    again = broker(20, "registered", 1, 20, 45, known=1, previous=-1, clean=False, session_timeout_ms=9000)
+    assert kinds(*BORN[:2], takes_charge(20), fenced, *work, deposed, again) == []
+    assert kinds(*BORN[:2], takes_charge(20), fenced, *work, unfenced, again) == ["fenced-late"]
+
+
 def grown(time_s: float, end: int) -> Event:
     return small_evidence.event(time_s, "c1", "metadata_appended", offset=0, log_end=end)
 
