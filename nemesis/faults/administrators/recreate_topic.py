@@ -228,7 +228,8 @@ class RecreateTopic(Fault):
         replicas = handle.replication_factor or len(handle.cluster.brokers)
         if self.coordinator is CoordinatorTrouble.LOADING:  # there are no more brokers when a topic is made anew
             replicas = min(replicas, len(handle.cluster.brokers) - 1)
-        placed = await self._placed(handle, replicas)
+        away = await handle.targets.resolve_one(self.victim) if self.victim is not None and self.earlier else None
+        placed = _placed(handle, replicas, away)
         answers: list[AdminResult] = []
         changes = TopicChanges(handle, self.dry_runs)
 
@@ -260,20 +261,11 @@ class RecreateTopic(Fault):
                 await self._commit(handle)
                 if random.random() < _PASSING_SHARE:
                     await self._pass_by(handle, partial(delete, PASSING_TOPIC), replicas)
-            reconnect = await self._cut_off(handle) if number + 1 < self.topics else None
+            reconnect = await self._cut_off(handle, away) if number + 1 < self.topics else None
             deletion = partial(delete, by_id=self.changes and random.random() < _BY_ID_SHARE)
             await self._meanwhile(handle, self._done(handle, answers, NodeRequest.DELETE_TOPICS, deletion))
             if random.random() < _AFTER_A_WHILE_SHARE:
                 await asyncio.sleep(random.random() ** 2 * patience_s)
-
-    async def _placed(self, handle: FaultHandle, replicas: int) -> int | Sequence[str]:
-        """So many replicas. Of a victim that ends earlier it is the last, in each topic: it is fenced when the next one
-        is made, and controllers place no replica on a fenced broker, but for one that is named."""
-        if self.victim is None or not self.earlier:
-            return replicas
-        victim = await handle.targets.resolve_one(self.victim)
-        others = [broker for broker in handle.cluster.brokers if broker != victim]
-        return (*handle.random.sample(others, replicas - 1), victim)
 
     async def _meanwhile(self, handle: FaultHandle, step: Coroutine[None, None, object]) -> None:
         """Commit, where a group does, until the step is done, and wait for no answer then."""
@@ -339,11 +331,11 @@ class RecreateTopic(Fault):
         await let_pass()
         return answer
 
-    async def _cut_off(self, handle: FaultHandle) -> Callable[[], Awaitable[None]] | None:
+    async def _cut_off(self, handle: FaultHandle, away: str | None) -> Callable[[], Awaitable[None]] | None:
         """Cut the broker that is to be behind off from the controllers, or the coordinator off from what it is to lack,
-        or end the victim; what heals that again."""
-        if self.victim is not None and self.earlier:
-            return await self._send_away(handle, self.victim)
+        or end the victim that is to be `away`; what heals that again."""
+        if away is not None:
+            return await self._send_away(handle, away)
         if self.behind is not None:
             behind = await handle.targets.resolve((self.behind,))
             return await handle.cut(both_ways(behind, handle.cluster.controllers), reset=True)
@@ -352,10 +344,9 @@ class RecreateTopic(Fault):
             return await cut_coordinator_off(self.coordinator, handle, self.patience_ms, meanwhile)
         return None
 
-    async def _send_away(self, handle: FaultHandle, victim: str) -> Callable[[], Awaitable[None]]:
+    async def _send_away(self, handle: FaultHandle, node: str) -> Callable[[], Awaitable[None]]:
         """End the process of the victim; what starts it again, and waits until it takes part: before that it opens no
         log, and knows of no topic that is deleted meanwhile."""
-        node = await handle.targets.resolve_one(victim)
         start = await handle.end(node, self.keep)
 
         async def bring_back() -> None:
@@ -435,6 +426,15 @@ class RecreateTopic(Fault):
 def _needed(answers: LostAnswer) -> frozenset[EnvironmentCapability]:
     resigns = {EnvironmentCapability.RESIGNATION} if answers is LostAnswer.DEPOSED else set()
     return frozenset({EnvironmentCapability.MESSAGES, *resigns})
+
+
+def _placed(handle: FaultHandle, replicas: int, away: str | None) -> int | Sequence[str]:
+    """So many replicas. The broker that is to be away has the last one, of each topic: it is fenced when the next one is
+    made, and controllers place no replica on a fenced broker, but for one that is named."""
+    if away is None:
+        return replicas
+    others = [broker for broker in handle.cluster.brokers if broker != away]
+    return (*handle.random.sample(others, replicas - 1), away)
 
 
 async def _awaited(request: Callable[[], Awaitable[AdminResult]]) -> AdminResult:

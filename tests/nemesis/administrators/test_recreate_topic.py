@@ -135,6 +135,17 @@ def test_a_victim_that_ends_earlier_is_away_from_the_deletion_until_the_next_top
     assert cluster.pristine
 
 
+def test_the_broker_that_is_away_has_each_topic_also_where_its_target_stands_for_another_one_by_then() -> None:
+    class Moving(FakeCluster):
+        async def leaders(self) -> dict[tuple[str, int], str]:
+            return {("topic", 0): "b2" if administered(self) else "b1"}
+
+    cluster = Moving()
+    carried_out(RecreateTopic(topics=3, victim="leader/0", earlier=True), cluster, replication_factor=2)
+    assert [call for call in cluster.calls if call.startswith("kill")] == ["kill b1"] * 2
+    assert all(call.endswith(" b1") for call in cluster.calls if call.startswith(f"create {SIDE_TOPIC}"))
+
+
 def test_a_victim_is_away_until_the_topic_is_really_deleted_and_the_next_one_made() -> None:
     class Unanswering(FakeCluster):
         """Answers a creation or a deletion if it is asked for a second time."""
