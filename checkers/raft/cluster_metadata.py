@@ -200,7 +200,7 @@ def _sessions(events: list[TraceRow], wrong_timers: FaultTimes, stalls: FaultTim
     work: dict[str, _Work] = {}
     unfenced: set[int] = set()
     fencing_offsets: dict[int, int] = {}
-    """By broker, the offset of the last change: a controller that was deposed meanwhile may trace an earlier one late."""
+    """By broker, of the last change: a controller that was deposed meanwhile may trace an earlier one late."""
     for event in events:
         if event.kind in ("metadata_appended", "metadata_committed"):
             work.setdefault(event.node, _Work()).take(event)

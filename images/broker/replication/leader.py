@@ -230,8 +230,8 @@ def _propose_in_time(partition: Partition, active: Mapping[int, int], now_ms: in
     leadership = partition.leader_state
     if leadership.proposed is not None:
         return PartitionStep(partition)
-    # Beyond Kafka: also one that has the whole log and is silent, if a read of the latest offset waits for it. Else
-    # such reads would wait until something is appended.
+    # Beyond Kafka: also one that has the whole log and is silent, if it has not confirmed the last read of the latest
+    # offset, which waits for it or was refused. Else such reads would be refused until something is appended.
     lagging = [
         follower.id
         for follower in leadership.followers

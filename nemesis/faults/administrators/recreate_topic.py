@@ -429,8 +429,8 @@ def _needed(answers: LostAnswer) -> frozenset[EnvironmentCapability]:
 
 
 def _placed(handle: FaultHandle, replicas: int, away: str | None) -> int | Sequence[str]:
-    """So many replicas. The broker that is to be away has the last one, of each topic: it is fenced when the next one is
-    made, and controllers place no replica on a fenced broker, but for one that is named."""
+    """So many replicas. The broker that is to be away has the last one of each topic: it is fenced when the next topic
+    is made, and controllers place no replica on a fenced broker, but for one that is named."""
     if away is None:
         return replicas
     others = [broker for broker in handle.cluster.brokers if broker != away]
