@@ -172,7 +172,7 @@ def mutant_cells(store: Path, suite: str) -> set[str]:
 def outcome_of(row: Mapping[str, Any], mutants: Set[str]) -> str:
     """The outcome of a run, of OUTCOMES, by its row in the table `runs`; `mutants` are cells of its suite."""
     if row["state"] != "finished":
-        return FAILED
+        return "invalid" if row["validity"] == "invalid" and row["cell"] not in mutants else FAILED
     if row["cell"] in mutants:
         return MUTANT_FOUND if row["validity"] == "invalid" else MUTANT_MISSED
     return row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED

@@ -152,6 +152,11 @@ def test_a_violation_that_was_found_in_a_run_cut_short_is_not_hidden_by_that(tmp
     run.write_verdict([Verdict("loss", Validity.INVALID, (Finding("lost-append", ("one line",)),))])
     assert directory_entry(run.path, "").validity == "invalid"
     assert subject_of(run).validity == "invalid"
+    run.write_spec("name: append\nseed: 7\n")
+    run.seal()
+    run.write_status("interrupted", message="interrupted")
+    tables.add_run(tmp_path, "nightly", run)
+    assert [entry.validity for entry in listed(tmp_path).entries] == ["invalid"]
     run.write_verdict([Verdict("loss", Validity.VALID)])
     assert directory_entry(run.path, "").validity == "failed"
     assert subject_of(run).validity == "failed"
