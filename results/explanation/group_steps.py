@@ -177,23 +177,22 @@ def _may_have(
     offset: int | None,
 ) -> bool:
     """Whether a coordinator may have this offset, or none, after these commits: that of the last one or of none of
-    them, or what follows a deletion."""
+    them, or what its log has behind the last one."""
     last, commit = commits[-1]
     is_earlier = offset is None or offset in [earlier for earlier, _ in commits[:-1]]
-    return offset == last or not is_earlier or _deleted(group, commit, event, log, offset)
+    return offset == last or not is_earlier or _is_behind(group, commit, event, log, offset)
 
 
-def _deleted(group: _GroupAnswers, commit: TraceRow, event: TraceRow, log: Sequence[int], offset: int | None) -> bool:
-    """Whether the log of a coordinator deletes what was committed, and has this offset, or none, behind that: so it is,
-    whoever commits it next and was not answered."""
-    behind = [
-        value
-        for value, batch, _ in group.stored
-        if batch.partition == event.partition
+def _is_behind(group: _GroupAnswers, commit: TraceRow, event: TraceRow, log: Sequence[int], offset: int | None) -> bool:
+    """Whether the log of a coordinator has this offset, or the deletion of all, behind a commit: another one that was
+    not answered, or the tombstone of a deleted topic."""
+    return any(
+        value == offset
+        and batch.partition == event.partition
         and commit.offset < batch.offset < len(log)
         and log[batch.offset] in (batch.leader_epoch, UNKNOWN)
-    ]
-    return None in behind and offset in behind[behind.index(None) :]
+        for value, batch, _ in group.stored
+    )
 
 
 def _topic_ended(group: _GroupAnswers, commit: TraceRow, read: int) -> bool:

@@ -230,17 +230,19 @@ def _propose_in_time(partition: Partition, active: Mapping[int, int], now_ms: in
     leadership = partition.leader_state
     if leadership.proposed is not None:
         return PartitionStep(partition)
-    # Beyond Kafka: also one that has the whole log and is silent, if it has not confirmed the last read of the latest
-    # offset, which waits for it or was refused. Else such reads would be refused until something is appended.
-    lagging = [
-        follower.id
+    silent = [
+        follower
         for follower in leadership.followers
-        if follower.id in partition.isr
-        and (follower.log_end != partition.log_end or follower.read_index < leadership.read_index)
-        and now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms
+        if follower.id in partition.isr and now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms
     ]
-    if lagging:
-        members = tuple(member for member in partition.isr if member not in lagging)
+    lagging = {follower.id for follower in silent if follower.log_end != partition.log_end}
+    # Beyond Kafka: also those that have the whole log, if they have not confirmed the last read of the latest offset,
+    # which waits for them or was refused, and enough others are left to confirm reads. Else such reads would be refused
+    # until something is appended.
+    unconfirmed = lagging | {follower.id for follower in silent if follower.read_index < leadership.read_index}
+    leaving = unconfirmed if len(partition.isr) - len(unconfirmed) >= _minimum_isr(partition, limits) else lagging
+    if leaving:
+        members = tuple(member for member in partition.isr if member not in leaving)
         return _propose(partition, members, active, "shrink")
     if leadership.unresolved_members:
         # Committing the ISR unchanged raises the partition epoch above that of every request still in flight.
@@ -315,10 +317,14 @@ def maximal_isr(partition: Partition, rules: Rules) -> tuple[int, ...]:
 
 def isr_suffices(partition: Partition, limits: Limits) -> bool:
     """Whether the ISR has `min.insync.replicas` members, so that nobody outside of it may be elected cleanly."""
-    minimum = min(limits.min_insync_replicas, len(partition.replicas))
+    minimum = _minimum_isr(partition, limits)
     if len(partition.isr) >= minimum:
         return True
     return len(maximal_isr(partition, limits.rules)) >= minimum and not limits.rules.min_isr_counts_committed_isr
+
+
+def _minimum_isr(partition: Partition, limits: Limits) -> int:
+    return min(limits.min_insync_replicas, len(partition.replicas))
 
 
 def advance_high_watermark(partition: Partition, limits: Limits) -> PartitionStep:

@@ -147,3 +147,18 @@ def test_reads_go_on_without_a_silent_follower_though_nothing_is_appended(of_gro
 
     refused = ErrorCode.coordinator_load_in_progress if of_group else ErrorCode.offset_not_available
     assert played(scenario, settings=ONE_PARTITION | LAG_MAX) == (refused, ErrorCode.none)
+
+
+@pytest.mark.parametrize(("minimum", "members"), [(1, 1), (2, 3)])
+def test_silent_followers_stay_where_too_few_would_be_left_to_confirm_reads(minimum: int, members: int) -> None:
+    async def scenario(scene: Scene) -> int:
+        leader, *others = scene.replicas
+        assert await latest_offsets(scene, leader, [TOPIC]) == [ErrorCode.none]
+        await scene.deployment.cut(both_ways([leader], others))
+        assert await latest_offsets(scene, leader, [TOPIC]) == [ErrorCode.offset_not_available]
+        await asyncio.sleep(2 * LAG_MAX_S)
+        view = await scene.deployment.admin.describe(TOPIC)
+        assert view is not None
+        return len(view.partitions[0].isr)
+
+    assert played(scenario, settings=LAG_MAX | {"min.insync.replicas": str(minimum)}) == members
