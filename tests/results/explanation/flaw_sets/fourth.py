@@ -50,8 +50,8 @@ FOURTH: Final = (
         (
             Edit(
                 _REPLICATION_LEADER,
-                "        members = tuple(member for member in partition.isr if member not in lagging)\n",
-                "        members = tuple(member for member in partition.replicas if member not in lagging)\n",
+                "        members = tuple(member for member in partition.isr if member not in leaving)\n",
+                "        members = tuple(member for member in partition.replicas if member not in leaving)\n",
             ),
         ),
         VARIED_APPENDS,
