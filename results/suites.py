@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from checkers.verdict import checker_name
 from results.atomic_files import json_object
 from results.coverage import SITUATION, TRANSITION, drawn_worlds, without_situations
+from results.errors import StoreError
 from results.number_format import numeral
 from results.store import tables
 from results.store.schema import MEASURED, MESSAGE, SIGNATURES, tables_path
@@ -175,7 +176,7 @@ def outcome_of(row: Mapping[str, Any], mutants: Set[str]) -> str:
         return "invalid" if row["validity"] == "invalid" and row["cell"] not in mutants else FAILED
     if row["cell"] in mutants:
         return MUTANT_FOUND if row["validity"] == "invalid" else MUTANT_MISSED
-    return row["validity"] if row["validity"] in OUTCOMES else NOT_CHECKED
+    return outcome_alone(row["state"], row["validity"])
 
 
 def outcome_alone(state: str, validity: str | None) -> str:
@@ -200,9 +201,14 @@ def newest(store: Path, name: str) -> str:
         return name
     nights = [suite for suite in every if name.startswith(series(suite)) and suite.startswith(name)]
     if not nights:
-        known = ", ".join(sorted({series(suite) for suite in every})) or "none"
-        raise tables.no_such(store, f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+        raise no_such_suite(store, name, every)
     return max(nights)
+
+
+def no_such_suite(store: Path, name: str, every: Iterable[str]) -> StoreError:
+    """The error for a name that none of the stored suites goes by."""
+    known = ", ".join(sorted({series(suite) for suite in every})) or "none"
+    return tables.no_such(store, f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
 
 
 def read_suite(store: Path, name: str) -> SuiteResult | None:

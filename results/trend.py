@@ -21,8 +21,8 @@ from results.change_points import UNITS_MIN, ChangePoint, Mask, Matrix, change_p
 from results.measures import Measure
 from results.number_format import counted
 from results.statistics import Interval
-from results.store.tables import DamagedFile, no_such, read
-from results.suites import RESAMPLES, SuiteResult, SuiteRun, read_suite, series, suite_names
+from results.store.tables import DamagedFile, read
+from results.suites import RESAMPLES, SuiteResult, SuiteRun, no_such_suite, read_suite, series, suite_names
 
 ALPHA = 0.05
 
@@ -104,8 +104,7 @@ def read_trend(store: Path, name: str, *, seed: int = 0) -> Trend:
     results = [read_suite(store, suite) for suite in every if series(suite) == name]
     suites = [suite for suite in results if suite is not None]
     if not suites:
-        known = ", ".join(sorted({series(suite) for suite in every})) or "none"
-        raise no_such(store, f"{name!r}: no suite of this name is stored in {store} (there are: {known})")
+        raise no_such_suite(store, name, every)
     result = trend(name, suites, seed=seed)
     unread = (file for suite in every if series(suite) == name for file in read(store, "runs", suite).damaged)
     damaged = (*unread, *(file for suite in suites for file in suite.damaged))
