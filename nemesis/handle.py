@@ -390,8 +390,8 @@ class FaultHandle:
         return early
 
     def confirm_at_end(self, purpose: str, confirm: Callable[[], Awaitable[None]]) -> None:
-        """Call `confirm` once everything is healed, since a late request may undo the healing. Of several faults with
-        one purpose the first counts: it knew the original state."""
+        """Call `confirm` once everything is healed, and until the cluster has recovered, since a late request may undo
+        the healing. Of several faults with one purpose the first counts: it knew the original state."""
         self._effects.confirmations.setdefault(purpose, confirm)
 
     async def heal(self) -> None:

@@ -26,8 +26,8 @@ from nemesis.situation import Situation
 from nemesis.timeline import StepMoment, Timeline
 
 _LATE_S = 4.0
-"""Longest time after the last fault in which an unanswered request may still take effect: longer than a broker keeps
-forwarding it."""
+"""Time after the last fault in which an unanswered request usually still takes effect: longer than a broker keeps
+forwarding it. Where a partition has held it, its kernel may send it again much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ class Nemesis:
         self.injections: list[Injection] = []
         """Every fault that has healed, in that order."""
         self._handles: list[FaultHandle] = []
-        self._unconfirmed: list[str] = []
+        self._unconfirmed: dict[str, str] = {}
 
     @property
     def unhealed(self) -> tuple[str, ...]:
         """What could not be undone so far, a line each."""
-        return (*(line for handle in self._handles for line in handle.unhealed), *self._unconfirmed)
+        return (*(line for handle in self._handles for line in handle.unhealed), *self._unconfirmed.values())
 
     @property
     def active(self) -> tuple[str, ...]:
@@ -119,11 +119,26 @@ class Nemesis:
         await asyncio.gather(*faults, asyncio.sleep(until_s - start_s))
         if self._effects.confirmations:
             await asyncio.sleep(_LATE_S)
+            await self._confirm()
+
+    async def keep_confirmed(self) -> None:
+        """Confirm again and again what is healed, for as long as the caller waits for the cluster to recover.
+
+        A request that was held by a partition is sent again after a time that doubles: once everything is healed, it
+        may take effect as late again as it was asked for before.
+        """
+        while self._effects.confirmations:
+            await asyncio.sleep(_LATE_S)
+            await self._confirm()
+
+    async def _confirm(self) -> None:
         for purpose, confirm in self._effects.confirmations.items():
             try:
                 await confirm()
             except Exception as error:
-                self._unconfirmed.append(f"{purpose}: {type(error).__name__}: {error}")
+                self._unconfirmed[purpose] = f"{purpose}: {type(error).__name__}: {error}"
+            else:
+                self._unconfirmed.pop(purpose, None)
 
     async def _carry_out(
         self, number: int, scheduled: ScheduledFault, random: Random, timeline: Timeline, until_s: float

@@ -306,7 +306,11 @@ class RunSession:
             await nemesis.run(until_s)
             healed_s = loop.time()
             self.enter("recovering")
-            missing = await readiness.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
+            confirming = loop.create_task(nemesis.keep_confirmed())
+            try:
+                missing = await readiness.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
+            finally:
+                confirming.cancel()
             ready_s = readiness.ready_since_s if readiness.ready_since_s is not None else loop.time()
             self._recovery = {
                 "recovered": not missing,
