@@ -51,7 +51,8 @@ appended                  broker      leader_epoch of the batch, partition_epoch
                                       fetched_in, the leader epoch in which a follower asked for it, where it is not in
                                       that one any more; synced, where it is on disk with all before it; closed_bytes=
                                       size of the segment before it, where it is the first one of a segment;
-                                      cut_unsynced, where a cut of that segment is not known to be on disk then
+                                      cut_unsynced, where a cut of its segment, or of that one, is not known to be on
+                                      disk then
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
                                       producers, batches, bytes_behind, synced_below, snapshots_above, as they are
                                       then; log_start, if that changed; answer, the [epoch, end offset] of the

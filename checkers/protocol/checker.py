@@ -131,7 +131,7 @@ deleted-log-came-back     the log of a replica that was deleted never stands on 
 bytes-left-behind         the file of a log that was opened or cut ends where the log does
 synced-beyond-end         … and of what it appends next none counts as synced already
 producer-snapshot-left    … and it has no snapshot of its producers above its end
-cut-left-unsynced         a segment is followed by another one only once every cut of it is on disk
+cut-left-unsynced         nothing is appended behind a cut of the log before that is on disk
 opened-unsynced           … and with `flush.messages` fewer than so many records of an opened log may not be on disk
 log-beginning-missing     a log that is opened begins at offset 0, or where its log-start checkpoint says
 log-with-hole             each segment of a log that is opened begins where the one before it ends

@@ -27,9 +27,9 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
     if detail.get("synced"):
         partition.synced_to[event.node] = event.log_end
     if detail.get("cut_unsynced"):
-        began = f"{event.node} began a segment at {event.offset} {event.at}, while a cut of the one before was unsynced"
-        back = "a loss of power may keep the new segment and bring back what was cut before it"
-        partition.report(event, "cut-left-unsynced", event.offset, began, back)
+        appended = f"{event.node} appended offset {event.offset} {event.at}, behind a cut of its log that was unsynced"
+        back = "a loss of power may bring back what was cut, in the place of a batch that is committed by then"
+        partition.report(event, "cut-left-unsynced", event.offset, appended, back)
     crc = detail.get("crc")
     if not isinstance(crc, int):
         return
@@ -159,7 +159,8 @@ def _keeps_synced(cluster: ClusterState, partition: PartitionState, opened: Trac
 
 
 def forget_undone(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
-    """A loss may undo a cut: above it an opened log may have the records from before the cut, whatever followed."""
+    """A loss may undo a cut: above it an opened log may have the records from before the cut. That nothing was appended
+    behind it is not asked, since brokers of before appended without a sync."""
     node, cut_to = event.node, partition.cut_to.get(event.node)
     if event.kind == "truncated":
         partition.cut_to[node] = event.offset if cut_to is None else min(cut_to, event.offset)

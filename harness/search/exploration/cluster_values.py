@@ -111,13 +111,15 @@ class ReplicaDisk(NamedTuple):
     checkpoint: int = 0
     """The greatest high watermark that the checkpoint may have."""
     truncated: tuple[tuple[LogRecord, ...], ...] = ()
-    """The log before each truncation: no truncation is synced, so a loss may undo it."""
+    """The log before each truncation behind which nothing was appended: a loss may undo it."""
 
     def after(self, before: tuple[LogRecord, ...], log: tuple[LogRecord, ...], high_watermark: int) -> ReplicaDisk:
         """The files once the log `before` has become `log`, with this high watermark."""
-        truncated = self.truncated if log[: len(before)] == before else (*self.truncated, before)
-        left = {it for it in truncated if log[: len(it)] != it}
-        return ReplicaDisk(max(self.checkpoint, high_watermark), tuple(sorted(left)))
+        checkpoint = max(self.checkpoint, high_watermark)
+        if log[: len(before)] == before:
+            return ReplicaDisk(checkpoint, () if len(log) > len(before) else self.truncated)
+        left = {it for it in (*self.truncated, before) if log[: len(it)] != it}
+        return ReplicaDisk(checkpoint, tuple(sorted(left)))
 
 
 class BrokerState(NamedTuple):

@@ -51,6 +51,11 @@ class MemoryLog(Log):
         return 0
 
     @property
+    def is_behind_unsynced_cut(self) -> bool:
+        """Never: a crash leaves what the exploration says."""
+        return False
+
+    @property
     def producer_snapshots_above(self) -> list[int]:
         """None: there are no files."""
         return []

@@ -41,7 +41,7 @@ def broken_by_broker(
     candidate = state.node in known.isr or state.node in known.elr
     if candidate and not has_committed(broker, history):
         return lacks_committed(broker, controller, history)
-    if broker.records[: state.high_watermark] != committed[: state.high_watermark] and not broker.lossy:
+    if broker.records[: state.high_watermark] != committed[: state.high_watermark]:
         return (
             f"broker {state.node} has {log_words(broker.records)} and high watermark {state.high_watermark}; "
             f"committed: {log_words(committed)} (Log Matching below the high watermark)"

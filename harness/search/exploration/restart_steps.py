@@ -4,8 +4,8 @@ A broker that has crashed keeps its files and nothing else. Its requests may sti
 answers; connections to it are lost, and a request on one of them is lost with it. It registers anew once the controller
 has fenced it, and reads metadata from its registration on.
 
-A loss may cut the log at any offset, and undo truncations, since nothing is synced before (Kafka's default
-`flush.messages`). The high watermark is that of a checkpoint, which may be of any time.
+A loss may cut the log at any offset, since nothing is synced before (Kafka's default `flush.messages`), and undo
+truncations behind which nothing was appended. The high watermark is that of a checkpoint, which may be of any time.
 """
 
 from __future__ import annotations

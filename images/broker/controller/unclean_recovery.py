@@ -12,8 +12,9 @@ manual     nothing, until a member of the ELR is back or an administrator reques
 balanced   only with empty ISR and ELR: wait for the log ends of every member of the LastKnownELR, and elect the
            greatest (leader epoch of the last record, log end offset). The LastKnownELR are min.insync.replicas replicas
            that held every committed record before their shutdowns: while fewer of them lost data, one that lost none
-           is among them, and a log can only be greater if it, too, holds all committed records. A log without a
-           record may tell no epoch at all: see `greatest_log`.
+           is among them, and a log can only be greater if it, too, holds all committed records: none appends behind
+           a cut that a power loss may undo (`Log.append`). A log without a record may tell no epoch at all: see
+           `greatest_log`.
 proactive  once no replica is left to lead, even if a member of the ELR is only away: elect the greatest log once all
            replicas have reported, or, after `unclean.recovery.timeout.ms`, among those that have.
 

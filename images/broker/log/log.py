@@ -10,8 +10,8 @@ Guarantees:
 - `append` is one write without a sync, unless `flush_interval_messages` asks for one. `flush` returns once all
   appended batches survive a power loss. No other method makes them durable.
 - After a crash the log is a prefix, in whole intact batches, of some state that it had since the last flush, and
-  contains at least the batches that were flushed and not truncated since. A truncation that was not flushed may be
-  undone: the old tail is back as it was, and replication detects the divergence again.
+  contains at least the batches that were flushed and not truncated since. A truncation may be undone until a batch is
+  appended behind it: the old tail is back as it was, and replication detects the divergence again.
 - Epoch cache and producer table equal those built from the batches alone, except that the cache may end in one epoch
   without batches, entered by `assign_epoch`, which is lost when the log is closed, and that producers may have expired
   (`expire_producers`), whom a truncation or a restart brings back until they next do. Advancing the log start deletes
@@ -29,9 +29,13 @@ at its log start. A log whose first segment is missing (at offset 0, or where th
 begins) has lost its beginning, as one whose deletion was cut short; all of it is dropped.
 
 Files lose their unsynced writes independently of each other, so three orders are kept. A segment with an unsynced
-truncation is synced before the next one is created, since the old tail could come back and join on to it. The removal
-of segments is durable before new ones are written in their place. A segment is removed at the log start only when the
-snapshot and the checkpoint that replace it are on disk.
+truncation is synced before a batch is appended or the next segment created: the old tail could come back in place of
+the batch, or join on to that segment. The removal of segments is durable before new ones are written in their place. A
+segment is removed at the log start only when the snapshot and the checkpoint that replace it are on disk.
+
+**Choice**: Kafka syncs no truncation. A tail that comes back may be of a greater leader epoch than batches that took
+its place and were committed since, and an unclean recovery elects the greatest log
+(docs/decisions/0025-nothing-is-appended-behind-an-unsynced-cut.md).
 """
 
 from __future__ import annotations
@@ -231,6 +235,11 @@ class Log:
         """Bytes in the file behind the end of the log: none, but for what a failed append left."""
         return self._segments.active.bytes_behind
 
+    @property
+    def is_behind_unsynced_cut(self) -> bool:
+        """Whether a loss of power may bring back what was cut before the last batch was appended: never."""
+        return any(segment.cut_unsynced for segment in self._segments[-2:])
+
     def begins_segment(self, offset: int) -> bool:
         """Whether the last segment, not being the only one, begins with the batch at `offset`."""
         return offset > self.start and self._segments.active.base_offset == offset
@@ -268,6 +277,8 @@ class Log:
             raise OutOfPlace(f"a batch at {header.base_offset} for log {self.directory}, which ends at {self.end}")
         self._check_usable()
         segment = self._segments.active
+        if segment.cut_unsynced:
+            self._sync_cut()
         if segment.size and (
             segment.size + len(batch) > self.config.segment_bytes
             or segment.age_ms(header.max_timestamp) > self.config.segment_ms
@@ -335,6 +346,7 @@ class Log:
         """Begin a new segment, so that retention can remove the last one; no change if that is empty."""
         self._check_usable()
         if self._segments.active.size:
+            self._sync_cut()
             self._roll()
 
     def advance_start(self, offset: int) -> None:
@@ -427,11 +439,13 @@ class Log:
 
     # ---- segments ----------------------------------------------------------------------------------------------------
 
-    def _roll(self) -> None:
-        last = self._segments.active
-        if last.cut_unsynced:
+    def _sync_cut(self) -> None:
+        """Return once no power loss undoes a truncation of the last segment."""
+        if self._segments.active.cut_unsynced:
             with self._changing():
-                last.fsync()
+                self._segments.active.fsync()
+
+    def _roll(self) -> None:
         self._snapshots.write(self.end, self.producers)
         self._segments.create(self.end, self.config.index_interval_bytes)
 

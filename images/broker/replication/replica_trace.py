@@ -80,10 +80,7 @@ class ReplicaTrace:
     ) -> None:
         """A batch of `leader_epoch` was appended at `base`, by a follower that had asked for it in `fetched_in`."""
         synced = {"synced": True} if log.recovery_point == log.end else {}
-        closed: dict[str, object] = {}
-        if log.begins_segment(base):
-            before = log.segments[-2]
-            closed = {"closed_bytes": before.size, **({"cut_unsynced": True} if before.cut_unsynced else {})}
+        closed = {"closed_bytes": log.segments[-2].size} if log.begins_segment(base) else {}
         another = {} if fetched_in == state.leader_epoch else {"fetched_in": fetched_in}
         self._trace(
             TraceEvent(
@@ -104,6 +101,7 @@ class ReplicaTrace:
                     **another,
                     **synced,
                     **closed,
+                    **({"cut_unsynced": True} if log.is_behind_unsynced_cut else {}),
                 },
                 topic_id=self._topic_id,
             )

@@ -1,10 +1,10 @@
 """Recovery of a log after power losses, kills and torn files at any moment, also in the middle of its own doings.
 
-A `Life` keeps every state the log had since its last flush. Whatever a loss leaves must be a prefix, in whole batches,
-of one of them, with at least the batches that were flushed and not cut since; epoch cache and producer table must be
-those made from the batches alone, those deleted from the start included for producers. A start once moved stays moved.
-Every batch's bytes are unique, so that a mixture of two states, such as an old tail that came back behind new batches,
-is a prefix of neither.
+A `Life` keeps every state that the log may be in after a loss: those since its last flush, but none with what was cut
+before the last append. Whatever a loss leaves must be a prefix, in whole batches, of one of them, with at least the
+batches that were flushed and not cut since; epoch cache and producer table must be those made from the batches alone,
+those deleted from the start included for producers. A start once moved stays moved. Every batch's bytes are unique, so
+that a mixture of two states, such as an old tail that came back behind new batches, is a prefix of neither.
 
 Hypothesis leads one life after another and makes a failing one short; plain seeds lead longer ones, which meet the rare
 orders of events (cut, roll, kill, loss) that short ones miss.
@@ -86,7 +86,7 @@ class Life:
         self.epoch = 0
         self.now = State(0)
         self.earlier: list[State] = []
-        """The log before each truncation since the last flush."""
+        """The log before each truncation since the last flush and the last append."""
         self.flushed = State(0)
         self.reopen()
 
@@ -99,7 +99,8 @@ class Life:
         for _ in range(self.draw(1, 6)):
             after = self.appended()
             self.log.append(after.batches[-1])
-            self.now = after  # what it was before is a prefix of this, and needs no keeping
+            # What it was before is a prefix of this, and needs no keeping; and what was cut does not come back.
+            self.now, self.earlier = after, []
             if self.log.recovery_point == after.end:
                 self.note_flush()
 
@@ -386,7 +387,7 @@ def test_an_epoch_cache_checkpointed_after_a_cut_that_is_undone_is_not_believed(
         log.append(one_record(offset, epoch=1 + offset // 2))
     log.flush()
     log.truncate(2)
-    log.append(one_record(2, epoch=3))
+    log.assign_epoch(3, 2)
     disk.fsync_error = OSError("the disk says nothing was synced")
     log.close(clean=True)
     disk.open(f"{DIRECTORY}/{EPOCH_CHECKPOINT}").append(log.epochs.to_checkpoint().encode())

@@ -161,19 +161,6 @@ def _leaders_alone_configured(patch: Patch) -> None:
     )
 
 
-def _rolled_over_a_cut(patch: Patch) -> None:
-    """A log begins another segment without having synced the cut of the one before."""
-    right = Log._roll
-
-    def roll(self: Log) -> None:
-        cut = self.segments[-1].cut_unsynced
-        self.segments[-1].cut_unsynced = False
-        right(self)
-        self.segments[-2].cut_unsynced = cut
-
-    patch.setattr(Log, "_roll", roll)
-
-
 def _opened_as_found(patch: Patch) -> None:
     """What a start finds in the file of a log is not synced."""
     right = Log._recover
@@ -419,7 +406,6 @@ MISTAKES = (
     PlayedMistake(
         "producer-snapshot-left", _snapshots_left, [CUT_OFF], {"settings": {"segment.bytes": "1024"}, "seed": 2}
     ),
-    PlayedMistake("cut-left-unsynced", _rolled_over_a_cut, [CUT_OFF], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("opened-unsynced", _opened_as_found, [TORN], {"settings": {"flush.messages": "10"}}),
     PlayedMistake("deletion-unconfirmed", _deleted_at_once, [DELETION], said="which it was to wait for"),
     PlayedMistake("deletion-below-minimum", _deleted_with_any_isr, DELETED_ALONE, {"time_limit": "12s"}),
