@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
         help="a file, or the name of a shipped scope: answers-of-earlier-leaders, elected-again, fetches-in-flight, "
         "isr-answers, isr-changes, quorum, quorum-four-epochs, quorum-messages, quorum-restarts, reassignment, "
         "reassignment-of-four, reassignment-of-three, reassignment-with-losses, reassignment-with-restarts, restarts, "
-        "restarts-of-three, three-replicas, truncation, two-replicas",
+        "restarts-of-three, three-replicas, truncation, two-replicas, unclean-recovery",
     )
     parser.add_argument("--protocol", metavar="NAME", help="truncation protocol (default: the scope's)")
     parser.add_argument(

@@ -17,6 +17,7 @@ from harness.search.exploration.normal_form import normalised
 from harness.search.exploration.scope import Scope
 from harness.search.exploration.symmetry import RENAMING
 from harness.search.state_space.explored_model import Numbers, ValueTables
+from images.broker.controller.unclean_recovery import Strategy
 from images.broker.replication.partition import Partition, ReplicaRole
 
 _OF_FENCINGS: Final = ("expire", "resume")
@@ -108,6 +109,8 @@ class ClusterModel:
             yield from self._reassignments(state)
         if self.scope.restarts:
             yield from self._crashes_and_restarts(state)
+        if self.scope.unclean_recovery is not Strategy.MANUAL:
+            yield from self._recovers(state)
         if self.scope.restarts or self.scope.isr_answers_in_flight:
             yield from self._late_alter_partitions(state)
 
@@ -183,6 +186,19 @@ class ClusterModel:
             if down or self.machines.has_metadata[broker]:
                 for decision in self.machines.sessions[controller, place, down]:
                     yield self._decided(state, decision)
+
+    def _recovers(self, state: Numbers) -> Iterator[ClusterStep]:
+        """The controller elects a leader by the log ends that brokers tell which are up: all of one moment."""
+        *brokers, controller, _ = state
+        machines = self.machines
+        told = tuple(
+            (replica, machines.log_end[brokers[replica - 1]])
+            for replica in machines.recovering[controller]
+            if not machines.down[brokers[replica - 1]]
+        )
+        if told:
+            for decision in machines.recovered[controller, told]:
+                yield self._decided(state, decision)
 
     def _late_alter_partitions(self, state: Numbers) -> Iterator[ClusterStep]:
         """AlterPartitions of earlier incarnations, and of lost connections, reach the controller."""

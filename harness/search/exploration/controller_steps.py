@@ -10,7 +10,7 @@ A broker epoch counts the incarnations of its broker: those of different brokers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +25,7 @@ from images.broker.controller.alter_partition import AlterPartition, AlterPartit
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
 from images.broker.controller.placement import TopicDefaults
 from images.broker.controller.requests import Heartbeat, Registration
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import (
     ChangeBroker,
@@ -88,6 +89,17 @@ class ControllerSteps:
     def elect(self, controller: ControllerState, leader: int) -> ControllerStep | None:
         """An administrator has `leader` elected as the preferred replica. None if that changes nothing."""
         return _step(controller, (self._shipped(controller, leader).elect(((TOPIC, 0),), unclean=False),))
+
+    def recovering(self, controller: ControllerState) -> tuple[int, ...]:
+        """The replicas whose log ends an unclean recovery needs; none if there is none."""
+        recoveries = self._shipped(controller, min(controller.partition.replicas)).recoveries()
+        return recoveries[0].replicas if recoveries else ()
+
+    def recover(
+        self, controller: ControllerState, log_ends: Mapping[int, ReplicaLogEnd], first: int
+    ) -> ControllerStep | None:
+        """The controller elects a leader by the log ends of replicas. None if these do not suffice."""
+        return _step(controller, (self._shipped(controller, first).recover(TOPIC, 0, log_ends, overdue=False),))
 
     def reassign(self, controller: ControllerState, target: tuple[int, ...], first: int) -> ControllerStep | None:
         """An administrator moves the partition to `target`, which ends a reassignment under way. None if that is

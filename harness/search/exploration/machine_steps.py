@@ -24,11 +24,12 @@ from harness.search.exploration.normal_form import publish
 from harness.search.exploration.scope import Scope
 from harness.search.state_space.interning import Interned, Remembered
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.replication.partition import ReplicaRole
 from images.wire.field_values import NO_EPOCH, NO_LEADER
 
 CONTROLLER: Final = 0
-"""In place of a broker in a step of an administrator that concerns none alone."""
+"""In place of a broker in a step of an administrator or the controller that concerns none alone."""
 WITHOUT_SCRIPT: Final[Mapping[str, str]] = {
     "lag": "no fault has some replicas lag alone",
     "tick": "a script has leaders look at their followers once",
@@ -37,6 +38,7 @@ WITHOUT_SCRIPT: Final[Mapping[str, str]] = {
     "lose_isr_request": "no fault takes the connection of ISR changes alone",
     "expire": "a script has no broker that is up and stays fenced",
     "resume": "a script has no broker that is up and stays fenced",
+    "recover": "a script does not say when the controller compares logs",
 }
 """The kinds of steps that no script has (`harness/search/scripted_schedules`), or only once, and the reason."""
 
@@ -96,6 +98,7 @@ class MachineSteps:
         self._answers: Interned[LeaderAnswer] = Interned()
         self._alter_requests: Interned[AlterPartition] = Interned()
         self._isr_answers: Interned[AlterPartitionAnswer] = Interned()
+        self._log_ends: Interned[ReplicaLogEnd] = Interned()
         # of a broker
         self.moves = Remembered(self._compute_moves)
         self.published = Remembered(self._compute_published)
@@ -110,6 +113,7 @@ class MachineSteps:
         self.isr_answered = Remembered(self._compute_isr_answered)
         self.crashed = Remembered(self._compute_crashed)
         self.restarted = Remembered(self._compute_restarted)
+        self.log_end = Remembered(self._compute_log_end)
         self.down: Remembered[int, bool] = Remembered(lambda number: self.brokers.values[number].down)
         self.has_metadata = Remembered(self._compute_has_metadata)
         # of the controller
@@ -118,6 +122,8 @@ class MachineSteps:
         self.registered = Remembered(self._compute_registered)
         self.reassigned = Remembered(self._compute_reassigned)
         self.proposed = Remembered(self._compute_proposed)
+        self.recovering = Remembered(self._compute_recovering)
+        self.recovered = Remembered(self._compute_recovered)
         # promises
         self.committed = Remembered(self._compute_committed)
         self.has_committed = Remembered(self._compute_has_committed)
@@ -192,6 +198,22 @@ class MachineSteps:
             return []
         kind, event = ("fence", steps.fence) if down else ("unfence", steps.unfence)
         return self._elections(controller, Action(kind, broker), lambda first: event(controller, broker, first))
+
+    def _compute_log_end(self, number: int) -> int:
+        """The end of its log, as a broker that is up tells it."""
+        return self._log_ends.number(replica_steps.log_end_of(self.brokers.values[number], self._events))
+
+    def _compute_recovering(self, number: int) -> tuple[int, ...]:
+        return self.controller_steps.recovering(self.controllers.values[number])
+
+    def _compute_recovered(self, key: tuple[int, tuple[tuple[int, int], ...]]) -> list[ControllerDecision]:
+        """The election by these log ends of replicas, if they suffice."""
+        number, told = key
+        controller, recover = self.controllers.values[number], self.controller_steps.recover
+        log_ends = {replica: self._log_ends.values[end] for replica, end in told}
+        return self._elections(
+            controller, Action("recover", CONTROLLER), lambda first: recover(controller, log_ends, first)
+        )
 
     def _compute_registered(self, key: tuple[int, int]) -> list[ControllerDecision]:
         controller, broker = self.controllers.values[key[0]], key[1] + 1

@@ -29,7 +29,9 @@ from harness.search.exploration.cluster_values import (
 from harness.search.exploration.memory_log import MemoryLog, produced
 from harness.search.exploration.normal_form import normalised, without_exchange, without_isr_exchange, without_times
 from harness.search.state_space.interning import Remembered
+from images.broker.apis.replica_log_info import last_epoch
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
+from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.broker.log.log import Log
 from images.broker.replication.alter_partition_manager import RETRIABLE
 from images.broker.replication.partition import (
@@ -278,6 +280,16 @@ def _request_of(opened: OpenedReplica, broker_epoch: int) -> FollowerRequest:
         log_start=state.log_start,
     )
     return FollowerRequest(fetch, state.leader_epoch, replica.fence(), state.epoch_query)
+
+
+def log_end_of(broker: BrokerState, events: ReplicaEvents) -> ReplicaLogEnd:
+    """What a broker tells of its log for an unclean recovery."""
+    _, (epoch, end) = events.after(broker, _log_end_of)
+    return ReplicaLogEnd(broker.broker_epoch, broker.partition.leader_epoch, epoch, end)
+
+
+def _log_end_of(opened: OpenedReplica) -> tuple[int, int]:
+    return last_epoch(opened.replica), opened.log.end
 
 
 def serve(broker: BrokerState, request: FollowerRequest, events: ReplicaEvents) -> tuple[BrokerState, LeaderAnswer]:

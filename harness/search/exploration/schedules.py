@@ -100,6 +100,8 @@ def _words(model: ClusterModel, before: Numbers, step: ClusterStep) -> str:
         case "cancel":
             target = list(model.controllers.values[before[-2]].target)
             return f"an administrator cancels the reassignment to brokers {target}: {elected}"
+        case "recover":
+            return f"the controller elects the greatest of the logs: {elected}"
         case "expire":
             return f"the session of broker {action.broker} ends: {elected}"
         case "resume":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from images.broker.controller.unclean_recovery import STRATEGY, Strategy
 from images.broker.frozen_map import FrozenMap
 from images.broker.replication.partition import Limits
 from images.broker.rules import Rules, WatchedRules
@@ -43,6 +44,8 @@ class Scope:
     fencings: int = 0
     """Brokers that are fenced for a while though they are up, at most: other steps come between the end of a session
     and the next one."""
+    unclean_recovery: Strategy = Strategy.MANUAL
+    """What becomes of a partition once no member of ISR and ELR is left: nothing, or it recovers by its logs."""
     symmetry: bool = True
     """Whether states that differ only by the names of the brokers count as one."""
     as_in_a_run: bool = False
@@ -79,6 +82,6 @@ class Scope:
             {
                 "min.insync.replicas": str(self.min_insync_replicas),
                 "unclean.leader.election.enable": "false",
-                "unclean.recovery.strategy": "manual",
+                STRATEGY: self.unclean_recovery,
             }
         )

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from harness.search.exploration.scope import Scope
 from harness.suites.reading import is_whole, known, read
 from harness.yaml_document import SpecError
+from images.broker.controller.unclean_recovery import STRATEGY, Strategy
 from images.broker.rules import NAMES
 from images.broker.truncation_protocol import TruncationProtocol
 
@@ -31,7 +32,18 @@ _IN_FLIGHT: Final = {"at once": False, "in flight": True}
 _ALTER_PARTITION: Final = {"at once": (False, False), "in flight": (True, False), "answers in flight": (True, True)}
 """Whether requests and whether answers are in flight."""
 _SHARED: Final = {"own": False, "shared": True}
-_FIELDS: Final = (*_BOUNDS, "brokers", "protocol", "without", "alter_partition", "fetch", "fetchers", "symmetry")
+_STRATEGIES: Final = {it.value: it for it in (Strategy.MANUAL, Strategy.BALANCED)}
+_FIELDS: Final = (
+    *_BOUNDS,
+    "brokers",
+    "protocol",
+    "without",
+    "alter_partition",
+    "fetch",
+    "fetchers",
+    STRATEGY,
+    "symmetry",
+)
 
 
 def load(named: str, protocol: str | None = None, without: tuple[str, ...] = ()) -> tuple[str, Scope]:
@@ -78,6 +90,7 @@ def _scope(fields: Mapping[str, Any]) -> Scope:
         isr_answers_in_flight=answers_in_flight,
         fetches_in_flight=_one_of(_IN_FLIGHT, fields, "fetch"),
         fetchers_shared=_one_of(_SHARED, fields, "fetchers"),
+        unclean_recovery=_one_of(_STRATEGIES, fields, STRATEGY),
         symmetry=symmetry,
         as_in_a_run=default.as_in_a_run,
     )

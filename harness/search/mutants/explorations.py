@@ -31,7 +31,7 @@ _BROKER_SCOPES: Final = (
 """Shipped scopes that take seconds; those in which brokers restart, for the mutants that are left, come last."""
 _QUORUM_SCOPES: Final = ("quorum-restarts", "quorum", "quorum-messages", "quorum-four-epochs")
 """Likewise of controllers; they take up to half a minute."""
-_RULE_SCOPES: Final = ("elected-again", "reassignment-of-four", "answers-of-earlier-leaders")
+_RULE_SCOPES: Final = ("unclean-recovery", "elected-again", "reassignment-of-four", "answers-of-earlier-leaders")
 """Likewise of brokers, for the rules that no other scope finds; up to a minute each."""
 DEPTHS: Final[Mapping[str, int]] = {
     "quorum-four-epochs": 7,

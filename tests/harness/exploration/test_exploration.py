@@ -262,6 +262,10 @@ def test_the_command_prints_the_schedule_and_ends_with_1(capsys: pytest.CaptureF
         ("alter_partition: [at once]", "{path}:1: alter_partition: ['at once'] is not one of at once, in flight"),
         ("fetch: no", "{path}:1: fetch: False is not one of at once, in flight"),
         ("fetchers: shared", "{path}:1: fetchers: shared makes a difference only with fetch: in flight"),
+        (
+            "unclean.recovery.strategy: proactive",
+            "{path}:1: unclean.recovery.strategy: 'proactive' is not one of manual",
+        ),
         ("nodes: 3", "{path}:1: nodes: unknown field; one of: replicas, records"),
         ("brokers: 2", "{path}:1: brokers: 2 is not a number from 3 to 5"),
         (

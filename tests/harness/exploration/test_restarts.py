@@ -63,9 +63,10 @@ def test_a_broker_that_lost_records_is_a_candidate_without_the_rule(without: tup
 READ_AND_REPLICATED = ("read 1", "read 2", "append 1", "fetch 2 1")
 
 
-def walked(model: ClusterModel, *actions: str, lossy: bool = False) -> Numbers:
-    """The state after these steps, each a kind and its brokers; whoever registers has lost data if `lossy`."""
-    state = model.initial()
+def walked(model: ClusterModel, *actions: str, lossy: bool = False, begin: Numbers | None = None) -> Numbers:
+    """The state after these steps, each a kind and its brokers, from the initial one or `begin`; whoever registers has
+    lost data if `lossy`."""
+    state = model.initial() if begin is None else begin
     for action in actions:
         kind, broker, *other = action.split()
         state = next(
