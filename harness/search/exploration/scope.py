@@ -82,6 +82,6 @@ class Scope:
             {
                 "min.insync.replicas": str(self.min_insync_replicas),
                 "unclean.leader.election.enable": "false",
-                STRATEGY: self.unclean_recovery,
+                STRATEGY: self.unclean_recovery.value,
             }
         )
