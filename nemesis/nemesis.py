@@ -6,7 +6,7 @@ nemesis is cancelled. The duration counts from when the fault holds, since a bus
 only that of a fault `in_steps` counts from its first step. Each is recorded when it begins, when it holds and whenever
 something was measured, so that a run killed in the middle still shows what was broken at the time, and when it has
 healed, with its evidence. The last record of a number counts. When everything is healed, the nemesis waits for late
-effects of frozen or cut-off nodes and reverts them.
+effects of frozen or cut-off nodes and reverts them, and goes on with that for as long as the cluster recovers.
 """
 
 from __future__ import annotations

@@ -311,6 +311,7 @@ class RunSession:
                 missing = await readiness.until_ready(healed_s + spec.recovery_limit_s, spec.steady_s)
             finally:
                 confirming.cancel()
+                await asyncio.wait({confirming})  # it may be starting a node, which it does to the end
             ready_s = readiness.ready_since_s if readiness.ready_since_s is not None else loop.time()
             self._recovery = {
                 "recovered": not missing,

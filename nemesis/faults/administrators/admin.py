@@ -4,9 +4,9 @@ None of these is a failure, but each changes leaders, followers, the replicas th
 start of a log. They are requests over Kafka's protocol, so a controller that is cut off may leave them undone. What
 takes a replica away, or raises a minimum, is reverted when the fault heals, with retries until it succeeds: a healed
 cluster must be as able as it began. A request without an answer may take effect late, even after it was reverted, for
-example in a broker that was paused; so the reverting request is then sent once more when everything is healed. A
-partition of which one replica moved to another broker stays there, as does an elected leader, and deleted records stay
-deleted.
+example in a broker that was paused; so the reverting request is then sent again when everything is healed, until the
+cluster has recovered. A partition of which one replica moved to another broker stays there, as does an elected leader,
+and deleted records stay deleted.
 """
 
 from __future__ import annotations

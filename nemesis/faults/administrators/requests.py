@@ -1,5 +1,5 @@
-"""Requests of administrators that are repeated: until they are done, and once more where it is in doubt whether what
-they undo was."""
+"""Requests of administrators that are repeated: until they are done, and again once everything is healed where it is in
+doubt whether what they undo was."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from nemesis.ports import DONE, UNANSWERED, AdminResult
 
 _RETRY_S = 0.5
 _RETRIES = 120
+
+
+class NotDone(Exception):
+    """A request was not done for as long as it was repeated; the last answer."""
 
 
 async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) -> AdminResult:
@@ -23,8 +27,8 @@ async def recorded(answers: list[AdminResult], request: Awaitable[AdminResult]) 
 async def until_done(
     handle: FaultHandle, request: Callable[[], Awaitable[AdminResult]], what: str, undone: Sequence[AdminResult]
 ) -> None:
-    """Ask until it is done. Where an answer to what is undone is in doubt, ask once more when everything is healed; so,
-    too, where other faults have kept it from being done for long."""
+    """Ask until it is done. Where an answer to what is undone is in doubt, ask again when everything is healed, and
+    until the cluster has recovered; so, too, where other faults have kept it from being done for long."""
 
     async def ask() -> str:
         answer = ""
@@ -38,7 +42,7 @@ async def until_done(
     async def ask_at_end() -> None:
         answer = await ask()
         if answer != DONE:
-            handle.fail_healing(f"{what} was not done: {answer}")
+            raise NotDone(answer)
 
     if await ask() != DONE or any(answer.in_doubt for answer in undone):
         handle.confirm_at_end(what, ask_at_end)

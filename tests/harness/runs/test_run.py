@@ -21,8 +21,10 @@ from harness.environments.sim import SimDeployment
 from harness.exit_codes import INTERRUPTED
 from harness.runner.outcome import Outcome, Progress
 from harness.runner.replay import compare, replay
-from harness.runner.run import run, run_in_simulation
+from harness.runner.run import RunSession, run, run_in_simulation
 from harness.spec import Spec, loads, parse
+from nemesis.nemesis import Nemesis
+from nemesis.uninterrupted import uninterrupted
 from results.errors import StoreError
 from results.run import directory
 from results.run.directory import RunDirectory
@@ -72,6 +74,28 @@ def test_the_outcome_is_one_json_object(finished: Outcome) -> None:
 
 def test_the_same_spec_ends_in_the_same_digest(finished: Outcome) -> None:
     assert finished.digest == run_in_simulation(SHORT).digest
+
+
+def test_what_confirms_the_faults_has_ended_before_anything_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be in the middle of what it does to the end, such as starting a node, when the cluster has recovered."""
+    events: list[str] = []
+    enter = RunSession.enter
+
+    async def confirm(_: Nemesis) -> None:
+        try:
+            await asyncio.sleep(1e6)
+        finally:
+            await uninterrupted(asyncio.sleep(0.5))
+            events.append("confirmed")
+
+    def entered(session: RunSession, stage: str) -> None:
+        events.append(stage)
+        enter(session, stage)
+
+    monkeypatch.setattr(Nemesis, "keep_confirmed", confirm)
+    monkeypatch.setattr(RunSession, "enter", entered)
+    run_in_simulation(parse({"time_limit": "2s", "seed": 4, "faults": "none"}))
+    assert events.index("recovering") < events.index("confirmed") < events.index("final reads")
 
 
 def test_another_seed_ends_in_another_digest(finished: Outcome) -> None:

@@ -318,8 +318,24 @@ def test_what_other_faults_kept_from_being_undone_is_asked_for_again_when_everyt
         await storm.run(asyncio.get_running_loop().time() + 100)
 
     run(scenario())
-    told = "lowering min.insync.replicas was not done: UNANSWERED"
+    told = "lowering min.insync.replicas: NotDone: UNANSWERED"
     assert storm.unhealed == ((told,) if unhealed else ())
+
+
+def test_what_is_done_at_last_while_the_cluster_recovers_is_healed() -> None:
+    cluster = FakeCluster()
+    cluster.answers = [DONE, *["UNANSWERED"] * 300]
+    storm = nemesis(cluster, Schedule((ScheduledFault(1, 2, RaiseMinIsr()),)))
+
+    async def scenario() -> None:
+        await storm.run(asyncio.get_running_loop().time() + 100)
+        assert storm.unhealed
+        confirming = asyncio.ensure_future(storm.keep_confirmed())
+        await asyncio.sleep(60)
+        assert storm.unhealed == ()
+        confirming.cancel()
+
+    run(scenario())
 
 
 def test_of_several_faults_in_doubt_the_first_knew_how_it_was() -> None:
