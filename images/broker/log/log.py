@@ -7,8 +7,8 @@
     clean-shutdown              the end of the log; exists only from a clean close to the next open
 
 Guarantees:
-- `append` is one write without a sync, unless `flush_interval_messages` asks for one. `flush` returns once all
-  appended batches survive a power loss. No other method makes them durable.
+- `append` is one write without a sync, unless `flush_interval_messages` asks for one, or a truncation before it is not
+  on disk. `flush` returns once all appended batches survive a power loss. No other method promises that of them.
 - After a crash the log is a prefix, in whole intact batches, of some state that it had since the last flush, and
   contains at least the batches that were flushed and not truncated since. A truncation may be undone until a batch is
   appended behind it: the old tail is back as it was, and replication detects the divergence again.
