@@ -276,7 +276,8 @@ class RunEvidence:
     recovery: Mapping[str, Any] = field(default_factory=dict)
     """`recovered` bool, `seconds` from the end of healing, `limit_seconds`, `healing_seconds`, `unhealed` (list of str:
     what could not be healed), `waiting_for` list of str, `final_reads` bool, `refused_appends` (list of str: partitions
-    that then took no append with acks=all, and why; where there were final appends), `crashes`, `vanished` (list of
+    that then took no append with acks=all, and why; where there were final appends), `left_again` (list of str: what of
+    a cluster that had recovered was missing at last; not in runs of earlier versions), `crashes`, `vanished` (list of
     `node` and `time_ns`: machines that something outside the run removed), `requests` (list of
     `nemesis.ports.AdminRequest`: what the administrator asked for), `dry_runs` (likewise: what was only to be
     validated), `final_appends_seconds` and `collecting_seconds` (from the start until the final appends began, and
@@ -285,6 +286,11 @@ class RunEvidence:
     `waiting_for`. Empty when the run ended before recovery began."""
     gaps: tuple[EvidenceGap, ...] = ()
     """Empty for evidence that is whole, and for the part of a run up to the moment at which it was killed."""
+
+    @property
+    def whole_at_end(self) -> bool:
+        """Whether the cluster had recovered, and was whole when its logs were collected."""
+        return bool(self.recovery.get("recovered")) and not self.recovery.get("left_again")
 
     def history_within_trace(self) -> pa.Table:
         """The history as far as the trace goes: all of it, but in a run that was killed.

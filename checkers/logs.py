@@ -113,7 +113,7 @@ def check(evidence: RunEvidence, collected_ns: int | None = None) -> Verdict:
             of_partition(evidence.replicas, topic, number),
             of_partition(ends, topic, number),
             replicas_expected=evidence.settings.replication_factor,
-            recovered=bool(evidence.recovery.get("recovered")),
+            recovered=evidence.whole_at_end,
             liars=liars,
             collected_ns=collected_ns,
             tolerance=tolerance[topic, number],

@@ -43,7 +43,7 @@ RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS, EvidencePart.
 
 def check(evidence: RunEvidence) -> Verdict:
     """Every partition of a run."""
-    recovered = bool(evidence.recovery.get("recovered"))
+    recovered = evidence.whole_at_end
     check_one = partial(check_partition, acks=evidence.settings.acks, recovered=recovered)
     return check_partitions(NAME, evidence, check_one, evidence.replicas, evidence.replica_ends)
 

@@ -5,12 +5,13 @@ The limit counts from the end of healing, however long that took (`healing_secon
 
 *Recovered* is the condition that the runner waits for: every broker answers and is unfenced, every partition has a
 leader, its replicas and no others, and all of them in the ISR. Then the final reads must reach the end of every
-partition, every partition must take an append, and at the end no leader has an ISR change in flight.
+partition, every partition must take an append, the cluster must be whole again, which a silent follower may have left
+meanwhile, and at the end no leader has an ISR change in flight.
 
 not-ready          before any fault something was missing when the ready limit had passed without progress, or a process
                    had ended by itself; recorded where nothing but the system can be the cause, in the simulation
-not-recovered      something was still missing when the limit had passed; where there is a trace, with the reason why a
-                   replica is out of the ISR (`checkers.liveness.out_of_sync`)
+not-recovered      something was still missing when the limit had passed, or as long after the final appends; where
+                   there is a trace, with the reason why a replica is out of the ISR (`checkers.liveness.out_of_sync`)
 reads-not-finished the cluster had recovered, and yet the final reads did not reach the end offsets
 appends-not-accepted
                    the cluster had recovered and was read to the end, and yet a partition, maybe one that nobody had
@@ -95,8 +96,9 @@ def check(evidence: RunEvidence) -> Verdict:
         for item in recovery.get("vanished") or ()
     ]
     refused = [str(line) for line in recovery.get("refused_appends") or ()]
-    if vanished and (refused or not recovery["recovered"]):
-        missing = [*waiting, *(f"an append to {line}" for line in refused)]
+    left_again = [str(line) for line in recovery.get("left_again") or ()]
+    if vanished and (refused or left_again or not recovery["recovered"]):
+        missing = [*waiting, *(f"an append to {line}" for line in refused), *left_again]
         lines = (*vanished, "so nothing is promised; still missing:", *missing[:4], *_more(missing, 4))
         return Verdict(NAME, Validity.UNKNOWN, (Finding("node-vanished", lines),), figures)
     unhealed = [str(line) for line in recovery.get("unhealed") or ()]
@@ -127,6 +129,13 @@ def check(evidence: RunEvidence) -> Verdict:
             *_more(refused, 4),
         )
         return Verdict(NAME, Validity.INVALID, (Finding("appends-not-accepted", lines),), figures)
+    if left_again:
+        whole = (
+            f"not whole {limit_seconds:g} s after the final appends, as it had been {seconds:g} s after the last fault"
+        )
+        return Verdict(
+            NAME, Validity.INVALID, (Finding("not-recovered", _still_missing(evidence, whole, left_again)),), figures
+        )
     unsettled = _unsettled(evidence)
     if unsettled:
         lines = (*unsettled[:4], *_more(unsettled, 4))

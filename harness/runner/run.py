@@ -338,10 +338,14 @@ class RunSession:
 
         self.enter("final reads")
         read = self._recovery["final_reads"] = await workload.final_reads(loop.time() + spec.recovery_limit_s)
-        if read and self._recovery["recovered"] and not self._recovery["unhealed"] and _takes_appends(spec):
-            self._recovery["final_appends_seconds"] = deployment.now_ns() / 1e9
-            refused = await workload.final_appends(loop.time() + spec.recovery_limit_s)
-            self._recovery["refused_appends"] = list(refused)
+        if read and self._recovery["recovered"] and not self._recovery["unhealed"]:
+            if _takes_appends(spec):
+                self._recovery["final_appends_seconds"] = deployment.now_ns() / 1e9
+                refused = await workload.final_appends(loop.time() + spec.recovery_limit_s)
+                self._recovery["refused_appends"] = list(refused)
+            # A follower that has been silent for long may leave the ISR only once something is read or appended.
+            left = await readiness.until_ready(loop.time() + spec.recovery_limit_s)
+            self._recovery["left_again"] = list(left)
 
     async def _collect(self, deployment: Deployment, *, keep_part: bool = False) -> None:
         """Collect the files of the nodes, in memory if the directory holds what it can there."""

@@ -71,6 +71,7 @@ _RECOVERY_TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     "refused_appends": list,
     "unhealed": list,
     "waiting_for": list,
+    "left_again": list,
     "crashes": list,
     "vanished": list,
     "recorded": dict,
@@ -256,7 +257,7 @@ def _check_recovery(evidence: RunEvidence) -> None:
             raise Misrecorded(f"{name} is {_short(value)}, which is not its type")
         if isinstance(value, int | float) and not abs(value) < _SECONDS_END:
             raise Misrecorded(f"{name} is {_short(value)}, no time of a run")
-    for name in ("refused_appends", "unhealed", "waiting_for"):
+    for name in ("refused_appends", "unhealed", "waiting_for", "left_again"):
         if not all(isinstance(text, str) for text in recovery.get(name, ())):
             raise Misrecorded(f"{name} is {_short(recovery[name])}, which is no list of texts")
     for name, (what, types) in _RECOVERY_ITEMS.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,11 +144,17 @@ def test_polls_are_in_order_and_from_the_position_asked() -> None:
 # logs
 
 
-def matched(recovered: bool, marks: dict[str, int] | None = None, unclean: bool = False, **of_node: Any) -> Verdict:
+def matched(
+    recovered: bool,
+    marks: dict[str, int] | None = None,
+    unclean: bool = False,
+    left: Sequence[str] = (),
+    **of_node: Any,
+) -> Verdict:
     replicas, ends = small_evidence.logs(**of_node)
     ends = small_evidence.marked(ends, **(marks or {}))
     settings = CheckSettings(replication_factor=len(of_node), unclean_election=unclean)
-    recovery = {"recovered": recovered}
+    recovery = {"recovered": recovered, "left_again": list(left)}
     return logs.check(RunEvidence(replicas=replicas, replica_ends=ends, settings=settings, recovery=recovery))
 
 
@@ -158,6 +165,11 @@ def test_after_recovery_replica_logs_must_be_equal() -> None:
     behind = matched(True, b1=same, b2=same[:1])
     assert kinds(behind) == ["replicas-differ"]
     assert behind.findings[0].lines[0] == "b2's log ends at 1, b1's at 2"
+
+
+def test_logs_of_a_cluster_that_was_not_whole_at_last_need_not_be_equal() -> None:
+    left = ["b1 sees t-0 with ISR {1} of 2 replicas"]
+    assert matched(True, left=left, b1=[(1, 7), (2, 8)], b2=[(1, 7)]).validity is Validity.VALID
 
 
 def test_logs_may_diverge_above_the_high_watermark_until_recovery() -> None:

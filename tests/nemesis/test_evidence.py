@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -174,6 +175,34 @@ def test_a_late_effect_that_cannot_be_reverted_is_known_and_ends_no_run() -> Non
     cluster.frozen_over_a_request = True
     _, nemesis = carried_out(cluster, ScheduledFault(1, 1, RaiseMinIsr()))
     assert nemesis.unhealed == ("lowering min.insync.replicas: RuntimeError: nobody answers",)
+
+
+def test_what_is_healed_is_confirmed_again_and_again_while_the_cluster_recovers() -> None:
+    """The first confirmation fails, and those after it succeed: nothing is left unhealed."""
+
+    class Busy(FakeCluster):
+        async def configure(self, topic: str, name: str, value: str, *_: Any, **__: Any) -> Any:
+            answer = await super().configure(topic, name, value)
+            if len(self.calls) == 3:
+                raise RuntimeError("nobody answers")
+            return answer
+
+    cluster = Busy()
+    cluster.frozen_over_a_request = True
+
+    async def scenario() -> tuple[tuple[str, ...], tuple[str, ...]]:
+        cluster.now_ns()
+        nemesis = Nemesis(cluster, Schedule((ScheduledFault(1, 1, RaiseMinIsr()),)), Random(1), lambda _: None, "t")
+        await nemesis.run(asyncio.get_running_loop().time() + 30)
+        before = nemesis.unhealed
+        with suppress(TimeoutError):
+            await asyncio.wait_for(nemesis.keep_confirmed(), 10)
+        return before, nemesis.unhealed
+
+    before, after = run(scenario())
+    assert before == ("lowering min.insync.replicas: RuntimeError: nobody answers",)
+    assert after == ()
+    assert cluster.calls[-3:] == ["configure t min.insync.replicas=1"] * 3
 
 
 class WithoutNetem(FakeCluster):

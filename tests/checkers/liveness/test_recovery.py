@@ -118,6 +118,20 @@ def test_a_partition_that_takes_no_append_after_the_final_reads_is_invalid_and_n
     assert "an append to t-1: NOT_ENOUGH_REPLICAS" in verdict.findings[0].lines
 
 
+def test_a_cluster_that_is_not_whole_again_after_the_final_appends_is_invalid_and_says_what_is_missing() -> None:
+    assert liveness.check(RunEvidence(recovery=WHOLE | {"left_again": []})).validity is Validity.VALID
+    recovery = WHOLE | {"left_again": ["b1 sees t-0 with ISR {1, 2} of 3 replicas"]}
+    verdict = liveness.check(RunEvidence(recovery=recovery))
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.INVALID, "not-recovered")
+    assert verdict.findings[0].lines == (
+        "not whole 30 s after the final appends, as it had been 1.5 s after the last fault",
+        "still missing: b1 sees t-0 with ISR {1, 2} of 3 replicas",
+    )
+    verdict = liveness.check(RunEvidence(recovery=recovery | {"vanished": [{"node": "b3", "time_ns": 5}]}))
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "node-vanished")
+    assert "b1 sees t-0 with ISR {1, 2} of 3 replicas" in verdict.findings[0].lines
+
+
 def test_a_run_that_ended_before_recovery_is_unknown() -> None:
     assert liveness.check(RunEvidence()).validity is Validity.UNKNOWN
     unread = {name: value for name, value in WHOLE.items() if name != "final_reads"}
