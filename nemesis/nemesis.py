@@ -20,7 +20,7 @@ from typing import Any
 
 from nemesis.faults.fault import Fault
 from nemesis.handle import ActiveEffects, FaultHandle
-from nemesis.ports import ClusterUnderTest
+from nemesis.ports import ClusterUnderTest, EnvironmentCapability
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.situation import Situation
 from nemesis.timeline import StepMoment, Timeline
@@ -125,11 +125,15 @@ class Nemesis:
         """Confirm again and again what is healed, for as long as the caller waits for the cluster to recover.
 
         A request that was held by a partition is sent again after a time that doubles: once everything is healed, it
-        may take effect as late again as it was asked for before.
+        may take effect as late again as it was asked for before. Where replicas can only be put back by cancelling what
+        is under way, which may be what an earlier confirmation has begun, each pause is twice as long as the last one.
         """
+        cancels = EnvironmentCapability.REPLACED_REASSIGNMENTS in self._cluster.unsupported
+        pause_s = _LATE_S
         while self._effects.confirmations:
-            await asyncio.sleep(_LATE_S)
+            await asyncio.sleep(pause_s)
             await self._confirm()
+            pause_s *= 2 if cancels else 1
 
     async def _confirm(self) -> None:
         for purpose, confirm in self._effects.confirmations.items():

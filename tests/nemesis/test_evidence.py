@@ -8,6 +8,8 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+import pytest
+
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.administrators.admin import RaiseMinIsr
@@ -177,8 +179,10 @@ def test_a_late_effect_that_cannot_be_reverted_is_known_and_ends_no_run() -> Non
     assert nemesis.unhealed == ("lowering min.insync.replicas: RuntimeError: nobody answers",)
 
 
-def test_what_is_healed_is_confirmed_again_and_again_while_the_cluster_recovers() -> None:
-    """The first confirmation fails, and those after it succeed: nothing is left unhealed."""
+@pytest.mark.parametrize(("cancels", "confirmed"), [(False, 7), (True, 3)], ids=["in place", "by cancelling"])
+def test_what_is_healed_is_confirmed_again_and_again_while_the_cluster_recovers(cancels: bool, confirmed: int) -> None:
+    """The first confirmation fails, and those after it succeed: nothing is left unhealed. They come ever more seldom
+    where each one may undo what the one before has begun."""
 
     class Busy(FakeCluster):
         async def configure(self, topic: str, name: str, value: str, *_: Any, **__: Any) -> Any:
@@ -189,6 +193,7 @@ def test_what_is_healed_is_confirmed_again_and_again_while_the_cluster_recovers(
 
     cluster = Busy()
     cluster.frozen_over_a_request = True
+    cluster.unsupported = {EnvironmentCapability.REPLACED_REASSIGNMENTS: "it refuses them"} if cancels else {}
 
     async def scenario() -> tuple[tuple[str, ...], tuple[str, ...]]:
         cluster.now_ns()
@@ -196,13 +201,15 @@ def test_what_is_healed_is_confirmed_again_and_again_while_the_cluster_recovers(
         await nemesis.run(asyncio.get_running_loop().time() + 30)
         before = nemesis.unhealed
         with suppress(TimeoutError):
-            await asyncio.wait_for(nemesis.keep_confirmed(), 10)
+            await asyncio.wait_for(nemesis.keep_confirmed(), 30)
         return before, nemesis.unhealed
 
     before, after = run(scenario())
     assert before == ("lowering min.insync.replicas: RuntimeError: nobody answers",)
     assert after == ()
-    assert cluster.calls[-3:] == ["configure t min.insync.replicas=1"] * 3
+    raised, *lowered = cluster.calls
+    assert raised == "configure t min.insync.replicas=2"
+    assert lowered == ["configure t min.insync.replicas=1"] * (2 + confirmed)
 
 
 class WithoutNetem(FakeCluster):
