@@ -19,23 +19,16 @@ Guarantees:
 - Once `advance_start` has returned, no crash restores a record below that start. As in Kafka, only a truncation below
   the log start lowers it.
 
-Recovery: after a clean close the end, the checkpoint and the newest snapshot are trusted, and rebuilt from the batches
-if torn or missing. Otherwise none of them is: every batch is checked from the first, the log ends before the first one
-that is damaged or out of place, and the rest is rebuilt. The reason: a checkpoint can survive a power loss that undid
-the truncation before it, and an epoch cache that contradicts the log hides divergence. One snapshot is trusted always,
-that of the segment in the log-start checkpoint: it is synced before the checkpoint, and no truncation removes batches
-below the log start. A log that ends below its log start has lost more than the records to delete; it continues, empty,
-at its log start. A log whose first segment is missing (at offset 0, or where the log-start checkpoint says that it
-begins) has lost its beginning, as one whose deletion was cut short; all of it is dropped.
+What an open does with what a crash left: `log_recovery.py`.
 
-Files lose their unsynced writes independently of each other, so three orders are kept. A segment with an unsynced
+Files lose their unsynced writes independently of each other, so these orders are kept. A segment with an unsynced
 truncation is synced before a batch is appended or the next segment created: the old tail could come back in place of
 the batch, or join on to that segment. The removal of segments is durable before new ones are written in their place. A
-segment is removed at the log start only when the snapshot and the checkpoint that replace it are on disk.
+segment is removed at the log start only when the snapshot and the checkpoint that replace it are on disk. A log that
+begins anew at its end or above writes down its new start before its segments go: a kill in between would have it end
+lower than it did, without any loss.
 
-**Choice**: Kafka syncs no truncation. A tail that comes back may be of a greater leader epoch than batches that took
-its place and were committed since, and an unclean recovery elects the greatest log
-(docs/decisions/0025-nothing-is-appended-behind-an-unsynced-cut.md).
+**Choice**: Kafka syncs no truncation (docs/decisions/0025-nothing-is-appended-behind-an-unsynced-cut.md).
 """
 
 from __future__ import annotations
@@ -400,8 +393,7 @@ class Log:
     def truncate(self, to: int) -> int:
         """Truncate the log to `to`, or to the base offset of the batch with `to` inside. Returns the new end.
 
-        Above the end only the epoch cache is truncated. Below the log start all records are deleted, and the log then
-        starts at `to`.
+        Above the end only the epoch cache is truncated. Below the log start the log begins anew, empty, at `to`.
         """
         if to < self.start:
             self.truncate_fully_and_start_at(to)
@@ -424,14 +416,26 @@ class Log:
         return self.end
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete all records; the log is empty and starts at `offset`."""
+        """Delete all records; the log is empty and starts at `offset`. If that is not below its end, no crash meanwhile
+        leaves a log that ends lower than it did."""
+        is_upwards = offset >= self.end
         with self._changing():
+            if is_upwards:
+                self._replace_start(offset)
             self._remove_segments(0)
+            if not is_upwards:
+                self._replace_start(offset)
             self._snapshots.delete_above(-1)
-            if self._start_checkpoint is not None or offset > 0:
-                self._files.sync_directory(self.directory)
-                self._write_start(offset, offset)
             self._start_empty_at(offset)
+
+    def _replace_start(self, offset: int) -> None:
+        """Write down, if anything says where the log starts, that it starts at `offset`, and has no producers from
+        before. The snapshot that stands for the removed batches goes only once nothing trusts it."""
+        before = self._start_checkpoint
+        if before is not None or offset > 0:
+            self._snapshots.delete_above(-1, but=before.base if before is not None and before.base != offset else -1)
+            self._files.sync_directory(self.directory)
+            self._write_start(offset, offset)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget the producers whose newest batch is too old at `now_ms`, a time of the records' timestamps."""

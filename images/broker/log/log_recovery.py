@@ -1,4 +1,14 @@
-"""The result of opening a log: what is left over of it is deleted, and a log that has lost its beginning dropped."""
+"""Opening a log: what is left over of it is deleted, and a log that has lost its beginning dropped.
+
+After a clean close the end, the checkpoint and the newest snapshot are trusted, and rebuilt from the batches if torn or
+missing. Otherwise none of them is: every batch is checked from the first, the log ends before the first one that is
+damaged or out of place, and the rest is rebuilt. The reason: a checkpoint can survive a power loss that undid the
+truncation before it, and an epoch cache that contradicts the log hides divergence. One snapshot is trusted always, that
+of the segment in the log-start checkpoint: it is synced before the checkpoint, and no truncation removes batches below
+the log start. A log that ends below its log start has lost more than the records to delete; it continues, empty, at its
+log start. A log whose first segment is missing (at offset 0, or where the log-start checkpoint says that it begins) has
+lost its beginning, as one whose deletion was cut short; all of it is dropped.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +38,8 @@ class LogRecovery:
 
 
 class LeftOver(NamedTuple):
-    """Segments below the base in the log-start checkpoint: a crash while the log start advanced leaves them."""
+    """Segments below the base in the log-start checkpoint: a crash leaves them while the log start advances, or while
+    the log begins anew."""
 
     first: int
     """Base offset of the first one."""

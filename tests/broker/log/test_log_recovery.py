@@ -179,12 +179,12 @@ class Life:
             possible.add(after)
             do = lambda: self.log.append(after.batches[-1])  # noqa: E731
         elif doing <= 2:
-            to = max(0, self.now.end - self.draw(0, 8))
+            to = max(0, self.now.end - self.draw(0 if doing == 1 else -3, 8))
             after = self.now.cut(to) if doing == 1 else State(to)
             possible.add(after)
             if doing == 1 and after.begins(self.now):
                 flushed = flushed if after.end >= flushed.end else flushed.cut(after.end)
-            else:
+            elif to < self.now.end:
                 # Old segments go first, the new one comes last: in between there may be none at all.
                 possible |= {State(0), State(self.now.start)}
                 flushed = None
