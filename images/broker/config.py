@@ -16,6 +16,10 @@ from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
 
 NO_THROTTLE_RATE = (1 << 63) - 1
+_INT32_MAX = (1 << 31) - 1
+_ANSWER_BYTES_MAX = 99 << 20
+"""Largest batch, and largest answer that a node may ask another one for: its frame has to fit `MAX_FRAME_BYTES`, with
+some room for what is said of each partition. A follower would ask in vain for ever."""
 
 
 class ConfigError(ValueError):
@@ -112,7 +116,9 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
     "message.timestamp.after.max.ms": ConfigKey(
         int, 3_600_000, "How far ahead of the broker's clock a record's timestamp may be."
     ),
-    "max.message.bytes": ConfigKey(int, 1_048_588, "Largest record batch accepted.", minimum=1),
+    "max.message.bytes": ConfigKey(
+        int, 1_048_588, "Largest record batch accepted.", minimum=1, maximum=_ANSWER_BYTES_MAX
+    ),
 }
 """Keys a topic may set, by Kafka's topic name."""
 
@@ -159,8 +165,12 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
     "default.replication.factor": ConfigKey(int, 1, "Replicas of a topic created without a count.", minimum=1),
     "replica.lag.time.max.ms": ConfigKey(int, 30_000, "Longest time a follower in the ISR may lag.", minimum=1),
     "replica.fetch.wait.max.ms": ConfigKey(int, 500, "Longest wait of a follower's fetch at the leader.", minimum=1),
-    "replica.fetch.max.bytes": ConfigKey(int, 1 << 20, "Bytes a follower fetches of one partition.", minimum=1),
-    "replica.fetch.response.max.bytes": ConfigKey(int, 10 << 20, "Bytes of one answer to a follower.", minimum=1),
+    "replica.fetch.max.bytes": ConfigKey(
+        int, 1 << 20, "Bytes a follower fetches of one partition.", minimum=1, maximum=_ANSWER_BYTES_MAX
+    ),
+    "replica.fetch.response.max.bytes": ConfigKey(
+        int, 10 << 20, "Bytes of one answer to a follower.", minimum=1, maximum=_ANSWER_BYTES_MAX
+    ),
     "replica.fetch.backoff.ms": ConfigKey(int, 1_000, "Pause of a follower after a failed fetch.", minimum=1),
     "replica.socket.timeout.ms": ConfigKey(
         int, 30_000, "Time after which a request to another node is given up.", minimum=1
@@ -179,8 +189,10 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
     "min.incremental.fetch.session.eviction.ms": ConfigKey(
         int, 120_000, "Rest after which a fetch session makes room for a new one.", minimum=0
     ),
-    "fetch.max.bytes": ConfigKey(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024),
-    "socket.request.max.bytes": ConfigKey(int, 100 << 20, "Largest request accepted.", minimum=1024),
+    "fetch.max.bytes": ConfigKey(int, 55 << 20, "Bytes of one answer to a consumer.", minimum=1024, maximum=_INT32_MAX),
+    "socket.request.max.bytes": ConfigKey(
+        int, 100 << 20, "Largest request accepted.", minimum=1024, maximum=_INT32_MAX
+    ),
     "socket.connection.setup.timeout.ms": ConfigKey(
         int, 10_000, "Time after which opening a connection between controllers is given up.", minimum=1
     ),
@@ -210,7 +222,7 @@ NODE_KEYS: Mapping[str, ConfigKey] = {
         int, 20, "Pause before a failed request to a controller is sent to it, or another, again.", minimum=1
     ),
     "controller.quorum.fetch.snapshot.max.bytes": ConfigKey(
-        int, 1 << 20, "Bytes of a metadata snapshot that are fetched at a time.", minimum=1, maximum=(1 << 31) - 1
+        int, 1 << 20, "Bytes of a metadata snapshot that are fetched at a time.", minimum=1, maximum=_ANSWER_BYTES_MAX
     ),
     "metadata.log.max.record.bytes.between.snapshots": ConfigKey(
         int, 20 << 20, "Bytes of metadata records after which a snapshot is written.", minimum=1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from images.broker.config import ConfigError, NodeConfig
+from images.wire.connection import MAX_FRAME_BYTES
 
 
 def properties(role: str, node: int) -> str:
@@ -32,3 +33,27 @@ def test_a_node_is_a_voter_if_and_only_if_it_is_a_controller(role: str, node: in
 @pytest.mark.parametrize(("role", "node"), [("broker", 1), ("controller", 102)])
 def test_other_node_ids_are_accepted(role: str, node: int) -> None:
     assert NodeConfig.parse(properties(role, node)).node_id == node
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "message.max.bytes",
+        "replica.fetch.max.bytes",
+        "replica.fetch.response.max.bytes",
+        "controller.quorum.fetch.snapshot.max.bytes",
+    ],
+)
+def test_no_node_asks_for_an_answer_that_is_larger_than_a_frame_may_be(key: str) -> None:
+    """A follower would close the connection over it, and ask for the same again, for ever."""
+    with pytest.raises(ConfigError) as refusal:
+        NodeConfig.parse(f"{properties('broker', 1)}\n{key}={MAX_FRAME_BYTES}")
+    assert str(refusal.value) == f"{key}: {MAX_FRAME_BYTES} is more than 103809024"
+    assert NodeConfig.parse(f"{properties('broker', 1)}\n{key}=103809024")
+
+
+@pytest.mark.parametrize("key", ["fetch.max.bytes", "socket.request.max.bytes"])
+def test_a_size_that_no_request_can_say_is_refused(key: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        NodeConfig.parse(f"{properties('broker', 1)}\n{key}=2147483648")
+    assert str(refusal.value) == f"{key}: 2147483648 is more than 2147483647"
