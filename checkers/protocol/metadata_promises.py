@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from checkers.evidence import CheckSettings
+from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import (
     ClusterRowHandler,
@@ -121,9 +122,12 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
 
 
 def _check_minimum(change: _Change) -> None:
-    """A new minimum is a change of its own, so that no leader asks for a change of the ISR without knowing it."""
+    """A new minimum is a change of its own, so that no leader asks for a change of the ISR without knowing it. One that
+    comes with a new strategy may elect the last known leader at once."""
     before, after = change.before, change.after
-    if before.replicas == after.replicas and before.min_isr != after.min_isr and change.reason != "configured":
+    elects = change.reason == LAST_KNOWN_LEADER_ELECTED and before.strategy != after.strategy
+    of_its_own = change.reason == "configured" or elects
+    if before.replicas == after.replicas and before.min_isr != after.min_isr and not of_its_own:
         change.report(
             "partition-epoch-stood",
             f"min.insync.replicas went from {before.min_isr} to {after.min_isr} without a partition epoch of its own",

@@ -312,6 +312,26 @@ def test_a_member_of_the_elr_is_last_known_once_the_strategy_is_the_last_leader(
     assert "last-known-elr-otherwise" in kinds(*left, decided(12, -1, (1, 5), (), (2,), (1, 2), reason="configured"))
 
 
+@pytest.mark.parametrize(("earlier", "found"), [("manual", []), ("last-known-leader", ["partition-epoch-stood"])])
+def test_a_new_minimum_may_come_with_the_election_that_a_new_strategy_brings(earlier: str, found: list[str]) -> None:
+    """1 was last in the ELR, and is back. A random run replaced all of a topic's configuration: two settings in one."""
+    leads_again = decided(13, 1, (2, 5), (1,), reason="last_known_leader", unclean=True)
+    events = [
+        configured(6, earlier),
+        *THREE[:-1],
+        decided(7, 1, (0, 0), (1, 2, 3), reason="created", min_isr=1),
+        *fenced(8, 3, 3, decided(8, 1, (0, 1), (1, 2), reason="fenced", min_isr=1)),
+        *fenced(9, 2, 2, decided(9, 1, (0, 2), (1,), reason="fenced", min_isr=1)),
+        *fenced(10, 1, 1, decided(10, -1, (1, 3), (), (1,), reason="fenced", min_isr=1)),
+        decided(11, -1, (1, 4), (), (), (1,), reason="registered", min_isr=1),
+        broker(11, "registered", 1, 11, clean=False),
+        *unfenced(12, 1, 11),
+        configured(13, "last-known-leader"),
+        leads_again,
+    ]
+    assert [kind for kind in kinds(*events, strategy=earlier) if kind == "partition-epoch-stood"] == found
+
+
 RECOVERED = [
     *FORMER_2,
     TO_BALANCED,
