@@ -132,6 +132,7 @@ INEXCUSABLE = frozenset(
         "isr-otherwise",
         "elr-otherwise",
         "last-known-elr-otherwise",
+        "strategy-changed-early",
         "idle-broker-kept",
         "let-go-while-leading",
         "left-without-leader",

@@ -164,6 +164,8 @@ isr-otherwise             … and the ISR: nobody leaves or joins it unasked, an
 elr-otherwise             … and the ELR: whoever left the ISR while that is smaller than min.insync.replicas (KIP-966)
 replicas-otherwise        … and the replicas: a reassignment begins with those of before, and ends once it is complete
 last-known-elr-otherwise  … and the LastKnownELR: whoever left the ELR since, or the last leader alone
+strategy-changed-early    unclean recovery comes to promise that every committed record is found only where ISR and ELR
+                          have min.insync.replicas members
 let-go-while-leading      a broker that shuts down is let go once it leads nothing
 idle-broker-kept          no fenced broker, nor one that shuts down, stays leader or in the ISR when its state changes
 left-without-leader       … and no partition stays without a leader that has a candidate who may lead: any replica where

@@ -16,7 +16,9 @@ epochs        the partition epoch moves up by one; the leader epoch, too, where 
               goes, and else not at all
 LastKnownELR  empty where the ELR must be; else whoever has left the ELR since, or with the strategy `last-known-leader`
               the leader that left an empty ISR behind. The strategy is that of the topic at the time; where it becomes
-              another one than `last-known-leader`, whoever may have left the ELR, and the other way round who is in it
+              `last-known-leader`, whoever is in the ELR is taken for the last leader
+strategy      becomes one that finds every committed record only where ISR and ELR have min.isr members: before, nobody
+              may have recorded who left the ELR
 
 Where the trace says nothing of a replica's broker, nothing is promised of the partition. A change that a successor has
 found committed is compared where it is known why it was made: a broker left or came. After every change of a broker no
@@ -26,7 +28,7 @@ that shuts down is let go by a change of its own, after that which has moved its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -50,6 +52,8 @@ from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import ClusterState, names
 
 _LAST_KNOWN_LEADER = "last-known-leader"
+_FINDING_ALL = ("balanced", "manual")
+"""Strategies under which the LastKnownELR has everybody who left the ELR."""
 _OF_ISR_BEFORE = frozenset(
     {"elected", "configured", "preferred_election", "unclean_election", LAST_KNOWN_LEADER_ELECTED}
 )
@@ -123,6 +127,7 @@ def check_decisions(
         if change.offset == cut and change is changes[-1]:
             continue
         _check_let_go(cluster, metadata, change)
+        _check_strategies(cluster, metadata, change, in_force)
         metadata.apply_to_brokers(change)
         for each in change.events:
             before = metadata.partitions.get(each.place)
@@ -202,7 +207,7 @@ def _check_change(
     situation = _Situation(
         before,
         after,
-        _converted(before, after, earlier.unclean_recovery, settings.unclean_recovery),
+        _last_known(before, earlier.unclean_recovery, settings.unclean_recovery),
         reason,
         leaving,
         _unclean(others, after),
@@ -216,35 +221,65 @@ def _check_change(
     _compare(cluster, each, before, after, _outcome(situation))
 
 
+def _check_strategies(
+    cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, in_force: _InForce
+) -> None:
+    """A strategy that finds every committed record begins where enough replicas are known to hold them all."""
+    for configured, earlier, strategy in _strategy_changes(change, in_force):
+        if earlier in _FINDING_ALL or strategy not in _FINDING_ALL:
+            continue
+        minimum = int(configured.detail["config"]["min.insync.replicas"])
+        for place, state in _partitions_of(metadata, configured):
+            partition = cluster.partitions.get(place)
+            complete, needed = state.isr | state.elr, min(minimum, len(state.replicas))
+            if partition is not None and len(complete) < needed:
+                partition.report(
+                    configured.event,
+                    "strategy-changed-early",
+                    UNKNOWN,
+                    f"unclean.recovery.strategy became {strategy}, and was {earlier}, {configured.event.at}",
+                    f"{place[0]}-{place[1]}: {_described(state)}",
+                    f"of replicas that hold every committed record {needed} are needed, and no others are known",
+                )
+
+
 def _check_unchanged(
     cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, in_force: _InForce
 ) -> None:
     """Partitions that a change of the strategy leaves as they are: nothing follows from it for these."""
     changed = {each.place for each in change.events}
-    for configured in change.configured:
-        topic = configured.detail["name"]
-        settings, earlier = (in_force(topic, offset) for offset in (change.offset, change.offset - 1))
-        if (earlier.unclean_recovery == _LAST_KNOWN_LEADER) == (settings.unclean_recovery == _LAST_KNOWN_LEADER):
+    for configured, earlier, strategy in _strategy_changes(change, in_force):
+        if (earlier == _LAST_KNOWN_LEADER) == (strategy == _LAST_KNOWN_LEADER):
             continue
-        of_topic = [place for place in metadata.partitions if place[0].partition("#")[0] == topic]
-        for place in sorted({*of_topic} - changed):
-            state = metadata.partitions[place]
-            if not metadata.knows(state.replicas):
+        settings = in_force(configured.detail["name"], change.offset)
+        for place, state in _partitions_of(metadata, configured):
+            if place in changed or not metadata.knows(state.replicas):
                 continue
-            last_known = _converted(state, state, earlier.unclean_recovery, settings.unclean_recovery)
+            last_known = _last_known(state, earlier, strategy)
             situation = _Situation(state, state, last_known, "configured", None, False, metadata.is_active, settings)
             event = configured.event._replace(topic=place[0], partition=place[1], partition_epoch=state.partition_epoch)
             unchanged = DecidedEvent(event, {"reason": "configured without a change"})
             _compare(cluster, unchanged, state, state, _outcome(situation))
 
 
-def _converted(before: DecidedPartition, after: DecidedPartition, earlier: str, strategy: str) -> frozenset[int]:
-    """The LastKnownELR of before, which was kept for the strategy `earlier`, as `strategy` has it."""
-    if (earlier == _LAST_KNOWN_LEADER) == (strategy == _LAST_KNOWN_LEADER):
-        return before.last_known_elr
-    if strategy == _LAST_KNOWN_LEADER:
-        return before.elr or before.last_known_elr
-    return frozenset() if len(before.isr | before.elr) >= after.min_isr else frozenset(before.replicas)
+def _strategy_changes(change: DecidedChange, in_force: _InForce) -> Iterator[tuple[DecidedEvent, str, str]]:
+    """Every configuration of a topic in a change, with the strategy of before and that of after."""
+    for configured in change.configured:
+        earlier, then = (in_force(configured.detail["name"], offset) for offset in (change.offset - 1, change.offset))
+        yield configured, earlier.unclean_recovery, then.unclean_recovery
+
+
+def _partitions_of(
+    metadata: DecidedMetadata, configured: DecidedEvent
+) -> list[tuple[tuple[str, int], DecidedPartition]]:
+    topic = configured.detail["name"]
+    return sorted(each for each in metadata.partitions.items() if each[0][0].partition("#")[0] == topic)
+
+
+def _last_known(before: DecidedPartition, earlier: str, strategy: str) -> frozenset[int]:
+    """The LastKnownELR of before, under a strategy that may have been another one earlier."""
+    begins = strategy == _LAST_KNOWN_LEADER != earlier
+    return before.elr if begins and before.elr else before.last_known_elr
 
 
 def _wrong_replicas(situation: _Situation) -> str:

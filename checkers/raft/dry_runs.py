@@ -8,9 +8,10 @@ as many partitions and replicas and the same configuration.
 That is so only where nothing changes in between on which the answer rests. An administrator's answer waits until the
 metadata that it rests on has turned out to be the newest, so both were decided between the beginning of the dry run and
 the answer to the request, and what changed between them was traced within that time. The pair counts where the trace
-has no change of the topic within it, and where replicas are to be placed none of a broker. The change that the request
-itself brings about is the one exception: it is of the kind that was asked for, comes after the request has begun, and
-has one offset. A configuration that changes nothing brings none about, so another change then is not its own.
+has no change of the topic within it, and where replicas are to be placed none of a broker; the ISR and its leader count
+only for a strategy of unclean recovery, which may have to wait for them. The change that the request itself brings
+about is the one exception: it is of the kind that was asked for, comes after the request has begun, and has one offset.
+A configuration that changes nothing brings none about, so another change then is not its own.
 
 A dry run that takes effect brings about a change that no request accounts for: `checkers.raft.administration` and
 `checkers.raft.configurations` find it, and name it as such.
@@ -40,7 +41,8 @@ _UNDECIDED: Final = ("UNANSWERED", "REQUEST_TIMED_OUT", "NOT_CONTROLLER")
 _PLACING: Final = ("create", "grow")
 """Changes for which brokers are chosen."""
 _OF_THE_ISR: Final = ("alter_partition", "elected")
-"""Reasons of changes on which no answer to an administrator rests."""
+"""Reasons of changes on which no answer to an administrator rests but that about a strategy of unclean recovery."""
+_STRATEGY: Final = "unclean.recovery.strategy"
 
 AdminRecord = Mapping[str, Any]
 """A `nemesis.ports.AdminRequest`, as a run records it."""
@@ -122,7 +124,17 @@ def _matters(event: TraceRow, request: AdminRecord) -> bool:
         return request["change"] in _PLACING
     if event.kind == "topic_configured":
         return bool(event.details()["name"] == request["topic"])
-    return event.topic_name == request["topic"] and event.details().get("reason") not in _OF_THE_ISR
+    of_the_isr = event.details().get("reason") in _OF_THE_ISR
+    return event.topic_name == request["topic"] and (_concerns_strategy(request) or not of_the_isr)
+
+
+def _concerns_strategy(request: AdminRecord) -> bool:
+    """Whether the strategy of unclean recovery may become another one: also where the whole configuration is replaced,
+    by which that has its default again."""
+    if request["change"] != "configure":
+        return False
+    key, _, operation = request["wanted"]
+    return key == _STRATEGY or operation == "replace"
 
 
 def _described(asked: AdminRecord) -> str:

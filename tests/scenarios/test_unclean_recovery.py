@@ -7,7 +7,6 @@ power loss that keeps nothing empties a log; both come back as unclean shutdowns
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from images.broker.controller import unclean_recovery
 from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
 from images.wire.field_values import NO_LEADER
+from tests.broker.controller.early_strategies import begin_early, begin_early_with_all
 
 Script = Sequence[dict[str, Any]]
 
@@ -294,25 +294,80 @@ WHILE_NOBODY_LEADS: Script = (
 """The strategy changes while nobody leads; b1 is back, leads again, and then loses all that it has."""
 
 
-@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("script", [WHILE_ONE_LEADS, WHILE_NOBODY_LEADS], ids=["one leads", "nobody leads"])
-def test_a_change_of_the_strategy_forgets_nobody_whose_log_a_recovery_needs(
-    script: Script, emptied: bool, monkeypatch: pytest.MonkeyPatch
+def test_balanced_recovery_begins_where_it_is_known_whose_logs_it_needs(
+    script: Script, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a LastKnownELR that is emptied, the recovery asks b1 alone, which has lost what b2 still has: that is lost,
-    although one loss is not too much for balanced recovery."""
-
-    def empty(builder: Any) -> Any:
-        builder._partition = replace(builder._partition, last_known_elr=())
-        return builder
-
-    if emptied:
-        monkeypatch.setattr(PartitionChangeBuilder, "convert_last_known_elr", empty)
+    """If it begins at once, the recovery asks b1 alone, which has lost what b2 still has: that is lost, although one
+    loss is not too much for balanced recovery."""
+    if early:
+        begin_early(monkeypatch)
     outcome = played(script, "last-known-leader", time_limit="40s")
-    assert outcome.validity is (Validity.INVALID if emptied else Validity.VALID), outcome.verdicts
+    assert outcome.validity is (Validity.INVALID if early else Validity.VALID), outcome.verdicts
     assert all(injection.took_effect for injection in outcome.injections)
-    expected = {"last-known-elr-otherwise", "lost-append"} if emptied else set()
+    expected = {"strategy-changed-early", "lost-append"} if early else set()
     assert kinds(outcome) >= expected, kinds(outcome)
+
+
+GREATER_LOG: Script = (
+    {"after": "ten", "fault": "place-replicas", "nodes": ["b2", "b1", "b3"], "id": "b2-first"},
+    {"after": "b2-first", "for": "500ms", "fault": "elect-preferred", "id": "b2-leads"},
+    {
+        "after": "b2-leads",
+        "until": {"healed": "twenty"},
+        "fault": "partition",
+        "shape": "leader-only",
+        "nodes": ["b1"],
+        "id": "cut-1",
+    },
+    {"after": "five", "fault": "place-replicas", "nodes": ["b1", "b2", "b3"], "id": "b1-first"},
+    {"after": "b1-first", "for": "500ms", "fault": "elect-preferred"},
+    {"after": "twenty", "until": {"injected": "kill-2"}, "fault": "kill", "nodes": ["b1"]},
+    {"after": "polled", "for": "6s", "fault": "partition", "shape": "leader-only", "nodes": ["b2"], "id": "cut-2"},
+    {"when": {"injected": "cut-2"}, "for": "1s", "fault": "kill", "nodes": ["b3"], "id": "kill-3"},
+    {"after": "kill-3", "when": {"unfenced": "b3"}, **TO_BALANCED},
+    {"after": "balanced", "then_after": "500ms", "for": "4s", "fault": "kill", "nodes": ["b2"], "id": "kill-2"},
+)
+"""b2 leads, and has five records that b1 does not get. b1 leads after it, in a greater epoch, takes twenty that nobody
+else gets, and is killed. b2 leads again, without b1 its five are committed, and b3 and b2 are killed. Nobody loses
+anything, and b1, which has been out of the ISR since, has the greatest log, without the five."""
+
+
+def with_greater_log() -> Outcome:
+    operations = [
+        {"do": "produce 10 to 0", "id": "ten"},
+        {"do": "produce 5 to 0 by second", "when": together({"injected": "cut-1"}, {"leader": "b2"}), "id": "five"},
+        {"do": "produce 20 to 0 by third", "when": {"leader": "b1"}, "id": "twenty"},
+        {"do": "poll 0 until 11", "when": {"high_watermark": {"at_least": 11}}, "id": "polled"},
+    ]
+    unused = dict.fromkeys(("producers", "consumers", "end_offset_readers"), 0)
+    return run_in_simulation(
+        parse(
+            {
+                "seed": 1,
+                "partitions": 1,
+                "time_limit": "24s",
+                "clients": {**unused, "delivery_timeout": 2, "request_timeout": 1, "operations": operations},
+                "faults": list(GREATER_LOG),
+                "settings": {"broker.session.timeout.ms": "1000", "replica.lag.time.max.ms": "60000"},
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_balanced_recovery_asks_no_replica_that_may_never_have_had_what_is_committed(
+    early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If all replicas are taken for former members of the ELR, b1 is elected by its greater log."""
+    if early:
+        begin_early_with_all(monkeypatch)
+    outcome = with_greater_log()
+    assert outcome.validity is (Validity.INVALID if early else Validity.VALID), outcome.verdicts
+    assert all(injection.took_effect for injection in outcome.injections)
+    expected = {"strategy-changed-early", "last-known-elr-otherwise", "candidate-incomplete", "lost-read"}
+    assert kinds(outcome) >= expected if early else not kinds(outcome)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from images.broker.config import ConfigKey
 from images.broker.controller import controller, messages, topic_config
 from images.broker.controller.channel import ControllerChannel
 from images.broker.controller.controller import Controller
-from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.placement import NewPartitions
 from images.broker.controller.refusals import says_not_controller
 from images.broker.controller.topic_config import ConfigChange
@@ -34,6 +33,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.administrators.recreate_topic import LostAnswer, RecreateTopic
 from nemesis.ports import SIDE_TOPICS, KeepUnsynced
+from tests.broker.controller.early_strategies import begin_early
 
 RECREATED: dict[str, Any] = {"at": 1, "for": 16, "fault": "recreate-topic"}
 ENDED = [RECREATED | {"topics": 4, "victim": "b1"}]
@@ -283,22 +283,17 @@ def test_dry_runs_of_two_administrators_have_the_answers_of_their_requests() -> 
     assert refused < outcomes
 
 
-@pytest.mark.parametrize("emptied", [False, True])
-def test_a_controller_that_forgets_who_left_the_elr_when_the_strategy_changes_is_found(
-    emptied: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("early", [False, True])
+def test_a_controller_that_changes_the_strategy_before_enough_replicas_are_known_is_found(
+    early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recovery would then not ask the victim, which has left the ELR, and what it alone has would be lost."""
-
-    def empty(builder: Any) -> Any:
-        builder._partition = replace(builder._partition, last_known_elr=())
-        return builder
-
-    if emptied:
-        monkeypatch.setattr(PartitionChangeBuilder, "convert_last_known_elr", empty)
+    if early:
+        begin_early(monkeypatch)
     outcome = outcome_of(9, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
-    assert outcome.validity is (Validity.INVALID if emptied else Validity.VALID), outcome.verdicts
+    assert outcome.validity is (Validity.INVALID if early else Validity.VALID), outcome.verdicts
     kinds = {each.kind for verdict in outcome.verdicts for each in verdict.findings}
-    assert kinds == ({"last-known-elr-otherwise"} if emptied else set())
+    assert kinds == ({"strategy-changed-early"} if early else set())
 
 
 def test_a_broker_ends_only_where_the_run_has_a_victim() -> None:

@@ -231,8 +231,8 @@ class MetadataChange:
         kept_last_leader, keeps_it = (strategy_of(each) is Strategy.LAST_KNOWN_LEADER for each in (topic, configured))
         for partition in configured.partitions:
             change = self._partition_change(configured, partition).bump_epoch(moves)
-            if kept_last_leader != keeps_it:
-                change.convert_last_known_elr()
+            if keeps_it and not kept_last_leader:
+                change.take_elr_for_last_leader()
             self._append_change(change, "configured")
 
     def reassign(self, name: str, index: int, target: tuple[int, ...] | None) -> PartitionResult:

@@ -10,9 +10,9 @@ known leader once it is eligible; else the first eligible replica if the topic a
 and an empty ELR; else none, until an unclean recovery elects one (`unclean_recovery.py`).
 
 *ELR* (KIP-966): empty while |ISR'| ≥ min.isr. Else ELR' = ((ELR ∪ ISR) ∩ replicas) − ISR' − unclean; the other former
-candidates go to LastKnownELR, or, with the strategy `last-known-leader`, the last leader alone does; a change of the
-strategy converts the one into the other. Since the high watermark stands still below min.isr, every member of ISR ∪ ELR
-holds every committed record (Leader Candidate Completeness, Kafka Replication Correctness §6.5).
+candidates go to LastKnownELR, or, with the strategy `last-known-leader`, the last leader alone does. Since the high
+watermark stands still below min.isr, every member of ISR ∪ ELR holds every committed record (Leader Candidate
+Completeness, Kafka Replication Correctness §6.5).
 
 Without the rule `eligible_leader_replicas` the ELR is always empty, and the last member stays in the ISR, without a
 leader while it is away.
@@ -91,19 +91,11 @@ class PartitionChangeBuilder:
         self._recovered_leader = replica
         return self
 
-    def convert_last_known_elr(self) -> Self:
-        """Make the LastKnownELR one of the topic's strategy, which has become `last-known-leader` or was it before.
-
-        The last leader alone does not say who else has left the ELR: unless ISR and ELR have min.insync.replicas
-        members, an unclean recovery may need any replica. The other way round nobody knows which replica led last, but
-        a member of the ELR holds every committed record, as the last leader does."""
+    def take_elr_for_last_leader(self) -> Self:
+        """Begin with the strategy `last-known-leader`: nobody knows which replica led last, but a member of the ELR
+        holds every committed record, as the last leader does."""
         partition = self._partition
-        if self._keeps_last_leader:
-            last_known = partition.elr or partition.last_known_elr
-        else:
-            suffice = len({*partition.isr, *partition.elr}) >= self.topic.min_isr(partition)
-            last_known = () if suffice else partition.replicas
-        self._partition = replace(partition, last_known_elr=last_known)
+        self._partition = replace(partition, last_known_elr=partition.elr or partition.last_known_elr)
         return self
 
     def allow_unclean_election(self) -> Self:

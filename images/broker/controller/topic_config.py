@@ -6,13 +6,16 @@ by the lower minimum records that a member of the ELR, chosen by the higher one,
 controller rejects every ISR change made without knowledge of the current minimum. A lower minimum clears the ELRs that
 it makes meaningless: those of partitions whose ISR now suffices.
 
+A strategy of unclean recovery that promises to find every committed record begins only where enough replicas are known
+to hold them all (`unclean_recovery.change_refused`).
+
 Of a broker only the throttles of reassignments can be changed: all else is read from its file when it starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from images.broker.config import (
     BROKER_THROTTLE_KEYS,
@@ -24,6 +27,7 @@ from images.broker.config import (
     topic_key,
 )
 from images.broker.controller.placement import RECORDED_KEYS, TopicDefaults, check_lengths, config_text
+from images.broker.controller.unclean_recovery import change_refused
 from images.broker.frozen_map import FrozenMap
 from images.broker.metadata.image import TopicImage
 
@@ -56,7 +60,11 @@ def altered(topic: TopicImage, changes: Iterable[ConfigChange], defaults: TopicD
             config[change.name] = _changed_value(change, key, config.get(change.name, ""))
     parse_topic_config(config)
     check_lengths(config)
-    return FrozenMap(config)
+    changed = FrozenMap(config)
+    refusal = change_refused(topic, replace(topic, config=changed))
+    if refusal is not None:
+        raise ConfigError(refusal)
+    return changed
 
 
 def whole(config: Mapping[str, str], changes: Sequence[ConfigChange]) -> tuple[ConfigChange, ...]:

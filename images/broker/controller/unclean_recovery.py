@@ -28,9 +28,12 @@ leader, so its log does not change.
 
 **Choice**: a leader elected out of the LastKnownELR leaves the other members in it. Until the ISR has
 min.insync.replicas members again nothing is committed, so their logs still hold all committed records, and are needed
-once more if the leader shuts down uncleanly in turn. Nor does a change of the strategy forget them. A model of every
-state of a small cluster finds the loss that would follow from forgetting them
-(tests/broker/controller/test_recovery_scope.py).
+once more if the leader shuts down uncleanly in turn.
+
+**Choice**: `balanced` and `manual` begin only where ISR and ELR have min.insync.replicas members (`change_refused`).
+
+A model of every state of a small cluster finds the losses that would follow from forgetting them, and from beginning
+earlier (tests/broker/controller/test_recovery_scope.py).
 """
 
 from __future__ import annotations
@@ -92,6 +95,27 @@ def unclean_election_allowed(topic: TopicImage) -> bool:
     """Whether a replica may be elected from outside ISR and ELR at once: the topic's setting counts where its strategy
     leaves the election to it."""
     return topic.unclean_election and strategy_of(topic) in (Strategy.LAST_KNOWN_LEADER, Strategy.MANUAL)
+
+
+def change_refused(topic: TopicImage, configured: TopicImage) -> str | None:
+    """Why the strategy of `topic` may not become that of `configured` now; None if it may.
+
+    `balanced` needs min.insync.replicas replicas that held every committed record, in ISR, ELR and LastKnownELR, and
+    nobody else there. `last-known-leader` does not record who leaves the ELR, and `proactive` may have taken that over
+    from it, so ISR and ELR have to suffice. No other replica can be taken for a former member of the ELR: one that has
+    been away for longer may have records of a leader that never committed them, and a greater log than those that have
+    what was committed since. The same holds for `manual`, since `balanced` may follow it at any time."""
+    recorded = (Strategy.BALANCED, Strategy.MANUAL)
+    if strategy_of(topic) in recorded or strategy_of(configured) not in recorded:
+        return None
+    for partition in configured.partitions:
+        complete, needed = len({*partition.isr, *partition.elr}), configured.min_isr(partition)
+        if complete < needed:
+            return (
+                f"{STRATEGY} can become {strategy_of(configured)} only once ISR and ELR of every partition have "
+                f"min.insync.replicas members: those of partition {partition.index} have {complete} instead of {needed}"
+            )
+    return None
 
 
 def recovery_needed(topic: TopicImage, partition: PartitionImage) -> UncleanRecovery | None:

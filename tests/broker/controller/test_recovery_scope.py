@@ -4,16 +4,19 @@ Replication Correctness §6.8).
 The scope of `test_controller_scope`, with two kinds of unclean restart that the controller cannot tell apart: in one
 the broker keeps what it had, in the other it loses it, which happens to at most f = MinISR − 1 replicas at a time; a
 replica has made good its loss once it has caught up. Whenever the controller wants a recovery, every active replica may
-tell its log. A log with every committed record goes further than one without; retention may have deleted all of its
-records before the restart, and then it is empty and knows no epoch.
+tell its log. A log with every committed record goes further than one that has lost some; retention may have deleted all
+of its records before the restart, and then it is empty and knows no epoch. A replica that has lost nothing and yet
+lacks a committed record was out of the ISR when that was committed. It may have led before, and have records of its own
+leader epoch that were never committed, behind which the log is greater than any with the committed records of older
+epochs.
 
-An administrator may change the strategy and MinISR. Each configuration has its own number of losses that it survives:
-no more happen under it, and it is chosen only while no more are left to be made good.
+An administrator may ask for another strategy and MinISR. Each configuration has its own number of losses that it
+survives: no more happen under it, and it is chosen only while no more are left to be made good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -28,12 +31,13 @@ from images.broker.controller.unclean_recovery import STRATEGY, ReplicaLogEnd
 from images.broker.frozen_map import FrozenMap
 from images.wire.field_values import NO_LEADER
 from tests.broker.controller.controller_driver import TOPIC, TOPIC_ID, Driver
+from tests.broker.controller.early_strategies import begin_early, begin_early_with_all
 from tests.broker.controller.test_controller_scope import World, quiet, successors, wrong
 
 Lost = frozenset[int]
 
-WHOLE, EMPTIED, CUT = (1, 2), (-1, 2), (0, 1)
-"""Logs as (leader epoch of the last record, end): two records are committed."""
+WHOLE, EMPTIED, CUT, STALE = (1, 2), (-1, 2), (0, 1), (2, 3)
+"""Logs as (leader epoch of the last record, end): two records are committed. Those of epoch 2 are not."""
 MINIMUM = "min.insync.replicas"
 
 
@@ -82,13 +86,19 @@ def steps(now: World, lost: Lost, losses: Losses) -> Iterator[tuple[str, World, 
     image = now.controller.image
     for recovery in now.controller.recoveries():
         active = [replica for replica in recovery.replicas if image.is_active(replica)]
-        for logs in product(*((WHOLE, EMPTIED) if replica in now.complete else (CUT,) for replica in active)):
+        for logs in product(*(_may_tell(replica, now, lost) for replica in active)):
             told = {
                 replica: ReplicaLogEnd(image.brokers[replica].epoch, recovery.leader_epoch, *log)
                 for replica, log in zip(active, logs, strict=True)
             }
             step = now.controller.recover(TOPIC, 0, told, overdue=True)
             yield f"recovery by {told}", World(quiet(step.state), now.complete), lost
+
+
+def _may_tell(replica: int, now: World, lost: Lost) -> tuple[tuple[int, int], ...]:
+    if replica in now.complete:
+        return WHOLE, EMPTIED
+    return (CUT,) if replica in lost else (CUT, STALE)
 
 
 def key(world: World, lost: Lost) -> object:
@@ -139,6 +149,19 @@ def test_6_8_so_does_whoever_is_elected_after_a_change_of_the_strategy_that_make
     assert broken is None
     assert states > 200
     assert recovered > 0, "or nothing was shown of recoveries"
+
+
+@pytest.mark.parametrize(("mistake", "losses"), [(begin_early, 1), (begin_early_with_all, 0)])
+def test_where_balanced_recovery_begins_too_early_it_may_elect_one_that_lacks_a_committed_record(
+    mistake: Callable[[pytest.MonkeyPatch], None], losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One loss is enough where nobody knows who left the ELR. Where that may have been anybody, no loss is needed: the
+    replica that has been away for long tells the greatest log."""
+    mistake(monkeypatch)
+    _, _, broken = explore(started(3, 2, strategy="last-known-leader"), 0, {Config("balanced", 2): losses})
+    assert broken is not None
+    assert broken[-2].startswith("recovery")
+    assert ("last_epoch=2" in broken[-2]) is (losses == 0), broken[-2]
 
 
 def test_6_8_with_one_loss_more_a_recovery_may_elect_one_that_lacks_a_committed_record() -> None:

@@ -264,13 +264,13 @@ def test_where_a_topic_permits_unclean_elections_any_replica_leads_once_the_othe
     assert kinds(*only_3_out, *left, unclean_election=True) == ["leader-otherwise", "left-without-leader"]
 
 
+TO_BALANCED = configured(11, "balanced")
 FORMER_2 = [
     *WITHOUT_2,
     decided(10, 1, (0, 3), (1,), reason="registered"),
     broker(10, "registered", 2, 10, clean=False),
 ]
 """1 leads alone, and by `last-known-leader` nobody knows that 2 was the last to leave the ELR."""
-TO_BALANCED = configured(11, "balanced")
 
 
 def test_the_strategy_is_that_of_the_topic_at_the_time() -> None:
@@ -282,21 +282,47 @@ def test_the_strategy_is_that_of_the_topic_at_the_time() -> None:
     assert "last-known-elr-otherwise" in kinds(configured(7, "last-known-leader"), *events, strategy="balanced")
 
 
-def test_whoever_may_have_left_the_elr_is_last_known_once_the_strategy_is_not_the_last_leader() -> None:
-    assert kinds(*FORMER_2, TO_BALANCED, decided(11, 1, (0, 4), (1,), (), (2, 3), reason="configured")) == []
-    alone = decided(11, 1, (0, 4), (1,), (), (2,), reason="configured")
-    assert "last-known-elr-otherwise" in kinds(*FORMER_2, TO_BALANCED, alone)
+@pytest.mark.parametrize("strategy", ["balanced", "manual"])
+@pytest.mark.parametrize("before", ["last-known-leader", "proactive"])
+def test_no_strategy_that_finds_every_record_begins_where_nobody_recorded_who_left_the_elr(
+    before: str, strategy: str
+) -> None:
+    begins = configured(11, strategy)
+    recorded = (2,) if before == "proactive" else ()
+    former_2 = [*WITHOUT_2, decided(10, 1, (0, 3), (1,), (), recorded, reason="registered"), FORMER_2[-1]]
+    assert kinds(*former_2, begins, strategy=before) == ["strategy-changed-early"]
+    back = [*unfenced(12, 2, 10), decided(13, 1, (0, 4), (1, 2), reason="alter_partition")]
+    assert kinds(*former_2, *back, configured(14, strategy), strategy=before) == []
+    assert kinds(*WITHOUT_2, begins, strategy=before) == [], "2 is in the ELR"
+
+
+def test_other_changes_of_the_strategy_need_no_replica() -> None:
+    for strategy in ("proactive", "last-known-leader"):
+        assert kinds(*FORMER_2, configured(11, strategy)) == []
+    left_elr = decided(10, 1, (0, 3), (1,), (), (2,), reason="registered")
+    former_2 = [configured(7, "manual"), *WITHOUT_2, left_elr, FORMER_2[-1]]
+    assert kinds(*former_2, TO_BALANCED) == []
+
+
+def test_the_minimum_that_counts_is_the_new_one() -> None:
+    def begins(minimum: str) -> list[str]:
+        config = {"min.insync.replicas": minimum, "unclean.recovery.strategy": "balanced"}
+        return kinds(*FORMER_2, TO_BALANCED | {"detail": json.dumps({"name": "t", "id": "x", "config": config})})
+
+    assert "strategy-changed-early" not in begins("1")
+    assert "strategy-changed-early" in begins("2")
+    assert "strategy-changed-early" in begins("4"), "no more than there are replicas"
 
 
 def test_a_partition_that_a_change_of_the_strategy_should_change_and_does_not_is_found() -> None:
-    assert kinds(*FORMER_2, TO_BALANCED) == ["last-known-elr-otherwise"]
+    assert kinds(*LEADERLESS, TO_BALANCED) == ["last-known-elr-otherwise"]
     assert kinds(configured(7, "manual"), *THREE, TO_BALANCED) == []
 
 
-def test_nobody_is_last_known_where_isr_and_elr_suffice() -> None:
-    forgotten = decided(11, -1, (1, 4), (), (1, 2), (), reason="configured")
-    assert kinds(*LEADERLESS, TO_BALANCED, forgotten) == [], "nor is anybody forgotten"
-    assert "last-known-elr-otherwise" in kinds(*LEADERLESS, TO_BALANCED)
+def test_a_member_of_the_elr_is_not_last_known_under_another_strategy_than_the_last_leader() -> None:
+    assert kinds(*LEADERLESS, TO_BALANCED, decided(11, -1, (1, 4), (), (1, 2), (), reason="configured")) == []
+    others = decided(11, -1, (1, 4), (), (1, 2), (3,), reason="configured")
+    assert "last-known-elr-otherwise" in kinds(*LEADERLESS, TO_BALANCED, others)
 
 
 def test_a_member_of_the_elr_is_last_known_once_the_strategy_is_the_last_leader() -> None:
@@ -333,34 +359,35 @@ def test_a_new_minimum_may_come_with_the_election_that_a_new_strategy_brings(ear
 
 
 RECOVERED = [
-    *FORMER_2,
-    TO_BALANCED,
-    decided(11, 1, (0, 4), (1,), (), (2, 3), reason="configured"),
-    *fenced(12, 1, 1, decided(12, -1, (1, 5), (), (1,), (2, 3), reason="fenced")),
-    decided(13, -1, (1, 6), (), (), (1, 2, 3), reason="registered"),
+    *WITHOUT_2,
+    configured(10, "balanced"),
+    decided(11, 1, (0, 3), (1,), (), (2,), reason="registered"),
+    broker(11, "registered", 2, 11, clean=False),
+    *fenced(12, 1, 1, decided(12, -1, (1, 4), (), (1,), (2,), reason="fenced")),
+    decided(13, -1, (1, 5), (), (), (1, 2), reason="registered"),
     broker(13, "registered", 1, 13, clean=False),
-    *unfenced(14, 2, 10),
+    *unfenced(14, 2, 11),
 ]
 
 
-def recovered(*last_known: int, min_isr: int = 2) -> Event:
-    told = {"told": {"1": [0, 5], "2": [0, 5], "3": [0, 2]}, "unclean": True, "min_isr": min_isr}
-    return decided(15, 2, (2, 7), (2,), (), last_known, reason="unclean_recovery", **told)
+def recovered(*last_known: int, min_isr: int = 2, partition_epoch: int = 6) -> Event:
+    told = {"told": {"1": [0, 5], "2": [0, 5]}, "unclean": True, "min_isr": min_isr}
+    return decided(15, 2, (2, partition_epoch), (2,), (), last_known, reason="unclean_recovery", **told)
 
 
 def test_a_recovery_is_one_by_the_strategy_that_the_topic_has_by_then() -> None:
-    assert kinds(*RECOVERED, recovered(1, 3)) == []
-    assert "unclean-election" in kinds(*(event for event in RECOVERED if event is not TO_BALANCED), recovered(1, 3))
+    assert kinds(*RECOVERED, recovered(1)) == []
+    events = [event for event in RECOVERED if event["kind"] != "topic_configured"]
+    assert "unclean-election" in kinds(*events, recovered(1))
 
 
-@pytest.mark.parametrize(("min_isr", "last_known"), [(2, (1, 3)), (1, ())])
+@pytest.mark.parametrize(("min_isr", "last_known"), [(2, (1,)), (1, ())])
 def test_a_recovery_forgets_the_others_exactly_when_its_leader_is_enough_for_an_isr(
     min_isr: int, last_known: tuple[int, ...]
 ) -> None:
     events = list(RECOVERED)
     if min_isr == 1:
-        events.append(decided(14, -1, (1, 7), (), (), (1, 2, 3), reason="configured", min_isr=1))
-    for forgotten in ((), (1, 3)):
-        change = recovered(*forgotten, min_isr=min_isr)
-        change = change | {"partition_epoch": 8 if min_isr == 1 else 7}
+        events.append(decided(14, -1, (1, 6), (), (), (1, 2), reason="configured", min_isr=1))
+    for forgotten in ((), (1,)):
+        change = recovered(*forgotten, min_isr=min_isr, partition_epoch=7 if min_isr == 1 else 6)
         assert (kinds(*events, change) == []) is (forgotten == last_known)

@@ -126,6 +126,20 @@ def test_no_answer_about_a_configuration_rests_on_a_broker_or_on_the_isr() -> No
     assert kinds(dry_runs, requests, first, broker(12), decided(12, reason="elected"), then) == ["dry-run-otherwise"]
 
 
+@pytest.mark.parametrize("reason", ["elected", "alter_partition"])
+@pytest.mark.parametrize(
+    "wanted", [["unclean.recovery.strategy", "balanced", "set"], ["max.message.bytes", "1000000", "replace"]]
+)
+def test_but_one_about_a_strategy_of_unclean_recovery_may_rest_on_the_isr(wanted: list[str], reason: str) -> None:
+    dry_runs, requests = (
+        [asked("configure", 10, "INVALID_CONFIG", wanted=wanted)],
+        [asked("configure", 14, wanted=wanted)],
+    )
+    first, then = configured(2, {wanted[0]: "x"}), configured(14.5, {wanted[0]: wanted[1]})
+    assert "dry-run-otherwise" in kinds(dry_runs, requests, first, then)
+    assert "dry-run-otherwise" not in kinds(dry_runs, requests, first, decided(12, reason=reason), then)
+
+
 @pytest.mark.parametrize(
     ("dry", "real"),
     [
