@@ -33,7 +33,7 @@ _DAY_MS: Final = 86_400_000
 _RETENTION_MS: Final = 7 * _DAY_MS
 """The default of `retention.ms`."""
 _ENABLED: Final = "unclean.leader.election.enable"
-_STRATEGY: Final = "unclean.recovery.strategy"
+RECOVERY_STRATEGY: Final = "unclean.recovery.strategy"
 OBEYING_STRATEGIES: Final = ("last-known-leader", "manual")
 """Strategies under which `unclean.leader.election.enable` counts."""
 OLD_NAMES: Mapping[str, str] = {"trace_has_one_clock": "comparable_clocks"}
@@ -46,8 +46,8 @@ def permits_unclean_elections(
     """Whether a topic of this configuration and strategy of unclean recovery, or of any that `changes` of single keys
     make of it, permits the election of any live replica: by proactive recovery, or by `unclean.leader.election.enable`
     under a strategy under which that counts."""
-    altered = [(_ENABLED, config.get(_ENABLED, "false")), (_STRATEGY, strategy), *changes]
-    strategies = {value for key, value in altered if key == _STRATEGY}
+    altered = [(_ENABLED, config.get(_ENABLED, "false")), (RECOVERY_STRATEGY, strategy), *changes]
+    strategies = {value for key, value in altered if key == RECOVERY_STRATEGY}
     enabled = any(key == _ENABLED and value.lower() == "true" for key, value in altered)
     return "proactive" in strategies or (enabled and not strategies.isdisjoint(OBEYING_STRATEGIES))
 
@@ -201,7 +201,7 @@ class CheckSettings:
         elects, and when. An empty one changes nothing."""
         if not config:
             return self
-        recovery = config.get(_STRATEGY, self.unclean_recovery)
+        recovery = config.get(RECOVERY_STRATEGY, self.unclean_recovery)
         unclean = permits_unclean_elections(config, recovery)
         at_once = unclean and recovery in OBEYING_STRATEGIES
         return replace(self, unclean_recovery=recovery, unclean_election=unclean, unclean_at_once=at_once)

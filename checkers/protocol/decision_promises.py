@@ -225,8 +225,9 @@ def _check_strategies(
     cluster: ClusterState, metadata: DecidedMetadata, change: DecidedChange, in_force: _InForce
 ) -> None:
     """A strategy that finds every committed record begins where enough replicas are known to hold them all."""
-    for configured, earlier, strategy in _strategy_changes(change, in_force):
-        if earlier in _FINDING_ALL or strategy not in _FINDING_ALL:
+    for configured, earlier, settings in _configurations(change, in_force):
+        before, strategy = earlier.unclean_recovery, settings.unclean_recovery
+        if before in _FINDING_ALL or strategy not in _FINDING_ALL:
             continue
         minimum = int(configured.detail["config"]["min.insync.replicas"])
         for place, state in _partitions_of(metadata, configured):
@@ -237,7 +238,7 @@ def _check_strategies(
                     configured.event,
                     "strategy-changed-early",
                     UNKNOWN,
-                    f"unclean.recovery.strategy became {strategy}, and was {earlier}, {configured.event.at}",
+                    f"unclean.recovery.strategy became {strategy}, and was {before}, {configured.event.at}",
                     f"{place[0]}-{place[1]}: {_described(state)}",
                     f"of replicas that hold every committed record {needed} are needed, and no others are known",
                 )
@@ -248,25 +249,26 @@ def _check_unchanged(
 ) -> None:
     """Partitions that a change of the strategy leaves as they are: nothing follows from it for these."""
     changed = {each.place for each in change.events}
-    for configured, earlier, strategy in _strategy_changes(change, in_force):
-        if (earlier == _LAST_KNOWN_LEADER) == (strategy == _LAST_KNOWN_LEADER):
+    for configured, earlier, settings in _configurations(change, in_force):
+        if (earlier.unclean_recovery == _LAST_KNOWN_LEADER) == (settings.unclean_recovery == _LAST_KNOWN_LEADER):
             continue
-        settings = in_force(configured.detail["name"], change.offset)
         for place, state in _partitions_of(metadata, configured):
             if place in changed or not metadata.knows(state.replicas):
                 continue
-            last_known = _last_known(state, earlier, strategy)
+            last_known = _last_known(state, earlier.unclean_recovery, settings.unclean_recovery)
             situation = _Situation(state, state, last_known, "configured", None, False, metadata.is_active, settings)
             event = configured.event._replace(topic=place[0], partition=place[1], partition_epoch=state.partition_epoch)
             unchanged = DecidedEvent(event, {"reason": "configured without a change"})
             _compare(cluster, unchanged, state, state, _outcome(situation))
 
 
-def _strategy_changes(change: DecidedChange, in_force: _InForce) -> Iterator[tuple[DecidedEvent, str, str]]:
-    """Every configuration of a topic in a change, with the strategy of before and that of after."""
+def _configurations(
+    change: DecidedChange, in_force: _InForce
+) -> Iterator[tuple[DecidedEvent, CheckSettings, CheckSettings]]:
+    """Every configuration of a topic in a change, with the settings in force before it and after."""
     for configured in change.configured:
-        earlier, then = (in_force(configured.detail["name"], offset) for offset in (change.offset - 1, change.offset))
-        yield configured, earlier.unclean_recovery, then.unclean_recovery
+        topic = configured.detail["name"]
+        yield configured, in_force(topic, change.offset - 1), in_force(topic, change.offset)
 
 
 def _partitions_of(

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from checkers.decided_metadata import OF_BROKERS
+from checkers.evidence import RECOVERY_STRATEGY
 from checkers.tables import TraceRow
 from checkers.verdict import Finding
 from workloads.columns import NEVER
@@ -42,7 +43,6 @@ _PLACING: Final = ("create", "grow")
 """Changes for which brokers are chosen."""
 _OF_THE_ISR: Final = ("alter_partition", "elected")
 """Reasons of changes on which no answer to an administrator rests but that about a strategy of unclean recovery."""
-_STRATEGY: Final = "unclean.recovery.strategy"
 
 AdminRecord = Mapping[str, Any]
 """A `nemesis.ports.AdminRequest`, as a run records it."""
@@ -134,7 +134,7 @@ def _concerns_strategy(request: AdminRecord) -> bool:
     if request["change"] != "configure":
         return False
     key, _, operation = request["wanted"]
-    return key == _STRATEGY or operation == "replace"
+    return key == RECOVERY_STRATEGY or operation == "replace"
 
 
 def _described(asked: AdminRecord) -> str:
