@@ -177,8 +177,8 @@ forgotten-partition-fetched  … and is none for a partition that the follower a
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
 fetch-of-no-replica       … and is none of a broker that is no replica, in the partition epoch that the leader knows
-fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log, and no
-                          lower than the leader's log starts
+fetch-of-another-log      … where the record before it has the leader epoch that it has in the follower's log, be that
+                          record deleted or not, and no lower than the leader's log starts
 query-of-another-epoch    a client that asks for an offset, or where a leader epoch ends, and says which leader epoch it
                           knows, is answered by the leader in that alone
 request-refused-otherwise  a request that the leader alone answers is refused with the error of the first check that it
@@ -190,13 +190,14 @@ divergence-misstated      where the logs part, a leader answers with the greates
 deleted-topic-served      a broker does nothing with a replica of a topic whose end it has applied
 deleted-replica-kept      … and has deleted it when it applies other metadata
 epoch-cache-wrong         a log that is opened, is cut, has a new start, or begins to be led has the epoch cache of its
-                          records
+                          records and of the one before its start
 truncation-incomplete     a follower cuts off all that its leader's answer rules out
 truncation-needless       … and no record that its leader has in the same place
-producers-forgotten       … nor a log that has only committed records, and ends where its leader's starts
+producers-forgotten       … nor a log that ends where its leader's starts, unless their last records differ
 producer-state-wrong      … and knows the last batches of each of its producers; so does the snapshot in place of
                           deleted batches, and no producer in that is forgotten when the log is opened
-batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98)
+batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98), or
+                          deleted from it (KAFKA-7190)
 batch-out-of-sequence     … and of a producer that its log has only the batch that follows
 retry-without-batch       a batch that it takes for a retry stands in its log where it says
 batch-refused-wrongly     it refuses no retry of those five, nor the batch that follows, nor one of a producer of which

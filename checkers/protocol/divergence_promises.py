@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from checkers.evidence import CheckSettings
 from checkers.protocol.batches import UNKNOWN
-from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of
+from checkers.protocol.log_knowledge_promises import CachedEpoch, epoch_cache_of, is_before_unknown
 from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
@@ -49,7 +49,7 @@ def _fetch_accepted(partition: PartitionState, event: TraceRow, _: CheckSettings
             f"its own log ends at {event.log_end}: their logs part there at the latest",
         )
         return
-    if epoch < 0 or not start < event.offset <= len(log) or log[event.offset - 1] in (UNKNOWN, epoch):
+    if epoch < 0 or not max(start, 1) <= event.offset <= len(log) or log[event.offset - 1] in (UNKNOWN, epoch):
         return
     partition.report(
         event,
@@ -64,10 +64,13 @@ def _fetch_accepted(partition: PartitionState, event: TraceRow, _: CheckSettings
 
 def _diverging(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader answers with the greatest leader epoch of its log up to the follower's last one, and where that ends."""
-    detail, entries = event.details(), _epochs_of_leader(partition, event)
-    if not entries or "fetched" not in detail:
+    detail = event.details()
+    if "fetched" not in detail:
         return
     epoch, fetch_offset = detail["fetched"]
+    entries = _epochs_of_leader(partition, event, epoch)
+    if not entries:
+        return
     expected = epoch_end(entries, len(partition.log(event.node)), epoch)
     if epoch > entries[-1].epoch or (detail["epoch"], event.offset) == expected:
         return
@@ -87,17 +90,18 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     epoch of its last record with its fetches does not. A leader that has deleted its log answers for that of another
     topic of the name: a request for the end of an epoch names no id."""
     node, leader, cut = event.node, f"b{event.leader}", event.offset
-    anew_at_end = event.details().get("log_start") == cut == event.log_end == event.high_watermark
-    if anew_at_end and node in partition.comparable and not cluster.lied(node, event.time_ns):
+    if event.details().get("log_start") == cut == event.log_end:
         partition.report(
             event,
             "producers-forgotten",
             cut,
             f"{node} deleted all of its log {event.at}, and began anew where that ended, at {cut}",
-            "its high watermark was there, too: it had what was committed, and a retry of that is new to it now",
+            f"its leader, {leader}, had not said that their logs part before: a retry of what it had is new to it now",
         )
     own, known = partition.log(node), partition.log(leader)
     start = max(partition.log_starts.get(node, 0), partition.log_starts.get(leader, 0))
+    if "answer" in event.details():
+        start = max(start - 1, 0)  # a leader compares the record before, too
     by_answers = node in cluster.cuts_by_answers or "answer" in event.details()
     to_high_watermark = not by_answers and cut == event.high_watermark
     lied = cluster.lied(node, event.time_ns) or cluster.lied(leader, event.time_ns)
@@ -118,7 +122,8 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
 def _epoch_end_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader that is asked where an epoch ends answers in the same way; of one above all of its own it knows
     nothing."""
-    entries, asked = _epochs_of_leader(partition, event), event.details()["asked"]
+    asked = event.details()["asked"]
+    entries = _epochs_of_leader(partition, event, asked)
     if not entries:
         return
     unknown = not 0 <= asked <= entries[-1].epoch
@@ -135,25 +140,16 @@ def _epoch_end_told(partition: PartitionState, event: TraceRow, _: CheckSettings
         )
 
 
-def _epochs_of_leader(partition: PartitionState, event: TraceRow) -> list[CachedEpoch]:
-    """The epochs of a leader's log, with the one that it leads in; none where they are not known."""
+def _epochs_of_leader(partition: PartitionState, event: TraceRow, asked: int) -> list[CachedEpoch]:
+    """The epochs of a leader's log, with the one that it leads in; none where those from `asked` on are not known."""
     leads_from = partition.epoch_starts.get(event.node, UNKNOWN)
-    entries = epoch_cache_of(partition.log(event.node), partition.log_starts.get(event.node, 0))
-    if not entries or leads_from < 0:
+    log, start = partition.log(event.node), partition.log_starts.get(event.node, 0)
+    entries = epoch_cache_of(log, start)
+    if not entries or leads_from < 0 or (asked < entries[0].epoch and is_before_unknown(log, start)):
         return []
     if entries[-1].epoch != event.leader_epoch:
         entries.append(CachedEpoch(event.leader_epoch, leads_from))
     return entries
-
-
-def _recovered(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
-    partition.comparable.discard(event.node)
-    if event.details().get("clean") is True:
-        _compared(partition, event, settings)
-
-
-def _compared(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    partition.comparable.add(event.node)
 
 
 def _tells_last_epoch(cluster: ClusterState, _: PartitionState, event: TraceRow) -> None:
@@ -167,7 +163,4 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "fetch_accepted": _fetch_accepted,
     "diverging": _diverging,
     "epoch_end_told": _epoch_end_told,
-    "log_recovered": _recovered,
-    "follower_high_watermark": _compared,
-    "became_leader": _compared,
 }

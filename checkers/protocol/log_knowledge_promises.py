@@ -9,7 +9,7 @@ retry.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from checkers.evidence import SEQUENCE_MODULUS, CheckSettings, producers_may_expire
 from checkers.protocol.batches import UNKNOWN, ReplicaBatch, ReplicaBatches
@@ -30,10 +30,11 @@ class CachedEpoch(NamedTuple):
 
 
 def epoch_cache_of(log: list[int], start: int = 0) -> list[CachedEpoch] | None:
-    """The epoch cache of a log that has these leader epochs by offset and starts at `start`; None if one of its records
-    is not known."""
+    """The epoch cache of a log that has these leader epochs by offset and starts at `start`, with that of the record
+    before, if it is known; None if one of its own records is not known."""
     entries: list[CachedEpoch] = []
-    for offset in range(start, len(log)):
+    first = start if is_before_unknown(log, start) else max(start - 1, 0)
+    for offset in range(first, len(log)):
         if log[offset] == UNKNOWN:
             return None
         if not entries or entries[-1].epoch != log[offset]:
@@ -41,18 +42,21 @@ def epoch_cache_of(log: list[int], start: int = 0) -> list[CachedEpoch] | None:
     return entries
 
 
+def is_before_unknown(log: list[int], start: int) -> bool:
+    """Whether a log that starts at `start` has deleted a record right before whose leader epoch is not known."""
+    return start > len(log) or (start > 0 and log[start - 1] == UNKNOWN)
+
+
 def epoch_cache_instead(
     entries: list[CachedEpoch], log: list[int], start: int, entered: CachedEpoch | None
 ) -> list[CachedEpoch] | None:
     """The epoch cache that a log should have in place of `entries`; None where these are right, or it is not known. A
-    new leader has `entered` its epoch; where all records were deleted, the epoch of the last one may be kept."""
+    new leader has `entered` its epoch. The epoch of the last deleted record may be any if it is not known."""
+    if entries and entries[0].start == start - 1 and is_before_unknown(log, start):
+        log = [*log[: start - 1], entries[0].epoch, *log[start:]]
     expected = epoch_cache_of(log, start)
     if expected is None:
         return None
-    if 0 < start == len(log):
-        last = entries[-1].epoch if log[start - 1] == UNKNOWN and entries else log[start - 1]
-        if entries == [CachedEpoch(last, start)]:
-            return None
     if entered is not None and (not expected or expected[-1].epoch != entered.epoch):
         expected.append(entered)
     return None if entries == expected else expected
@@ -81,10 +85,12 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     lied = cluster.lied(event.node, event.time_ns)
     if lied and event.kind == "log_recovered":
         partition.replica_batches[event.node] = ReplicaBatches(end, end)
-    if lied or end > len(partition.log(event.node)):
+    if lied:
         return
     if "log_start" in detail:
-        _check_empty(partition, event, detail)
+        _check_empty(cluster, partition, event, detail)
+        return
+    if end > len(partition.log(event.node)):
         return
     start = max(event.offset, 0) if event.kind == "log_recovered" else partition.log_starts.get(event.node, 0)
     if isinstance(entries := detail.get("epochs"), list):
@@ -104,14 +110,27 @@ def _may_expire(cluster: ClusterState, event: TraceRow, expiration_ms: int) -> b
     return producers_may_expire(expiration_ms - cluster.clock_gain_ms, event.time_ns)
 
 
-def _check_empty(partition: PartitionState, event: TraceRow, detail: Mapping[str, object]) -> None:
-    """A log that begins anew has neither epochs nor producers."""
-    if detail["log_start"] != event.offset:
+def _check_empty(cluster: ClusterState, partition: PartitionState, event: TraceRow, detail: Mapping[str, Any]) -> None:
+    """A log that begins anew has no producers, and of epochs at most that of the record before. A follower that begins
+    where its leader's log starts has asked for it."""
+    start, leader = event.offset, f"b{event.leader}"
+    if detail["log_start"] != start:
         return
-    for what, kind in (("epochs", "epoch-cache-wrong"), ("producers", "producer-state-wrong")):
-        if detail.get(what):
-            emptied = f"it has no record, and begins at {event.offset}; of {what} it has {detail[what]}"
-            partition.report(event, kind, event.offset, _what_happened(event), emptied)
+    emptied = f"it has no record, and begins at {start}"
+    if detail.get("producers"):
+        knows = f"{emptied}; of producers it has {detail['producers']}"
+        partition.report(event, "producer-state-wrong", start, _what_happened(event), knows)
+    entries = [CachedEpoch(*entry) for entry in detail.get("epochs", ())]
+    known = partition.log(leader) if leader in partition.opened and leader not in partition.deleted else []
+    if is_before_unknown(known, start) or start == 0:
+        right = not entries or entries == [CachedEpoch(entries[0].epoch, start - 1)]
+    else:
+        has_asked = start > event.log_end and event.node in cluster.cuts_by_answers
+        right = entries == [CachedEpoch(known[start - 1], start - 1)] or not (entries or has_asked)
+        emptied += f", behind a record of epoch {known[start - 1]}"
+    if not right:
+        knows = f"{emptied}; its epoch cache has {_epochs(entries)}"
+        partition.report(event, "epoch-cache-wrong", start, _what_happened(event), knows)
 
 
 def check_snapshot(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
@@ -160,7 +179,7 @@ def _check_epoch_cache(partition: PartitionState, event: TraceRow, entries: list
     if entered is not None and entered.epoch not in [entry.epoch for entry in entries]:
         return  # leader-epoch-not-entered
     if event.kind == "log_start_written" and entries and entries[-1].start == event.log_end:
-        entries = entries[:-1]  # of a leader without a record, or of the last record of a log that has none any more
+        entries = entries[:-1]  # of a leader without a record
     expected = epoch_cache_instead(entries, partition.log(event.node)[: event.end_after], start, entered)
     if expected is not None:
         wrong = min(entry.start for entry in {*entries} ^ {*expected})
@@ -169,10 +188,10 @@ def _check_epoch_cache(partition: PartitionState, event: TraceRow, entries: list
 
 
 def _check_producers(partition: PartitionState, event: TraceRow, state: Mapping[str, int], start: int) -> None:
-    """The last sequence number of each producer. Whose batches lie all below the start may be known or not."""
+    """The last sequence number of each producer, be its batch deleted or not."""
     held = partition.batches_of(event.node)
     for producer in sorted({*held.of_producer, *map(int, state)}):
-        batches, known = held.newest(producer, start, event.end_after, 1), state.get(str(producer))
+        batches, known = held.newest(producer, held.unknown_below, event.end_after, 1), state.get(str(producer))
         if batches and known != batches[0].last_sequence:
             ends = f"the last batch of producer id {producer} in its log, at {batches[0].base}, ends with sequence "
             ends += f"{batches[0].last_sequence}"
@@ -341,12 +360,12 @@ def _has_none(partition: PartitionState, node: str, producer: int) -> bool:
 
 
 def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: CheckSettings) -> list[ReplicaBatch]:
-    """The batches in the leader's log with which one of this producer is compared: the last of its last producer epoch;
-    none where they are not known, or may count no more."""
+    """The batches in the leader's log, or deleted from it, with which one of this producer is compared: the last of its
+    last producer epoch; none where they are not known, or may count no more."""
     held, start = partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
     if held.unknown_below > start or producers_may_expire(settings.producers_kept_ms, event.time_ns):
         return []
-    batches = held.newest(producer, start, held.end, BATCHES_KEPT)
+    batches = held.newest(producer, held.unknown_below, held.end, BATCHES_KEPT)
     return [batch for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]
 
 

@@ -214,9 +214,6 @@ class PartitionState:
     """Leader epoch start offset of each node's latest leadership."""
     high_watermarks: dict[str, int] = field(default_factory=dict)
     """Of each node, in its latest leadership."""
-    comparable: set[str] = field(default_factory=set)
-    """Nodes whose high watermark says of the log that they have what it covers: they had stopped cleanly before it was
-    opened, or heard of a high watermark as followers, or led since."""
     log_starts: dict[str, int] = field(default_factory=dict)
     """Where each node's log starts; at 0 unless it is in here."""
     settled_log_starts: dict[str, int] = field(default_factory=dict)

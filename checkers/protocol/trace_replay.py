@@ -108,9 +108,14 @@ def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
 
 
 def _truncated(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
-    _resize(partition.log(event.node), event.offset)
+    log = partition.log(event.node)
+    _resize(log, event.offset)
     start = event.details().get("log_start")
     if isinstance(start, int):
+        log[:] = [UNKNOWN] * len(log)
+        for epoch, offset in event.details().get("epochs") or ():
+            if 0 <= offset < len(log):
+                log[offset] = epoch  # of the record before the start, as its leader has it
         _set_log_start(partition, event, start, "began anew")
 
 

@@ -3,7 +3,8 @@
 docs/protocol.md §1; Kafka Log Divergence §3.2; KIP-101; KIP-279. An entry `(epoch, start)` says that the first record
 written in `epoch` has offset `start`. Epochs and starts both rise strictly from entry to entry. A leader also enters
 its own epoch at its log end offset before it serves anything (the leader epoch start offset, LESO), so the last entry,
-and only the last, may stand for an epoch without records.
+and only the last, may stand for an epoch without records. The first one may stand for the last deleted record alone: a
+log that starts at 9 keeps the epoch of the record at 8, by which it knows a log that ends there with another record.
 
 End offset for epoch E, with h the first entry above E and f the greatest entry at or below E:
 
@@ -101,12 +102,19 @@ class EpochCache:
         keep = bisect_left(self.entries, offset, key=_start)
         return self if keep == len(self.entries) else EpochCache(self.entries[:keep])
 
+    @classmethod
+    def behind(cls, epoch: int, start: int) -> Self:
+        """The cache of an empty log that starts at `start`, behind a record of `epoch` (-1: not known)."""
+        return cls() if epoch == UNDEFINED else cls.of((epoch, start - 1))
+
     def advance_start(self, offset: int) -> EpochCache:
-        """The cache once the log starts at `offset`: the epoch in force there starts there, older ones are gone."""
-        drop = bisect_right(self.entries, offset, key=_start)
-        if drop == 0 or (drop == 1 and self.entries[0].start == offset):
+        """The cache once the log starts at `offset`: the epoch of the last deleted record starts with that one, older
+        ones are gone."""
+        last = offset - 1
+        drop = bisect_right(self.entries, last, key=_start)
+        if drop == 0 or (drop == 1 and self.entries[0].start == last):
             return self
-        return EpochCache((EpochEntry(self.entries[drop - 1].epoch, offset), *self.entries[drop:]))
+        return EpochCache((EpochEntry(self.entries[drop - 1].epoch, last), *self.entries[drop:]))
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
         """Where `epoch`, or the greatest epoch below it, ends in a log whose end offset is `log_end`."""

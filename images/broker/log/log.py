@@ -13,9 +13,10 @@ Guarantees:
   contains at least the batches that were flushed and not truncated since. A truncation may be undone until a batch is
   appended behind it: the old tail is back as it was, and replication detects the divergence again.
 - Epoch cache and producer table equal those built from the batches alone, except that the cache may end in one epoch
-  without batches, entered by `assign_epoch`, which is lost when the log is closed, and that producers may have expired
-  (`expire_producers`), whom a truncation or a restart brings back until they next do. Advancing the log start deletes
-  batches but no producer state: retries of deleted batches are still detected (KAFKA-7190).
+  without batches, entered by `assign_epoch`, which is lost when the log is closed, and begin with that of the record
+  before the log start; and that producers may have expired (`expire_producers`), whom a truncation or a restart brings
+  back until they next do. Advancing the log start deletes batches but no producer state: retries of deleted batches are
+  still detected (KAFKA-7190).
 - Once `advance_start` has returned, no crash restores a record below that start. As in Kafka, only a truncation below
   the log start lowers it.
 
@@ -46,7 +47,7 @@ from images.broker.log.epoch_checkpoint import EPOCH_CHECKPOINT, read_epoch_chec
 from images.broker.log.leader_epochs import UNDEFINED, EpochCache
 from images.broker.log.log_config import LogConfig
 from images.broker.log.log_recovery import LeftOver, LogRecovery, delete_left_over, drop_segments
-from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT, LogStart, read_log_start, write_log_start
+from images.broker.log.log_start_checkpoint import LogStart, read_log_start, write_log_start
 from images.broker.log.producer_history import ProducerHistory
 from images.broker.log.producer_snapshots import ProducerSnapshots
 from images.broker.log.producer_state import ProducerTable, record, without_expired
@@ -54,7 +55,7 @@ from images.broker.log.segment import Segment, base_offset_of
 from images.broker.log.segments import LogSegments
 from images.broker.log.time_index import first_not_older, largest
 from images.broker.ports import Files
-from images.broker.runtime.files import TEMPORARY_SUFFIX
+from images.broker.runtime.files import TEMPORARY_SUFFIX, sync_parents
 from images.wire.batch import Header, check, parse
 
 
@@ -103,7 +104,7 @@ class Log:
             if name.endswith(TEMPORARY_SUFFIX):
                 files.delete(f"{directory}/{name}")
         closed = take_clean_shutdown_marker(files, directory)
-        checkpoint = log._start_checkpoint = read_log_start(files, log._path(LOG_START_CHECKPOINT))
+        checkpoint = log._start_checkpoint = read_log_start(files, directory)
         if checkpoint is not None:
             log.left_over = delete_left_over(files, directory, bases, checkpoint, config.index_interval_bytes)
             bases = [base for base in bases if base >= checkpoint.base]
@@ -117,13 +118,10 @@ class Log:
             log._snapshots.delete_above(-1)
             start = 0 if checkpoint is None else checkpoint.offset
             if start != first:
-                log._write_start(start, start)
+                log._write_start(start, start, log._epoch_before_start)
             log._start_empty_at(start)
             log.recovery = dropped or log.recovery
-            parent = directory
-            while parent:
-                parent = parent.rpartition("/")[0]
-                files.sync_directory(parent)
+            sync_parents(files, directory)
         elif closed is None or not log._open_clean(bases, closed):
             log._recover(bases)
         return log
@@ -170,11 +168,9 @@ class Log:
         epochs = read_epoch_checkpoint(self._files, self.directory, end)
         if epochs is None:
             self._log_line(f"log {self.directory}: {EPOCH_CHECKPOINT} is missing or torn; rebuilt from the batches")
-            rebuilt = EpochCache()
-            for segment in self._segments:
-                for header in segment.headers(segment.base_offset):
-                    rebuilt = rebuilt.with_batch(header.leader_epoch, header.base_offset)
-        self.epochs = (rebuilt if epochs is None else epochs).advance_start(self.start)
+            for header in self._segments.headers(bases[0]):
+                self.epochs = self.epochs.with_batch(header.leader_epoch, header.base_offset)
+        self.epochs = (self.epochs if epochs is None else epochs).advance_start(self.start)
         scanned = self._rebuild_producers()
         self.recovery = LogRecovery(clean=True, epochs_rebuilt=epochs is None, producers_rebuilt=scanned)
         return True
@@ -205,7 +201,7 @@ class Log:
             self._log_line(f"log {self.directory}: cut {cut_bytes} bytes, now ends at {self.end}: {reason}")
         if self.end < self.start:
             self._log_line(f"log {self.directory}: ends at {self.end}, before its start; continues at {self.start}")
-            self.truncate_fully_and_start_at(self.start)
+            self.truncate_fully_and_start_at(self.start, self._epoch_before_start)
         if self.end - self.recovery_point >= self.config.flush_interval_messages:
             self.flush()  # they count as held from now on, and maybe none follows by which they would be synced
         self.epochs = self.epochs.advance_start(self.start)
@@ -217,7 +213,7 @@ class Log:
         self._segments.create(offset, self.config.index_interval_bytes)
         self._segments.sync_directory()
         self.start = self.end = self.recovery_point = offset
-        self.epochs = EpochCache()
+        self.epochs = EpochCache.behind(self._epoch_before_start, offset)
         self.producers = ProducerTable()
         self._history.begin(offset)
 
@@ -354,13 +350,14 @@ class Log:
             raise OffsetOutOfRange(f"log {self.directory} cannot start at {offset}: it ends at {self.end}")
         first = self._segments.index_of(offset)
         base = self._segments[first].base_offset
+        epochs = self.epochs.advance_start(offset)
         with self._changing():
             before = self._history.before
             if first:
                 is_end = base == self.end
                 before = self.producers if is_end else self._history.table_before(self._segments, base)
                 self._snapshots.write_durably(base, before)
-            self._write_start(offset, base)
+            self._write_start(offset, base, epochs.epoch_at(offset - 1))
             self._segments.delete_files_before(first)
             if first:
                 self._snapshots.delete_below(base)
@@ -369,20 +366,25 @@ class Log:
         self._history.advance(base, before)
         self.start = offset
         self.recovery_point = max(self.recovery_point, offset)
-        self.epochs = self.epochs.advance_start(offset)
+        self.epochs = epochs
 
-    def _write_start(self, offset: int, base: int) -> None:
+    def _write_start(self, offset: int, base: int, epoch: int) -> None:
         """Write the log-start checkpoint. From now on a snapshot of `base` is trusted: it is on disk, or there is
         none."""
-        start = LogStart(offset, base)
-        write_log_start(self._files, self._path(LOG_START_CHECKPOINT), start)
+        start = LogStart(offset, base, epoch)
+        write_log_start(self._files, self.directory, start)
         self._start_checkpoint = start
 
     def _begin_at(self, base: int) -> None:
         """The first segment begins at `base`: the log starts there, or above at its checkpoint."""
         checkpoint = self._start_checkpoint
         self.start = base if checkpoint is None else max(base, checkpoint.offset)
+        self.epochs = EpochCache.behind(self._epoch_before_start, base) if base == self.start else EpochCache()
         self._history.begin(base, trust_snapshot=checkpoint is not None and checkpoint.base == base)
+
+    @property
+    def _epoch_before_start(self) -> int:
+        return UNDEFINED if self._start_checkpoint is None else self._start_checkpoint.epoch
 
     # ---- epochs and truncation ---------------------------------------------------------------------------------------
 
@@ -415,27 +417,27 @@ class Log:
             self._rebuild_producers()
         return self.end
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete all records; the log is empty and starts at `offset`. If that is not below its end, no crash meanwhile
-        leaves a log that ends lower than it did."""
+    def truncate_fully_and_start_at(self, offset: int, epoch_before: int = UNDEFINED) -> None:
+        """Delete all records; the log is empty and starts at `offset`, behind a record of `epoch_before` if that is
+        known. If `offset` is not below its end, no crash meanwhile leaves a log that ends lower than it did."""
         is_upwards = offset >= self.end
         with self._changing():
             if is_upwards:
-                self._replace_start(offset)
+                self._replace_start(offset, epoch_before)
             self._remove_segments(0)
             if not is_upwards:
-                self._replace_start(offset)
+                self._replace_start(offset, epoch_before)
             self._snapshots.delete_above(-1)
             self._start_empty_at(offset)
 
-    def _replace_start(self, offset: int) -> None:
+    def _replace_start(self, offset: int, epoch_before: int) -> None:
         """Write down, if anything says where the log starts, that it starts at `offset`, and has no producers from
         before. The snapshot that stands for the removed batches goes only once nothing trusts it."""
         before = self._start_checkpoint
         if before is not None or offset > 0:
             self._snapshots.delete_above(-1, but=before.base if before is not None and before.base != offset else -1)
             self._files.sync_directory(self.directory)
-            self._write_start(offset, offset)
+            self._write_start(offset, offset, epoch_before)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget the producers whose newest batch is too old at `now_ms`, a time of the records' timestamps."""
@@ -495,6 +497,3 @@ class Log:
         """Rebuild the producer table at `end` from the newest known one. Returns whether batches had to be read."""
         self.producers, scanned = self._history.rebuild(self._segments, self.end)
         return scanned
-
-    def _path(self, name: str) -> str:
-        return f"{self.directory}/{name}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT, LogStart, read_log_start
+from images.broker.log.log_start_checkpoint import LogStart, read_log_start
 from images.broker.log.segment import Segment, base_offset_of, segment_name
 from images.broker.ports import Files
 
@@ -49,7 +49,7 @@ class LeftOver(NamedTuple):
 
     def detail(self) -> dict[str, object]:
         """For the trace."""
-        return {"left_over": [self.first, self.end], "start_checkpoint": list(self.start)}
+        return {"left_over": [self.first, self.end], "start_checkpoint": [self.start.offset, self.start.base]}
 
 
 def delete_left_over(
@@ -78,7 +78,7 @@ def late_beginning(files: Files, directory: str) -> dict[str, object]:
     first = first_segment(files, directory)
     if first <= 0:
         return {}
-    checkpoint = read_log_start(files, f"{directory}/{LOG_START_CHECKPOINT}")
+    checkpoint = read_log_start(files, directory)
     return {"first_segment": [first, -1 if checkpoint is None else checkpoint.base]}
 
 

@@ -1,7 +1,7 @@
 """The log-start checkpoint of a log.
 
-    0
-    <start offset> <base offset of the segment that holds it>
+    1
+    <start offset> <base offset of the segment that holds it> <leader epoch of the record before it, -1 if unknown>
 
 It exists only once the log start has advanced. Segments below the base are left from a removal that a crash
 interrupted. The producer snapshot of the base, if there is one, replaces all removed batches.
@@ -23,21 +23,25 @@ class LogStart(NamedTuple):
 
     offset: int
     base: int
+    epoch: int
+    """Of the record before `offset`, -1 if that is not known."""
 
 
-def write_log_start(files: Files, path: str, start: LogStart) -> None:
+def write_log_start(files: Files, directory: str, start: LogStart) -> None:
     """Write the checkpoint durably. Raises OSError."""
-    write_durably(files, path, f"0\n{start.offset} {start.base}\n".encode())
+    text = f"1\n{start.offset} {start.base} {start.epoch}\n"
+    write_durably(files, f"{directory}/{LOG_START_CHECKPOINT}", text.encode())
 
 
-def read_log_start(files: Files, path: str) -> LogStart | None:
+def read_log_start(files: Files, directory: str) -> LogStart | None:
     """Read the checkpoint; None without one. Raises OSError, also for a damaged file: a guessed log start would restore
     deleted records."""
+    path = f"{directory}/{LOG_START_CHECKPOINT}"
     data = read_whole(files, path)
     if data is None:
         return None
     lines = data.decode("ascii", "replace").split("\n")
-    numbers = lines[1].split(" ") if len(lines) == 3 and lines[0] == "0" and not lines[2] else []
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+    numbers = lines[1].split(" ") if len(lines) == 3 and lines[0] == "1" and not lines[2] else []
+    if len(numbers) != 3 or not all(number.isdecimal() or number == "-1" for number in numbers):
         raise OSError(EIO, "is damaged, so the log start is unknown", path)
-    return LogStart(int(numbers[0]), int(numbers[1]))
+    return LogStart(*map(int, numbers))

@@ -35,6 +35,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 
 from images.broker.config import Endpoint
 from images.broker.replication.fetch_sessions import FetchSessionHandler, Key
+from images.broker.replication.follower import answer_applies
 from images.broker.replication.partition import ReplicaRole
 from images.broker.replication.replica import Replica
 from images.broker.runtime.condition import resolve
@@ -81,10 +82,16 @@ class _FetchState(NamedTuple):
             replica.fence_of_fetch(),
         )
 
-    def is_answered_by(self, answer: Any) -> bool:
-        """Whether the replica takes this answer to a fetch in this state."""
-        records, high_watermark, log_start = answer.records or b"", answer.high_watermark, answer.log_start_offset
-        return self.replica.takes(self.offset, self.leader_epoch, records, high_watermark, log_start)
+    def answer_applies(self) -> bool:
+        """Whether the answer to a fetch in this state still applies to the replica."""
+        return answer_applies(self.replica.state, self.offset, self.leader_epoch, self.replica.limits)
+
+
+class _LeaderOffset(NamedTuple):
+    """An offset of the leader's log, and the leader epoch there or, of its start, of the record before."""
+
+    offset: int
+    epoch: int
 
 
 class _Divergence(NamedTuple):
@@ -188,7 +195,7 @@ class Fetcher:
             await self._back_off()
             return
         for key, answer in answers.items():
-            if not states[key].is_answered_by(answer):
+            if not states[key].answer_applies():
                 self._session.discarded(key)
             await self._process(states[key], answer)
         for key, state in states.items():
@@ -253,17 +260,8 @@ class Fetcher:
             for state in states.values()
             if state.epoch_query is not None
         }
-        topics: dict[str, list[OffsetForLeaderPartition]] = {}
-        for (topic, index), state in queries.items():
-            assert state.epoch_query is not None
-            topics.setdefault(topic, []).append(
-                OffsetForLeaderPartition(
-                    partition=index, current_leader_epoch=state.replica.fence(), leader_epoch=state.epoch_query
-                )
-            )
-        request = OffsetForLeaderEpochRequest(
-            replica_id=self._node_id,
-            topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(it)) for topic, it in topics.items()),
+        request = self._epoch_query(
+            (state.replica, state.epoch_query) for state in queries.values() if state.epoch_query is not None
         )
         try:
             response = await self._call_in_version_of_protocol(request, next(iter(queries.values())).replica)
@@ -280,6 +278,18 @@ class Fetcher:
                     state.replica.on_epoch_end(
                         state.epoch_query, state.leader_epoch, answer.leader_epoch, answer.end_offset
                     )
+
+    def _epoch_query(self, queries: Iterable[tuple[Replica, int]]) -> OffsetForLeaderEpochRequest:
+        topics: dict[str, list[OffsetForLeaderPartition]] = {}
+        for replica, epoch in queries:
+            partition = OffsetForLeaderPartition(
+                partition=replica.index, current_leader_epoch=replica.fence(), leader_epoch=epoch
+            )
+            topics.setdefault(replica.topic, []).append(partition)
+        return OffsetForLeaderEpochRequest(
+            replica_id=self._node_id,
+            topics=tuple(OffsetForLeaderTopic(topic=topic, partitions=tuple(it)) for topic, it in topics.items()),
+        )
 
     async def _call_in_version_of_protocol(self, request: OffsetForLeaderEpochRequest, replica: Replica) -> Any:
         """Call in the version of OffsetForLeaderEpoch that came with the protocol, one for all replicas of a broker."""
@@ -335,17 +345,32 @@ class Fetcher:
 
     async def _on_offset_out_of_range(self, state: _FetchState) -> None:
         """Truncate to the leader's end offset if that is lower, else start again at the leader's start offset."""
-        end = await self._leader_offset(state, LATEST)
-        if end is not None and end < state.offset:
-            state.replica.truncate_to_leader_end(state.leader_epoch, end)
+        latest = await self._leader_offset(state, LATEST)
+        if latest is not None and latest.offset < state.offset:
+            state.replica.truncate_to_leader_end(state.leader_epoch, latest.offset)
             return
-        start = None if end is None else await self._leader_offset(state, EARLIEST)
-        if start is not None and start > state.offset:
-            state.replica.truncate_fully_and_start_at(state.offset, state.leader_epoch, start)
+        start = None if latest is None else await self._leader_start(state)
+        if start is not None and start.offset > state.offset:
+            state.replica.truncate_fully_and_start_at(state.offset, state.leader_epoch, start.offset, start.epoch)
         else:
             self._delay(state.replica)
 
-    async def _leader_offset(self, state: _FetchState, timestamp: int) -> int | None:
+    async def _leader_start(self, state: _FetchState) -> _LeaderOffset | None:
+        """Where the leader's log starts, and the leader epoch of the last record that it has deleted; None if it did
+        not answer. That epoch ends at the start, or else is the one there: so Kafka's followers ask for the epoch
+        before the records that a leader has on its own disk (KIP-405). -1 where no fetch would tell of it."""
+        start = await self._leader_offset(state, EARLIEST)
+        if start is None or start.epoch <= 0:
+            return start
+        if not state.replica.limits.truncation_protocol.sends_last_fetched_epoch:
+            return start._replace(epoch=NO_EPOCH)
+        response = await self._call(self._epoch_query([(state.replica, start.epoch - 1)]))
+        below = response.topics[0].partitions[0]
+        if below.error_code is not NO_ERROR or await self._leader_offset(state, EARLIEST) != start:
+            return None  # with another start the answers do not belong together
+        return start if below.end_offset < start.offset else start._replace(epoch=below.leader_epoch)
+
+    async def _leader_offset(self, state: _FetchState, timestamp: int) -> _LeaderOffset | None:
         partition = ListOffsetsPartition(
             partition_index=state.replica.index, current_leader_epoch=state.replica.fence(), timestamp=timestamp
         )
@@ -357,7 +382,7 @@ class Fetcher:
             )
         )
         answer = response.topics[0].partitions[0]
-        return int(answer.offset) if answer.error_code is NO_ERROR else None
+        return _LeaderOffset(answer.offset, answer.leader_epoch) if answer.error_code is NO_ERROR else None
 
     def _delay(self, replica: Replica) -> None:
         self._delayed_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s

@@ -167,8 +167,9 @@ def _consider_join(partition: Partition, replica: int, active: Mapping[int, int]
         return PartitionStep(partition)
     if follower.log_end < leadership.start and rules.leso_gates_isr_join:
         return PartitionStep(partition)
-    # Below this leader's log start its epochs are not known, so a log that diverges there is not told from one that
-    # does not. Kafka lets it join; once the follower has read of the log start, nothing of the kind is left.
+    # A leader may not know the epoch of the last record that it has deleted, and then does not tell a log that diverges
+    # there from one that does not. Kafka lets it join; once the follower has read of the log start, nothing of the kind
+    # is left.
     if partition.log_start > max(follower.log_start, 0):
         return PartitionStep(partition)
     if active.get(replica) != follower.broker_epoch and rules.fenced_stay_out_of_isr:

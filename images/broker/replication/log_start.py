@@ -8,12 +8,14 @@ are in sync or on active brokers, has reached its offset, and the ISR has `min.i
 member of the ELR, which may know nothing of the deletion, may be elected, or lead already: Kafka answers all the same.
 
 A follower whose log ends below its leader's log start deletes all records and starts at the leader's log start. An
-empty replica begins in the same way. So does a follower that comes to a leader with a log that ends right there, in an
-epoch before those that the leader has from there on, unless it knows that all of its records are committed: where that
-epoch ended the leader does not know any more, so nothing tells whether the follower's records are those that the leader
-has deleted. The producers of other records would count as known, and a batch that was never committed as a duplicate.
-Without need they are not forgotten, since a retry would be appended once more where this follower leads. As in Kafka
-the log start falls only with a truncation below it.
+empty replica begins in the same way. Both learn the leader epoch of the last record that the leader has deleted
+(`fetcher.py`). A log that starts above 0 keeps that epoch: of a follower whose log ends right there it tells whether
+its records are those that the leader has deleted. If not, their logs diverge as any others, and it begins anew: the
+producers of other records would count as known, and a batch that was never committed as a duplicate. If they are, it
+keeps its producers: a retry of a deleted batch would be appended once more where it leads. As in Kafka the log start
+falls only with a truncation below it.
+
+**Choice**: Kafka keeps none that ends at the log start (docs/decisions/0026-a-log-keeps-the-epoch-before-its-start.md).
 """
 
 from __future__ import annotations
@@ -79,21 +81,14 @@ def on_leader_log_start(partition: Partition, leader_log_start: int, limits: Lim
     return advance_log_start(partition, min(leader_log_start, highest_start(partition, limits)), LogStartReason.LEADER)
 
 
-def on_leader_log_start_at_end(partition: Partition, first_epoch: int, is_known: bool) -> PartitionStep:
-    """The first answer of a leader whose log starts where this one ends: its next record has `first_epoch`, or it leads
-    in that and has none. With `is_known` this log has the records for which its high watermark was told; else it was
-    opened after a crash, which may have undone a cut, and was not compared with a leader's since. An answer that had no
-    room for that record, behind those of other partitions, is discarded (`Replica.takes`)."""
-    is_committed = is_known and partition.high_watermark == partition.log_end
-    if is_committed or partition.log_start == partition.log_end or first_epoch <= partition.epochs.latest:
-        return PartitionStep(partition)
-    return truncate_fully_and_start_at(partition, partition.log_end)
-
-
-def truncate_fully_and_start_at(partition: Partition, at: int) -> PartitionStep:
-    """Delete all records and start at `at`, the leader's log start: the records that it deleted were committed."""
-    empty = partition._replace(log_start=at, log_end=at, epochs=EpochCache(), high_watermark=at)
-    return PartitionStep(empty, (TruncateFullyAndStartAt(at, partition.log_end, partition.high_watermark),))
+def truncate_fully_and_start_at(partition: Partition, at: int, epoch_before: int = NO_EPOCH) -> PartitionStep:
+    """Delete all records and start at `at`, the leader's log start: the records that it deleted were committed, and the
+    last one of `epoch_before`, if that is known."""
+    epochs = EpochCache.behind(epoch_before, at)
+    empty = partition._replace(log_start=at, log_end=at, epochs=epochs, high_watermark=at)
+    return PartitionStep(
+        empty, (TruncateFullyAndStartAt(at, partition.log_end, partition.high_watermark, epoch_before),)
+    )
 
 
 def low_watermark(partition: Partition, active: Mapping[int, int], limits: Limits) -> int:

@@ -213,11 +213,12 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFullyAndStartAt:
-    """Delete all records: the log is empty and starts at `at`."""
+    """Delete all records: the log is empty and starts at `at`, behind a record of `epoch_before` (-1: not known)."""
 
     at: int
     log_end_before: int
     high_watermark_before: int
+    epoch_before: int
 
 
 @dataclass(frozen=True, slots=True)

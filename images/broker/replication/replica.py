@@ -385,31 +385,24 @@ class Replica:
         if self.state.role is ReplicaRole.FOLLOWER and self.state.leader_epoch == sent_epoch:
             self._apply(follower.truncate(self.state, leader_end))
 
-    def truncate_fully_and_start_at(self, sent_offset: int, sent_epoch: int, leader_start: int) -> None:
-        """The fetch offset is out of range: the leader's log starts above it, at `leader_start`."""
+    def truncate_fully_and_start_at(
+        self, sent_offset: int, sent_epoch: int, leader_start: int, epoch_before: int
+    ) -> None:
+        """The fetch offset is out of range: the leader's log starts above it, at `leader_start`, behind a record of
+        `epoch_before` (-1: not known)."""
         if follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
-            self._apply(log_start.truncate_fully_and_start_at(self.state, leader_start))
-
-    def takes(self, sent_offset: int, sent_epoch: int, records: bytes, high_watermark: int, leader_start: int) -> bool:
-        """Whether to take an answer: not if it is late, nor if it had no room for the leader's first record."""
-        if self.fetched_epoch != sent_epoch and leader_start == self.log.end < high_watermark and not records:
-            return False
-        return follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits)
+            self._apply(log_start.truncate_fully_and_start_at(self.state, leader_start, epoch_before))
 
     def replicate(
         self, sent_offset: int, sent_epoch: int, records: bytes, leader_high_watermark: int, leader_log_start: int = -1
     ) -> str | None:
         """Append the leader's records, then follow its high watermark and log start. Returns the problem with the
         records that could not be appended, None without one."""
-        if not self.takes(sent_offset, sent_epoch, records, leader_high_watermark, leader_log_start):
+        if not follower.answer_applies(self.state, sent_offset, sent_epoch, self.limits):
             return None
-        problem, before = None, self.fetched_epoch
+        problem = None
         self.on_fit(sent_offset, sent_epoch)
         try:
-            if before != sent_epoch and leader_log_start == self.log.end:
-                first_epoch = next((header.leader_epoch for header, _ in iterate(records)), sent_epoch)
-                is_known = self.log.recovery.clean or before != NO_EPOCH
-                self._apply(log_start.on_leader_log_start_at_end(self.state, first_epoch, is_known))
             for header, batch in iterate(records):
                 if self.limits.truncation_protocol.fences_every_fetch and header.leader_epoch > sent_epoch:
                     break  # appended after this fetch was sent, in a leader epoch that this replica does not follow yet
@@ -459,7 +452,7 @@ class Replica:
             if isinstance(decision, Truncate):
                 self.log.truncate(decision.to)
             else:
-                self.log.truncate_fully_and_start_at(decision.at)
+                self.log.truncate_fully_and_start_at(decision.at, decision.epoch_before)
             self.state = follower.truncated(state, self.log.epochs, self.log.start, self.log.end)
             self._trace.truncated(self.state, decision, self.log.start if self.log.start != before else None, self.log)
         elif isinstance(decision, LogStartAdvanced):

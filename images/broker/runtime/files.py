@@ -3,7 +3,8 @@
 Calls block the event loop on purpose: a node uses no threads. Errors are the operating system's OSError, with the path.
 Nothing is cached: a call returns after the system call.
 
-`write_durably` and `read_whole` work on any `Files`; small files such as checkpoints are written with them.
+`write_durably`, `sync_parents` and `read_whole` work on any `Files`; small files such as checkpoints are written with
+them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,13 @@ def write_durably(files: Files, path: str, data: bytes) -> None:
         file.close()
     files.rename(temporary, path)
     files.sync_directory(path.rpartition("/")[0])
+
+
+def sync_parents(files: Files, directory: str) -> None:
+    """Return once the names of `directory` and of all directories above it are durable."""
+    while directory:
+        directory = directory.rpartition("/")[0]
+        files.sync_directory(directory)
 
 
 def read_whole(files: Files, path: str) -> bytes | None:

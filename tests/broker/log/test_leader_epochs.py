@@ -95,12 +95,19 @@ def test_cutting_at_the_log_end_forgets_an_epoch_that_wrote_nothing() -> None:
     assert LEADER.truncate_end(LEADER_END + 1) is LEADER
 
 
-def test_advancing_the_start_keeps_the_epoch_in_force_there() -> None:
-    assert LEADER.advance_start(9) == EpochCache.of((4, 9), (7, 13), (9, 14), (10, 17))
-    assert LEADER.advance_start(8) == EpochCache.of((4, 8), (7, 13), (9, 14), (10, 17))
-    assert LEADER.advance_start(100) == EpochCache.of((10, 100))
+def test_advancing_the_start_keeps_the_epoch_of_the_record_before() -> None:
+    assert LEADER.advance_start(9) == EpochCache.of((4, 8), (7, 13), (9, 14), (10, 17))
+    assert LEADER.advance_start(8) == EpochCache.of((3, 7), (4, 8), (7, 13), (9, 14), (10, 17))
+    assert LEADER.advance_start(100) == EpochCache.of((10, 99))
     assert LEADER.advance_start(0) is LEADER
     assert EpochCache().advance_start(5) == EpochCache()
+
+
+def test_where_the_last_deleted_epoch_ends_is_known() -> None:
+    cache = LEADER.advance_start(8)
+    assert [tuple(cache.end_offset_for(epoch, LEADER_END)) for epoch in (2, 3, 4)] == [(2, 7), (3, 8), (4, 13)]
+    assert EpochCache.behind(3, 8).assign(6, 8) == EpochCache.of((3, 7), (6, 8))
+    assert EpochCache.behind(-1, 8) == EpochCache()
 
 
 def test_a_cache_is_a_value() -> None:
@@ -137,21 +144,24 @@ def test_epochs_and_starts_rise_strictly_whatever_is_done(
 
 @dataclass
 class NaiveLog:
-    """The epoch of every record from `start`, and perhaps an epoch entered at the end without a record."""
+    """The epoch of every record from the last deleted one on, if there is one, and perhaps an epoch entered at the end
+    without a record."""
 
     start: int = 0
+    deleted: int = 0
+    """How many of `epochs` are of deleted records: one at most."""
     epochs: list[int] = field(default_factory=list)
     empty: int | None = None
 
     @property
     def end(self) -> int:
-        return self.start + len(self.epochs)
+        return self.start - self.deleted + len(self.epochs)
 
     def known(self) -> list[int]:
         return sorted({*self.epochs, *([] if self.empty is None else [self.empty])})
 
     def first_offset(self, epoch: int) -> int:
-        return self.start + self.epochs.index(epoch) if epoch in self.epochs else self.end
+        return self.start - self.deleted + self.epochs.index(epoch) if epoch in self.epochs else self.end
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         known = self.known()
@@ -189,16 +199,15 @@ class EpochsOfALog(RuleBasedStateMachine):
         self.cache = self.cache.truncate_end(to)
         if to <= self.naive.end:
             self.naive.empty = None
-            del self.naive.epochs[to - self.naive.start :]
+            del self.naive.epochs[to - self.naive.start + self.naive.deleted :]
 
     @rule(by=st.integers(0, 5))
     def advance_start(self, by: int) -> None:
         to = min(self.naive.end, self.naive.start + by)
         self.cache = self.cache.advance_start(to)
-        if to == self.naive.end and self.naive.known():
-            self.naive.empty = self.naive.known()[-1]
-        del self.naive.epochs[: to - self.naive.start]
-        self.naive.start = to
+        if to > self.naive.start:
+            del self.naive.epochs[: to - self.naive.start + self.naive.deleted - 1]
+            self.naive.start, self.naive.deleted = to, 1
 
     @rule()
     def clear(self) -> None:
@@ -215,8 +224,8 @@ class EpochsOfALog(RuleBasedStateMachine):
             assert cache.end_offset_for(epoch, naive.end) == naive.end_offset_for(epoch)
             assert cache.next_lower(epoch) == max((other for other in known if other < epoch), default=-1)
         for offset in range(naive.start, naive.end):
-            assert cache.epoch_at(offset) == naive.epochs[offset - naive.start]
-        assert cache.epoch_at(naive.start - 1) == -1
+            assert cache.epoch_at(offset) == naive.epochs[offset - naive.start + naive.deleted]
+        assert cache.epoch_at(naive.start - 1) == (naive.epochs[0] if naive.deleted else -1)
         assert EpochCache.from_checkpoint(cache.to_checkpoint()) == cache
 
 

@@ -39,6 +39,8 @@ class State:
     start: int
     batches: tuple[bytes, ...] = ()
     gone: tuple[bytes, ...] = ()
+    epoch_before: int = -1
+    """Of the record before the start, -1 if it is not known."""
 
     @property
     def end(self) -> int:
@@ -50,16 +52,19 @@ class State:
             return State(to)
         kept = tuple(one for one in self.batches if parse(one).next_offset <= to)
         if kept or not self.batches:
-            return State(self.start, kept, self.gone)
+            return replace(self, batches=kept)
         base = parse(self.batches[0]).base_offset
-        return State(self.start, (), self.gone) if base >= self.start else State(base)
+        return replace(self, batches=()) if base >= self.start else State(base)
 
     def advanced(self, to: int) -> State:
         """Starting at `to`; what ends below that has lost it all."""
+        if to == self.start:
+            return self
         if to > self.end:
             return State(to)
         passed = sum(parse(one).next_offset <= to for one in self.batches)
-        return State(to, self.batches[passed:], (*self.gone, *self.batches[:passed]))
+        last = parse(next(one for one in self.batches if parse(one).next_offset >= to))
+        return State(to, self.batches[passed:], (*self.gone, *self.batches[:passed]), last.leader_epoch)
 
     def begins(self, other: State) -> bool:
         return self.start == other.start and self.batches == other.batches[: len(self.batches)]
@@ -112,8 +117,10 @@ class Life:
 
     def truncate_fully(self) -> None:
         to = max(0, self.now.end + self.draw(-5, 5))
-        self.log.truncate_fully_and_start_at(to)
-        self.now = self.flushed = State(to)  # removing whole files is synced at once: none comes back
+        epoch_before = self.draw(-1, self.epoch) if to else -1
+        self.log.truncate_fully_and_start_at(to, epoch_before)
+        # Removing whole files is synced at once: none comes back.
+        self.now = self.flushed = State(to, epoch_before=epoch_before)
         self.earlier = []
 
     def advance_start(self) -> None:
@@ -233,22 +240,23 @@ class Life:
         assert any(found.begins(state) for state in possible), "a log that never was"
         if flushed is not None:
             assert flushed.advanced(found.start).begins(found), "flushed batches are gone"
-        # Which state that was decides what the producers had written before the start; a log that lost more than it was
-        # to keep has forgotten them.
-        before = {state.gone for state in possible if found.begins(state)} | ({()} if not found.batches else set())
-        origins = [replace(found, gone=gone) for gone in before]
-        self.now = next((it for it in origins if it.producers() == self.log.producers), origins[0])
+        # Which state that was decides what was before the start; a log that lost more than it was to keep has forgotten
+        # its producers.
+        origins = [replace(state, batches=found.batches) for state in possible if found.begins(state)]
+        origins += [replace(state, gone=()) for state in origins if not found.batches]
+        known = self.log.epochs.epoch_at(found.start - 1), self.log.producers
+        self.now = next((it for it in origins if (it.epoch_before, it.producers()) == known), origins[0])
         self.flushed, self.earlier = self.now, []
 
     def check(self) -> None:
-        epochs = EpochCache()
+        epochs = EpochCache.behind(self.now.epoch_before, self.now.start)
         for one in self.now.batches:
             header = parse(one)
-            epochs = epochs.assign(header.leader_epoch, max(header.base_offset, self.now.start))
+            epochs = epochs.with_batch(header.leader_epoch, max(header.base_offset, self.now.start))
         assert self.log.epochs.truncate_end(self.log.end) == epochs
         assert len(self.log.epochs.entries) <= len(epochs.entries) + 1
         assert self.log.producers == self.now.producers()
-        assert self.log.last_batch_epoch == epochs.latest
+        assert self.log.last_batch_epoch == (epochs.latest if self.now.batches else -1)
         assert (self.log.start, self.log.end) == (self.now.start, self.now.end)
         assert self.log.recovery_point <= self.flushed.end
 
@@ -257,7 +265,8 @@ class Life:
     def appended(self) -> State:
         """The state with one more batch."""
         self.written += 1
-        epoch = (parse(self.now.batches[-1]).leader_epoch if self.now.batches else 0) + self.one_of(0, 0, 0, 1)
+        last = parse(self.now.batches[-1]).leader_epoch if self.now.batches else max(0, self.now.epoch_before)
+        epoch = last + self.one_of(0, 0, 0, 1)
         self.epoch = max(self.epoch, epoch)
         producer = self.draw(0, 2)
         one = build(
@@ -297,7 +306,7 @@ class Life:
             for header, one in iterate(self.log.read(offset, 1 << 30, self.log.end)):
                 found.append(one)
                 offset = header.next_offset
-        return State(self.log.start, tuple(found), self.now.gone)
+        return replace(self.now, start=self.log.start, batches=tuple(found))
 
 
 class LogUnderLosses(RuleBasedStateMachine):

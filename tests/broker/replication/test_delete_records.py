@@ -71,7 +71,8 @@ def fetch_as_fetcher(leader: Replica, follower: Replica, max_bytes: int = PLENTY
         if leader.log.end < before.log_end:
             follower.truncate_to_leader_end(before.leader_epoch, leader.log.end)
         else:
-            follower.truncate_fully_and_start_at(before.log_end, before.leader_epoch, leader.log.start)
+            start, epochs = leader.log.start, leader.log.epochs
+            follower.truncate_fully_and_start_at(before.log_end, before.leader_epoch, start, epochs.epoch_at(start - 1))
     return answer.error
 
 
@@ -224,7 +225,8 @@ def test_a_follower_that_ends_below_its_leaders_start_begins_there() -> None:
     nodes[0].replica.delete_records(4)
     assert fetch_as_fetcher(nodes[0].replica, nodes[1].replica) is ErrorCode.offset_out_of_range
     state = nodes[1].replica.state
-    assert (state.log_start, state.log_end, state.high_watermark, state.epochs) == (4, 4, 4, EpochCache())
+    assert (state.log_start, state.log_end, state.high_watermark) == (4, 4, 4)
+    assert state.epochs == EpochCache.behind(1, 4)
     catch_up(nodes[0].replica, nodes[1].replica)
     assert values(nodes[1].replica) == values(nodes[0].replica)
     assert in_step(nodes[1].replica)
@@ -254,9 +256,12 @@ def test_producers_of_records_that_a_leader_deleted_unseen_are_forgotten(deleted
     assert [check_sequence(node.replica.log.producers, retry, Rules()) for node in nodes] == [Accept()] * 3
 
 
-def test_producers_of_records_that_are_known_to_be_committed_are_kept() -> None:
-    """Replica 3 has all of them, and hears of the deletion from the next leader, after which it leads itself."""
+@pytest.mark.parametrize("committed_to", [6, 5])
+def test_producers_of_the_records_that_a_leader_deleted_are_kept(committed_to: int) -> None:
+    """Replica 3 has all of them, may not know that they are committed, and hears of the deletion from the next leader,
+    after which it leads itself."""
     nodes = cluster()
+    nodes[2] = Node(3, disk=nodes[2].disk, high_watermark=committed_to)
     nodes[0].replica.delete_records(TO_HIGH_WATERMARK)
     catch_up(nodes[0].replica, nodes[1].replica)
     leader = nodes[1].lead(2, isr=(1, 2, 3))
@@ -267,7 +272,7 @@ def test_producers_of_records_that_are_known_to_be_committed_are_kept() -> None:
     assert check_sequence(nodes[2].replica.log.producers, retry, Rules()) == Duplicate(5, 5)
 
 
-def test_producers_are_kept_until_an_answer_has_room_for_the_next_record() -> None:
+def test_producers_are_kept_by_an_answer_that_has_no_room_for_the_next_record() -> None:
     """The log of replica 3 ends where that of its leader starts, in the epoch of the leader's next record. The leader's
     first answer has data of other partitions, and no room for that record."""
     nodes = cluster(committed=5)
@@ -338,8 +343,8 @@ def test_a_follower_that_starts_above_its_leaders_end_begins_at_that_end() -> No
 def test_a_late_answer_begins_nothing_anew() -> None:
     nodes = cluster()
     state = nodes[1].replica.state
-    nodes[1].replica.truncate_fully_and_start_at(state.log_end - 1, state.leader_epoch, 9)
-    nodes[1].replica.truncate_fully_and_start_at(state.log_end, state.leader_epoch - 1, 9)
+    nodes[1].replica.truncate_fully_and_start_at(state.log_end - 1, state.leader_epoch, 9, 1)
+    nodes[1].replica.truncate_fully_and_start_at(state.log_end, state.leader_epoch - 1, 9, 1)
     assert nodes[1].replica.state == state
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.retention import LogStartReason
 from images.broker.replication.become_leader_or_follower import apply_registration
 from images.broker.replication.leader import (
@@ -57,10 +58,11 @@ def test_a_follower_below_the_leader_epoch_start_does_not_join(rules_off: tuple[
 
 @pytest.mark.parametrize(("log_start", "joins"), [(-1, False), (2, False), (3, True)])
 def test_a_follower_joins_once_its_log_begins_where_its_leaders_does(log_start: int, joins: bool) -> None:
-    """Below its log start a leader knows no epochs: it takes three records of epoch 2 for those of epoch 5 that it has
-    deleted."""
+    """A leader that does not know the epoch of its last deleted record takes three records of epoch 2 for those of
+    epoch 5 that it has deleted."""
     state = grown(leader(isr=(1,), limits=without("min_isr_gates_high_watermark")), 3)
     emptied = advance_log_start(state._replace(high_watermark=3), 3, LogStartReason.RETENTION_MS).partition
+    emptied = emptied._replace(epochs=EpochCache.of((5, 3)))
     answer = fetch(emptied, 2, 3, last_epoch=2, log_start=log_start)
     assert (answer.error, answer.diverging) == (ErrorCode.none, None)
     assert bool(answer.step.decisions) is joins

@@ -94,24 +94,39 @@ def test_a_start_inside_a_batch_keeps_the_batch_and_hides_its_head() -> None:
 # ---- what stays known ------------------------------------------------------------------------------------------------
 
 
-def test_the_first_epoch_begins_where_the_log_starts() -> None:
-    """As Kafka's LeaderEpochFileCache.truncateFromStart."""
+def test_the_first_epoch_is_that_of_the_last_deleted_record() -> None:
     disk = DiskModel()
     log = open_log(disk)
     for offset, epoch in enumerate((1, 1, 3, 3, 3, 6)):
         log.append(batch(offset, epoch=epoch))
     log.advance_start(1)
-    assert log.epochs == EpochCache.of((1, 1), (3, 2), (6, 5))
-    log.advance_start(4)
+    assert log.epochs == EpochCache.of((1, 0), (3, 2), (6, 5))
+    log.advance_start(5)
     assert log.epochs == EpochCache.of((3, 4), (6, 5))
     assert open_log(disk).epochs == log.epochs, "made anew from the batches"
     log.close(clean=True)
     assert open_log(disk).epochs == EpochCache.of((3, 4), (6, 5))
     log = open_log(disk)
     log.advance_start(6)
-    assert log.epochs == EpochCache.of((6, 6))
+    assert log.epochs == EpochCache.of((6, 5))
     log.assign_epoch(8, 6)
-    assert log.epochs == EpochCache.of((8, 6))
+    assert log.epochs == EpochCache.of((6, 5), (8, 6))
+
+
+@pytest.mark.parametrize("end", ["killed", "power lost", "closed"])
+def test_the_epoch_of_the_last_deleted_record_is_still_known(end: str) -> None:
+    disk = DiskModel()
+    log = open_log(disk, FOUR_A_SEGMENT)
+    for offset in range(5):
+        log.append(batch(offset, epoch=3 if offset < 4 else 6))
+    log.flush()
+    log.advance_start(4)
+    assert segments(disk) == [4]
+    if end == "power lost":
+        lose_all_unsynced(disk)
+    elif end == "closed":
+        log.close(clean=True)
+    assert open_log(disk, FOUR_A_SEGMENT).epochs == EpochCache.of((3, 3), (6, 4))
 
 
 @pytest.mark.parametrize("end", ["killed", "power lost", "closed"])
@@ -186,7 +201,7 @@ def test_a_log_that_lost_its_end_below_its_start_goes_on_empty_at_its_start() ->
     lose_all_unsynced(disk)
     lines: list[str] = []
     log = open_log(disk, lines=lines)
-    assert (log.start, log.end, log.epochs, len(log.producers)) == (7, 7, EpochCache(), 0)
+    assert (log.start, log.end, log.epochs, len(log.producers)) == (7, 7, EpochCache.behind(0, 7), 0)
     assert "before its start" in lines[-1]
     log.append(batch(7))
     assert open_log(disk).end == 8

@@ -109,10 +109,6 @@ def cut(node: str, end: int, to: int, high_watermark: int = 0, **detail: object)
     return event(5, node, "truncated", detail, offset=to, log_end=end, **place)
 
 
-def reopened(time_s: float, *, clean: bool) -> Event:
-    return event(time_s, "b2", "log_recovered", {"clean": clean}, offset=0, log_end=5, high_watermark=5)
-
-
 EMPTY_REPLICA = [event(0.5, "b2", "log_recovered", {}, offset=0, log_end=0, high_watermark=0), applied(1, 50)]
 
 KEPT = {
@@ -129,15 +125,18 @@ KEPT = {
         event(3, "b1", "replica_deleted"),
         cut("b2", 5, 3, answer=[1, 3]),
     ],
-    "a follower begins anew where its log ends, of which it knows nothing": [
+    "a follower begins anew behind its log's end, where its leader's starts": [
         *RETAINED_ALL,
-        reopened(4, clean=False),
-        cut("b2", 5, 5, high_watermark=5, log_start=5),
+        cut("b3", 4, 5, log_start=5),
     ],
-    "a follower that knows a part to be committed begins anew where its log ends": [
+    "a leader without records takes a fetch from the end of its log": [
         *RETAINED_ALL,
-        reopened(4, clean=True),
-        cut("b2", 5, 5, high_watermark=4, log_start=5),
+        fetched(4, 5, 1) | {"log_end": 5},
+    ],
+    "a leader does not know the epoch of its last deleted record": [
+        *RETAINED_ALL,
+        cut("b1", 5, 3, log_start=3),
+        fetched(6, 3, 0) | {"log_end": 3},
     ],
     "a leader counts whom it has proposed": [*JOINING, counted(4, 1, (1, 2), proposed=(1, 2, 3)), moved(5, 1, 2, 3)],
     "a change that was given up may still be made": [*JOINING, counted(4, 1, (1, 2), unresolved=(3,))],
@@ -281,17 +280,14 @@ BROKEN = {
         [*COPIED, cut("b2", 5, 3, high_watermark=3, answer=[1, 5])],
         "truncation-needless",
     ),
-    "a follower that knows all of its log to be committed begins anew where that ends": (
-        [
-            *RETAINED_ALL,
-            follower_high_watermark(4, "b2", 5) | {"leader": 1},
-            cut("b2", 5, 5, high_watermark=5, log_start=5),
-        ],
-        "producers-forgotten",
+    "a follower begins anew where its log ends": ([*RETAINED_ALL, cut("b2", 5, 5, log_start=5)], "producers-forgotten"),
+    "a follower cuts the last record, which its leader has deleted": (
+        [*RETAINED_ALL, cut("b2", 5, 4, answer=[1, 4])],
+        "truncation-needless",
     ),
-    "a follower that had stopped cleanly begins anew where its log ends": (
-        [*RETAINED_ALL, reopened(4, clean=True), cut("b2", 5, 5, high_watermark=5, log_start=5)],
-        "producers-forgotten",
+    "a leader takes a fetch of a log that ends where its own starts, with another record": (
+        [*RETAINED_ALL, fetched(4, 5, 2) | {"log_end": 5}],
+        "fetch-of-another-log",
     ),
     "a follower cuts its log without a need": ([*COPIED, cut("b2", 5, 3)], "truncation-needless"),
     "a follower that goes by answers cuts its log to its high watermark": (

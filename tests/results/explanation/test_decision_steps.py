@@ -297,7 +297,7 @@ def test_a_diverging_fetch_with_another_epoch_than_that_of_the_last_record_is_to
 
 @pytest.mark.parametrize(("start", "expected"), [(5, ["producer-state-contradicts-log"]), (6, [])])
 def test_producers_of_batches_below_the_log_start_may_be_lost_with_them(start: int, expected: list[str]) -> None:
-    detail = {"clean": False, "epochs": [[0, start]] if start < 6 else [], "producers": {}}
+    detail = {"clean": False, "epochs": [[0, start - 1]], "producers": {}}
     recovered = event(5, "b1", "log_recovered", detail, offset=start, log_end=6, high_watermark=5)
     assert kinds([*BORN, WITH_BATCH, recovered]) == expected
 

@@ -66,7 +66,7 @@ def keeps_the_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def names_the_start_as_base(monkeypatch: pytest.MonkeyPatch) -> None:
     write_start = Log._write_start
-    monkeypatch.setattr(Log, "_write_start", lambda log, offset, base: write_start(log, offset, offset))
+    monkeypatch.setattr(Log, "_write_start", lambda log, offset, base, epoch: write_start(log, offset, offset, epoch))
 
 
 def gives_all_members_one_assignment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,16 +92,6 @@ def _known_by_name(patch: Patch) -> None:
     replace_in(patch, manager, by_id, "if key not in hosted")
 
 
-def _always_begun_anew(patch: Patch) -> None:
-    """A follower that ends where its new leader's log starts begins anew, whatever it knows of its records."""
-    right = log_start.on_leader_log_start_at_end
-
-    def begun_anew(partition: Partition, first_epoch: int, _: bool) -> PartitionStep:
-        return right(partition, first_epoch, False)
-
-    patch.setattr(log_start, "on_leader_log_start_at_end", begun_anew)
-
-
 def _sent_once(patch: Patch) -> None:
     """A leader gives a change of the ISR up when the request with it was lost, and keeps it in flight."""
     right, sent = Replica.still_proposes, list[ProposeIsr]()
@@ -354,26 +344,6 @@ UNCLEAN = {
     "clients": {"tell_epochs": True},
 }
 
-RETRIED_LATE = {
-    "seed": 8,
-    "time_limit": "36s",
-    "recovery_limit": "10s",
-    "producers": 2,
-    "rate": 4,
-    "clients": {"in_flight": 1, "pipeline": 1, "request_timeout": 0.7, "delivery_timeout": 35},
-}
-RETRIED_AT_ANOTHER: Sequence[Fault] = [
-    {"at": 5, "for": 25, "fault": "partition", "shape": "one-way", "nodes": ["b1"], "channel": "client"},
-    {"at": 6.5, "for": 8, "fault": "partition", "shape": "one-way", "nodes": ["b1"], "against": ["b3"]},
-    {"at": 6.5, "for": 8, "fault": "partition", "shape": "one-way", "nodes": ["b3"], "against": ["b1"]},
-    {"at": 7, "for": 1, "fault": "delete-records"},
-    {"at": 8, "for": 25, "fault": "partition", "shape": "one-way", "nodes": ["b2"], "channel": "client"},
-    {"at": 9, "for": 16, "fault": "pause", "nodes": ["b1"]},
-    {"at": 18, "for": 15, "fault": "pause", "nodes": ["b2"]},
-]
-"""The producers hear nothing of what b1 and b2 have answered. All of it is deleted, b1 is paused, b3 follows b2, and
-then b2 is paused: b3 leads, and is sent the batches again. It had them."""
-
 RAISED: Sequence[Fault] = [
     {"at": 2, "for": 7, "fault": "raise-min-isr"},
     {"at": 4, "for": 3, "fault": "kill", "nodes": ["leader/0"]},
@@ -395,7 +365,6 @@ MISTAKES = (
     PlayedMistake("truncation-incomplete", _cut_to_leaders_end_alone, [TO_AND_FRO]),
     PlayedMistake("unacknowledged-otherwise", _deposed_in_time, [ALONE]),
     PlayedMistake("request-refused-otherwise", _out_of_range_where_logs_part, [ALONE]),
-    PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("synced-records-lost", _synced_in_word, [POWER_LOSS], {"settings": {"flush.messages": "1"}}),
     PlayedMistake("forgotten-partition-fetched", _nothing_forgotten, [MOVES], {"partitions": 2, "time_limit": "4s"}),
     PlayedMistake("deleted-replica-kept", _known_by_name, [READ_AT_ONCE], {"time_limit": "15s"}),

@@ -231,12 +231,12 @@ EIGHTH: Final = (
         (
             Edit(
                 _REPLICATION_FETCHER,
-                "        if start is not None and start > state.offset:\n"
+                "        if start is not None and start.offset > state.offset:\n"
                 "            state.replica.truncate_fully_and_start_at(state.offset, "
-                "state.leader_epoch, start)\n",
-                "        if end is not None and start is not None and start > state.offset:\n"
+                "state.leader_epoch, start.offset, start.epoch)\n",
+                "        if latest is not None and start is not None and start.offset > state.offset:\n"
                 "            state.replica.truncate_fully_and_start_at(state.offset, "
-                "state.leader_epoch, end)\n",
+                "state.leader_epoch, latest.offset, latest.epoch)\n",
             ),
         ),
         VARIED_APPENDS,

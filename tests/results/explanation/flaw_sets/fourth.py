@@ -134,8 +134,8 @@ FOURTH: Final = (
         (
             Edit(
                 _LOG_LOG,
-                "            self._write_start(offset, base)\n",
-                "            self._write_start(offset, offset)\n",
+                "            self._write_start(offset, base, epochs.epoch_at(offset - 1))\n",
+                "            self._write_start(offset, offset, epochs.epoch_at(offset - 1))\n",
             ),
         ),
         VARIED_APPENDS,

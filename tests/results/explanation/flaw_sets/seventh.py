@@ -201,15 +201,16 @@ SEVENTH: Final = (
             ),
             Edit(
                 _LOG_LOG_START_CHECKPOINT,
-                '    write_durably(files, path, f"0\\n{start.offset} {start.base}\\n".encode())\n',
+                '    write_durably(files, f"{directory}/{LOG_START_CHECKPOINT}", text.encode())\n',
+                '    path = f"{directory}/{LOG_START_CHECKPOINT}"\n'
                 "    temporary = path + TEMPORARY_SUFFIX\n"
                 "    files.delete(temporary)\n"
                 "    file = files.open(temporary)\n"
-                '    file.append(f"0\\n{start.offset} {start.base}\\n".encode())\n'
+                "    file.append(text.encode())\n"
                 "    file.close()\n"
                 "    files.rename(temporary, path)  # atomic: a crash leaves the old checkpoint "
                 "or the new one\n"
-                '    files.sync_directory(path.rpartition("/")[0])\n',
+                "    files.sync_directory(directory)\n",
             ),
         ),
         VARIED_APPENDS,
