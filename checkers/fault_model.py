@@ -5,6 +5,9 @@ The protocol promises that an acknowledged record survives while fewer than `min
 bug would be unfair. Excusing a bug because something was lost *somewhere* would be just as wrong. The fault model is
 therefore applied record by record.
 
+A minimum that is lowered counts until the ISR has as many members as it says: with it the controllers forget who
+else holds what is committed (KIP-966 empties the ELR), and a higher one does not make them remember.
+
 A replica *lost* the offsets [a, b) when a fault measured `lost_bytes` > 0 on its node, and the log it then recovered
 ends at a, while before it ended at b (`appended`, `truncated`, `became_*` and `log_recovered` in the trace). It lacks
 offset o from the time of that measurement until its log has passed o again. A replica that was removed has deleted its
@@ -37,7 +40,8 @@ Blind spots: which of the lost records had been acknowledged; data lost by a fau
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -301,10 +305,15 @@ def _loss(node: str, first: int, end: int, since_ns: int, later: list[_Event]) -
     return ReplicaLoss(node, first, end, since_ns, tuple(regained))
 
 
-def fault_model_excesses(lost: list[ReplicaLoss], replicas_allowed: int) -> tuple[FaultModelExceeded, ...]:
-    """Each time at which more than `replicas_allowed` replicas first lacked one offset, with the least such offset."""
+def fault_model_excesses(
+    lost: list[ReplicaLoss], tolerated: int, lowered: Sequence[tuple[int, int]] = ()
+) -> tuple[FaultModelExceeded, ...]:
+    """Each time at which more replicas first lacked one offset than the protocol survives, with the least such offset:
+    more than `tolerated`, or than a lowered minimum (`_lowered_minimums`) has had it survive since a time."""
     excesses: list[FaultModelExceeded] = []
     for time_ns in sorted({loss.since_ns for loss in lost}):
+        in_force = bisect_right(lowered, time_ns, key=lambda since: since[0])
+        replicas_allowed = min(tolerated, lowered[in_force - 1][1] if in_force else tolerated)
         lacking = [(loss, least) for loss in lost if (least := loss.lacked_from(time_ns)) is not None]
         for offset in sorted({least for _, least in lacking}):
             without = {loss.node: loss for loss, least in lacking if least <= offset < loss.end}
@@ -325,6 +334,26 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
         f"after faults that take data, and the protocol survives {replicas_allowed}",
         f"lost: {nodes}",
     )
+
+
+def _lowered_minimums(evidence: RunEvidence) -> dict[TopicPartition, list[tuple[int, int]]]:
+    """(time in ns, losses that the protocol survives from then on): one less than `min.insync.replicas`, or than the
+    lowest one since the ISR last had that many members. Where no decision tells the minimum, nothing is."""
+    lowest: dict[TopicPartition, int] = {}
+    lowered: dict[TopicPartition, list[tuple[int, int]]] = {}
+    last: dict[TopicPartition, int] = {}
+    changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
+    columns = changes.sort_by([("offset", "ascending"), ("time_ns", "ascending")])
+    for row in columns.select(["topic", "partition", "offset", "time_ns", "members", "detail"]).to_pylist():
+        name, minimum = (row["topic"], row["partition"]), json.loads(row["detail"] or "{}").get("min_isr")
+        if minimum is None or last.get(name) == row["offset"]:
+            continue  # of a decision that another controller has traced before
+        last[name] = row["offset"]
+        suffices = len(row["members"] or ()) >= minimum
+        lowest[name] = minimum if suffices else min(minimum, lowest.get(name, minimum))
+        since_ns = max(row["time_ns"], lowered[name][-1][0] if name in lowered else 0)
+        lowered.setdefault(name, []).append((since_ns, lowest[name] - 1))
+    return lowered
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,10 +432,10 @@ def tolerances(evidence: RunEvidence) -> Tolerances:
     if evidence.settings.unclean_election:
         for name, first_ns in first_unclean_elections(evidence).items():
             special[name] = Tolerance(first_ns < NEVER, first_ns)
-    last_known_leaders = _last_known_leaders(evidence)
+    last_known_leaders, lowered = _last_known_leaders(evidence), _lowered_minimums(evidence)
     for name, lost in replica_losses(evidence).items():
         too_much = (
-            *fault_model_excesses(lost, evidence.settings.losses_tolerated),
+            *fault_model_excesses(lost, evidence.settings.losses_tolerated, lowered.get(name, ())),
             *_lost_by_last_known_leaders(lost, last_known_leaders.get(name, ())),
         )
         if too_much:

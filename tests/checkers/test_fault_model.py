@@ -49,6 +49,18 @@ def test_two_replicas_without_one_record_at_one_time_exceed_min_isr_two() -> Non
     assert (excess.offset, excess.time_ns) == (7, 7 * small_evidence.S)
 
 
+@pytest.mark.parametrize(("raised_s", "rejoined_s", "exceeded"), [(4.5, 7, True), (4, 4.5, False), (6, 7, True)])
+def test_a_lowered_minimum_counts_until_the_isr_suffices(raised_s: float, rejoined_s: float, exceeded: bool) -> None:
+    def decided(time_s: float, minimum: int, *isr: int) -> dict[str, Any]:
+        detail = {"min_isr": minimum, "replicas": [1, 2, 3]}
+        place = {"offset": int(10 * time_s), "members": list(isr)}
+        return small_evidence.event(time_s, "c1", "partition_changed", detail, **place)
+
+    decisions = [decided(1, 2, 1, 2, 3), decided(2, 2, 1), decided(3, 1, 1), decided(raised_s, 2, 1)]
+    events = [*FULL, *decisions, decided(rejoined_s, 2, 1, 2), recovered(6, "b1", 4)]
+    assert bool(tolerances(evidence(events, power_loss("b1", 5)))) is exceeded
+
+
 def test_a_loss_after_the_first_replica_has_caught_up_does_not_exceed_the_fault_model() -> None:
     events = [*FULL, recovered(6, "b1", 4), appended(6.5, "b1", 4, 10), recovered(8, "b2", 4)]
     assert tolerances(evidence(events, power_loss("b1", 5), power_loss("b2", 7))) == {}
