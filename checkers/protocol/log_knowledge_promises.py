@@ -80,11 +80,13 @@ def truncation_end(log: list[int], start: int, answer: CachedEpoch) -> int | Non
 
 def check_knowledge(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log was opened or cut, or a leader begins with it: its epoch cache and its producers are those of its records.
-    A disk that lied about fsync may have older ones, by which batches are then taken, too."""
+    A disk that lied about fsync may have older ones, by which batches are then taken, too; and a log that comes back
+    empty after a loss may have ended below its start, and begun anew."""
     detail, end = event.details(), event.end_after
-    lied = cluster.lied(event.node, event.time_ns)
-    if lied and event.kind == "log_recovered":
+    lied, emptied = cluster.lied(event.node, event.time_ns), _is_emptied(cluster, partition, event)
+    if emptied or (lied and event.kind == "log_recovered"):
         partition.replica_batches[event.node] = ReplicaBatches(end, end)
+        partition.snapshots.pop(event.node, None)
     if lied:
         return
     if "log_start" in detail:
@@ -96,14 +98,21 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     if isinstance(entries := detail.get("epochs"), list):
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
     state = detail.get("producers")
-    if isinstance(state, dict) and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
+    if isinstance(state, dict) and not emptied and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
         if partition.batches_of(event.node).unknown_below <= start:
             _check_producers(partition, event, state, start)
             _check_batches(partition, event, detail.get("batches", {}), start)
             _check_times(partition, event, detail.get("producer_times", {}), start)
         whole = event.node in partition.opened and event.node not in partition.removed
-        if event.kind == "log_recovered" and whole and event.log_end > start:
+        if event.kind == "log_recovered" and whole:
             _check_kept(partition, event, state)
+
+
+def _is_emptied(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> bool:
+    """Whether a log comes back without a record after a loss."""
+    if event.kind != "log_recovered" or event.log_end > max(event.offset, 0):
+        return False
+    return cluster.lost_data(event.node, partition.opened.get(event.node, 0), event.time_ns)
 
 
 def _may_expire(cluster: ClusterState, event: TraceRow, expiration_ms: int) -> bool:
@@ -140,7 +149,7 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
     lied = cluster.lied(event.node, event.time_ns)
     if lied or _may_expire(cluster, event, detail.get("producer_expiration_ms", 0)):
         return
-    if "base" not in detail or (event.kind == "log_recovered" and event.log_end <= max(event.offset, 0)):
+    if "base" not in detail:
         return
     base, state = detail["base"], detail["producers_before"]
     partition.snapshots[event.node] = state
@@ -282,7 +291,7 @@ def _truncated(partition: PartitionState, event: TraceRow, settings: CheckSettin
 
 def _resized(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     begins_anew = event.kind == "truncated" and "log_start" in event.details()
-    if begins_anew or (event.kind == "log_recovered" and max(event.offset, 0) == event.log_end):
+    if begins_anew or (event.kind == "log_recovered" and event.log_end == 0):
         partition.snapshots.pop(event.node, None)
         partition.replica_batches[event.node] = ReplicaBatches(event.end_after, event.end_after)
     elif event.end_after >= 0:

@@ -238,6 +238,18 @@ def test_a_restart_does_not_forget_the_producers_of_deleted_batches() -> None:
     assert set(found([*of_two, kept, reopened])) == {"producer-state-wrong"}
 
 
+def test_a_log_without_records_knows_its_producers_after_a_restart_unless_it_lost_data() -> None:
+    emptied = [*SIX, started_at(6)]
+    kept, forgotten = (
+        told(7, "log_recovered", 6, epochs=((1, 5),), producers=producers) | {"offset": 6} for producers in ({1: 5}, {})
+    )
+    assert found([*emptied, kept]) == []
+    assert found([*emptied, forgotten]) == ["producer-state-wrong"]
+    assert found([*emptied, kept, produced(8, 5, 6)]) == ["batch-appended-twice"]
+    lossy = small_evidence.faults(fault("power-loss", ["b1"], 6, 6.5, {"lost_bytes": 10}))
+    assert found([*emptied, forgotten, produced(8, 5, 6)], faults=lossy) == [], "it may have ended below its start"
+
+
 def test_the_producer_of_a_deleted_batch_is_known() -> None:
     of_two = [*BORN, produced(2, 0, 0, producer=2), produced(2, 0, 1, producer=1), started_at(1)]
     for producers, wrong in (({1: 0, 2: 0}, []), ({1: 0}, ["producer-state-wrong"])):
