@@ -7,6 +7,8 @@ Partitions and pauses seldom show whether it does: who does not fetch at all is 
 2. with `elected`, a member of the ISR is elected to which every fetch of a follower is lost, so that the new leader
    never hears of it.
 
+With `stepped_back` the wall clock of that leader is stepped back meanwhile, by which no lag may be measured.
+
 In both cases it ends soon after the follower has left the ISR, which alone shows that it lagged: one that has all
 records of an idle partition stays caught up in case 1.
 """
@@ -23,13 +25,24 @@ from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.message_steps import MessageSteps
 from nemesis.faults.scripted.script import drawn_pause, until_event, until_led_by
 from nemesis.handle import FaultHandle
-from nemesis.ports import AdminResult, MessageEffect, MessagePart, MessageRule, one_way
+from nemesis.ports import (
+    AdminResult,
+    ClockChange,
+    EnvironmentCapability,
+    MessageEffect,
+    MessagePart,
+    MessageRule,
+    one_way,
+)
 from nemesis.situation import Event, Occurrence
 
 _LIMIT: Final = 4.0
 """Longest wait for the follower to leave, in multiples of the cluster's patience."""
 _STEPS: Final = 3.0
 """Time for all steps, in the same: a leader looks at its followers twice in the time that they may lag."""
+_STEP_BACK: Final = ClockChange(wall_jump_ms=-60_000)
+"""Longer than the follower may lag."""
+_STEPPED_BACK_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +57,8 @@ class LaggingFollower(MessageSteps):
     elected: bool = False
     """The fetches are lost to a new leader, so that none of them arrives."""
     patience_ms: float = 2_000.0
+    stepped_back: bool = False
+    """The wall clock of the leader is stepped back by a minute for as long."""
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
@@ -55,7 +70,8 @@ class LaggingFollower(MessageSteps):
             return None
         partition, elected = draws.partition(), draws.random.random() < 0.5
         elected = elected and cluster.replication_factor > 2  # another follower is to be elected
-        return cls(partition if elected or cluster.always_written else 0, elected, draws.isr_patience_ms)
+        struck = partition if elected or cluster.always_written else 0
+        return cls(struck, elected, draws.isr_patience_ms, draws.random.random() < _STEPPED_BACK_SHARE)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Lose the messages, and wait until the follower has left."""
@@ -77,6 +93,8 @@ class LaggingFollower(MessageSteps):
         part = MessagePart.REQUEST if self.elected else MessagePart.RESPONSE
         rule = MessageRule(API_KEYS[NodeRequest.FETCH], part, MessageEffect.DROP, count=0)
         await handle.intercept(one_way([follower], [fetched_from]), rule)
+        if self.stepped_back:
+            await handle.set_clock(fetched_from, _STEP_BACK)
         if self.elected:
             await put_first(handle, self.partition, fetched_from, before, answers)
             if not await until_led_by(handle, self.partition, fetched_from, self._limit_s):
@@ -93,10 +111,16 @@ class LaggingFollower(MessageSteps):
         """Until the follower has left."""
         return _STEPS * self.patience_ms / 1000
 
+    def needs(self) -> frozenset[EnvironmentCapability]:
+        """Wall clocks that can be changed alone, where one is stepped back."""
+        clocks = frozenset({EnvironmentCapability.CLOCKS, EnvironmentCapability.WALL_CLOCKS})
+        return MessageSteps.needs(self) | (clocks if self.stepped_back else frozenset())
+
     def targets(self) -> tuple[str, ...]:
         """The leader of the partition."""
         return (f"leader/{self.partition}",)
 
     def describe(self) -> str:
-        """What is lost."""
-        return f"every {'fetch from a new leader' if self.elected else 'answer to a follower'} is lost until it lags"
+        """What is lost, and whether a clock is wrong."""
+        lost = f"every {'fetch from a new leader' if self.elected else 'answer to a follower'} is lost until it lags"
+        return f"{lost}; its leader's wall clock is stepped back" if self.stepped_back else lost

@@ -14,6 +14,7 @@ from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker.replication import leader
 from images.broker.replication.partition import Limits, Partition, PartitionStep
+from images.broker.replication.replica import Replica
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
 from nemesis.faults.lagging_follower import LaggingFollower
@@ -43,9 +44,15 @@ def silent_ones_do_not_lag(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leader, "on_tick", tick)
 
 
+def lag_is_measured_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """A leader measures by a clock that may be stepped how long ago its followers were caught up."""
+    patch.setattr(Replica, "_now_ms", lambda self: self._record_ms())
+
+
+@pytest.mark.parametrize("stepped_back", [False, True])
 @pytest.mark.parametrize("elected", [False, True])
-def test_a_follower_that_lags_leaves_the_isr(elected: bool) -> None:
-    outcome = struck(elected)
+def test_a_follower_that_lags_leaves_the_isr(elected: bool, stepped_back: bool) -> None:
+    outcome = struck(elected, stepped_back=stepped_back)
     assert outcome.validity is Validity.VALID, outcome.verdicts
     assert [injection.took_effect for injection in outcome.injections] == [True]
 
@@ -97,12 +104,20 @@ def test_where_leadership_is_not_moved_nothing_is_lost_for_long(
     assert not LaggingFollower().took_effect(handle.evidence)
 
 
-@pytest.mark.parametrize(("mistaken", "elected"), [(caught_up_by_any_fetch, False), (silent_ones_do_not_lag, True)])
+@pytest.mark.parametrize(
+    ("mistaken", "elected", "stepped_back"),
+    [
+        (caught_up_by_any_fetch, False, False),
+        (silent_ones_do_not_lag, True, False),
+        (lag_is_measured_by_the_wall_clock, False, True),
+    ],
+)
 def test_one_that_stays_is_found(
-    mistaken: Callable[[pytest.MonkeyPatch], None], elected: bool, monkeypatch: pytest.MonkeyPatch
+    mistaken: Callable[[pytest.MonkeyPatch], None], elected: bool, stepped_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistaken(monkeypatch)
-    found = {finding.kind for verdict in struck(elected).verdicts for finding in verdict.findings}
+    outcome = struck(elected, stepped_back=stepped_back)
+    found = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
     assert "isr-shrink-overdue" in found
 
 
