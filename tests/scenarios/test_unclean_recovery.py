@@ -18,6 +18,8 @@ from harness.spec import parse
 from images.broker.controller import unclean_recovery
 from images.broker.controller.partition_change import PartitionChangeBuilder
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
+from images.broker.log.leader_epochs import UNDEFINED
+from images.broker.log.log import Log
 from images.wire.field_values import NO_LEADER
 from tests.broker.controller.early_strategies import begin_early, begin_early_with_all
 
@@ -149,13 +151,15 @@ def test_6_8_balanced_recovery_waits_for_the_replica_that_lost_nothing_and_loses
 def test_6_8_balanced_recovery_elects_a_replica_whose_records_have_all_been_deleted_before_one_that_lost_some(
     epochs_alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By their epochs alone b1 would be elected, and give offsets of acknowledged records to others."""
+    """By their epochs alone b1 would be elected, and give offsets of acknowledged records to others, where a log
+    forgets the epoch of its last deleted record."""
 
     def by_epochs(logs: Mapping[int, ReplicaLogEnd]) -> int:
         return max(logs, key=lambda replica: (logs[replica].last_epoch, logs[replica].end))
 
     if epochs_alone:
         monkeypatch.setattr(unclean_recovery, "greatest_log", by_epochs)
+        monkeypatch.setattr(Log, "_epoch_before_start", UNDEFINED)
     outcome = played(EMPTIED, "balanced", seed=3, **SHORT_RETENTION)
     assert outcome.validity is (Validity.INVALID if epochs_alone else Validity.VALID), outcome.verdicts
     assert ("conflicting-offset" in kinds(outcome)) is epochs_alone
