@@ -88,7 +88,8 @@ class _FetchState(NamedTuple):
 
 
 class _LeaderOffset(NamedTuple):
-    """An offset of the leader's log, and the leader epoch there or, of its start, of the record before."""
+    """An offset of the leader's log, and the leader epoch there or, of its start, of the record before; or the end of
+    that epoch."""
 
     offset: int
     epoch: int
@@ -358,17 +359,28 @@ class Fetcher:
     async def _leader_start(self, state: _FetchState) -> _LeaderOffset | None:
         """Where the leader's log starts, and the leader epoch of the last record that it has deleted; None if it did
         not answer. That epoch ends at the start, or else is the one there: so Kafka's followers ask for the epoch
-        before the records that a leader has on its own disk (KIP-405). -1 where no fetch would tell of it."""
+        before the records that a leader has on its own disk (KIP-405). -1 where no fetch would tell of it, or the
+        leader does not know it."""
         start = await self._leader_offset(state, EARLIEST)
         if start is None or start.epoch <= 0:
             return start
         if not state.replica.limits.truncation_protocol.sends_last_fetched_epoch:
             return start._replace(epoch=NO_EPOCH)
-        response = await self._call(self._epoch_query([(state.replica, start.epoch - 1)]))
-        below = response.topics[0].partitions[0]
-        if below.error_code is not NO_ERROR or await self._leader_offset(state, EARLIEST) != start:
+        before = await self._epoch_end(state, start.epoch - 1)
+        if before == (start.offset, start.epoch - 1) and before.epoch > 0:
+            # A leader that does not know the epoch answers so of any lower one. Not below epoch 0: there is none.
+            lower = await self._epoch_end(state, before.epoch - 1)
+            if lower is None or lower.offset == start.offset:
+                before = lower and start._replace(epoch=NO_EPOCH)
+        if before is None or await self._leader_offset(state, EARLIEST) != start:
             return None  # with another start the answers do not belong together
-        return start if below.end_offset < start.offset else start._replace(epoch=below.leader_epoch)
+        return start if before.offset < start.offset else before
+
+    async def _epoch_end(self, state: _FetchState, epoch: int) -> _LeaderOffset | None:
+        """The leader's greatest epoch up to `epoch`, or that itself without one, and where it ends."""
+        response = await self._call(self._epoch_query([(state.replica, epoch)]))
+        answer = response.topics[0].partitions[0]
+        return _LeaderOffset(answer.end_offset, answer.leader_epoch) if answer.error_code is NO_ERROR else None
 
     async def _leader_offset(self, state: _FetchState, timestamp: int) -> _LeaderOffset | None:
         partition = ListOffsetsPartition(

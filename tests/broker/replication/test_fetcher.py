@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v16.request import FetchRequest
 from kio.schema.fetch.v16.response import EpochEndOffset as DivergingEpoch
 from kio.schema.fetch.v16.response import FetchableTopicResponse, FetchResponse, PartitionData
+from kio.schema.list_offsets.v7.request import ListOffsetsRequest
 from kio.schema.list_offsets.v7.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -25,13 +26,14 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 
 from images.broker.config import Endpoint
+from images.broker.log.leader_epochs import EpochCache
 from images.broker.replication.fetcher import Fetcher, FetchLimits
 from images.broker.replication.partition import Limits, PartitionRegistration
 from images.broker.rules import Rules
 from images.broker.truncation_protocol import TruncationProtocol
 from images.wire import batch as batches
 from images.wire.connection import ConnectionLost
-from images.wire.field_values import NO_EPOCH
+from images.wire.field_values import EARLIEST, NO_EPOCH
 from images.wire.messages import Api, request_class, response_class_of
 from images.wire.schema import convert
 from tests.broker.replication.replica_node import Node, produced
@@ -91,6 +93,21 @@ def _fetch_answer(request: Any, **fields: Any) -> FetchResponse:
     return FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=0, responses=(topic,))
 
 
+def _offset_answer(offset: int, leader_epoch: int) -> ListOffsetsResponse:
+    partition = ListOffsetsPartitionResponse(
+        partition_index=0, error_code=ErrorCode.none, offset=offset, leader_epoch=leader_epoch
+    )
+    return ListOffsetsResponse(
+        throttle_time=timedelta(0), topics=(ListOffsetsTopicResponse(name="t", partitions=(partition,)),)
+    )
+
+
+def _epoch_answer(error: ErrorCode, epoch: int, end: int) -> OffsetForLeaderEpochResponse:
+    partition = EpochEndOffset(error_code=error, partition=0, leader_epoch=epoch, end_offset=end)
+    topic = OffsetForLeaderTopicResult(topic="t", partitions=(partition,))
+    return OffsetForLeaderEpochResponse(throttle_time=timedelta(0), topics=(topic,))
+
+
 def test_a_follower_of_a_leader_whose_log_contradicts_its_epochs_pauses_and_says_so_once() -> None:
     """The leader has a batch of epoch 1 at offset 0, and epochs that do not have it: without a pause the follower
     appends and truncates it as fast as the network allows."""
@@ -139,11 +156,7 @@ def test_a_follower_that_sends_no_epoch_names_a_partition_again_after_its_answer
         if not isinstance(request, FetchRequest):
             nodes[1].follow(2, 6)
             nodes[1].replica.state = nodes[1].replica.state._replace(epoch_query=None)
-            offset = ListOffsetsPartitionResponse(
-                partition_index=0, error_code=ErrorCode.none, timestamp=-1, offset=0, leader_epoch=5
-            )
-            topics = (ListOffsetsTopicResponse(name="t", partitions=(offset,)),)
-            return ListOffsetsResponse(throttle_time=timedelta(0), topics=topics)
+            return _offset_answer(0, 5)
         if request.session_id:
             return FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=7, responses=())
         whole = _fetch_answer(request, error_code=ErrorCode.offset_out_of_range)
@@ -202,6 +215,44 @@ def test_the_order_of_partitions_stays_when_others_are_followed() -> None:
     assert orders[-1] == [1, 2, 3, 0]
 
 
+# --- the leader's log start ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("leader_epochs", "known"),
+    [
+        (((3, 7), (5, 8)), 3),
+        (((4, 7), (5, 8)), 4),
+        (((5, 7),), 5),
+        (((5, 8),), -1),
+        (((0, 7), (1, 8)), 0),
+        (((0, 7),), 0),
+        ((), -1),
+    ],
+)
+def test_a_replica_that_begins_anew_knows_the_epoch_before_if_its_leader_does(
+    leader_epochs: tuple[tuple[int, int], ...], known: int
+) -> None:
+    """The leader's log starts at 8, and ends at 10. Of an epoch below all that it knows it answers that this ends where
+    the first one begins, as Kafka's: so it does not say of which one the record at 7 is."""
+    node, epochs = Node(1), EpochCache.of(*leader_epochs)
+    node.follow(2, 5)
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            out_of_range = request.topics[0].partitions[0].fetch_offset < 8
+            return _fetch_answer(request, error_code=ErrorCode.offset_out_of_range if out_of_range else ErrorCode.none)
+        asked = request.topics[0].partitions[0]
+        if isinstance(request, ListOffsetsRequest):
+            offset = 8 if asked.timestamp == EARLIEST else 10
+            return _offset_answer(offset, epochs.epoch_at(offset))
+        return _epoch_answer(ErrorCode.none, *epochs.end_offset_for(asked.leader_epoch, 10))
+
+    fetched(node, seconds=0.1, answer=answer)
+    assert node.replica.log.epochs == EpochCache.behind(known, 8)
+    assert node.replica.log.start == 8
+
+
 # --- the epoch query --------------------------------------------------------------------------------------------------
 
 
@@ -210,10 +261,7 @@ def _lost(request: Any) -> Any:
 
 
 def _refused(request: Any) -> Any:
-    answer = EpochEndOffset(error_code=ErrorCode.unknown_server_error, partition=0, leader_epoch=-1, end_offset=-1)
-    topic = OffsetForLeaderTopicResult(topic="t", partitions=(answer,))
-    answered = OffsetForLeaderEpochResponse(throttle_time=timedelta(0), topics=(topic,))
-    return convert(answered, response_class_of(type(request)))
+    return convert(_epoch_answer(ErrorCode.unknown_server_error, -1, -1), response_class_of(type(request)))
 
 
 @pytest.mark.parametrize("failure", [_lost, _refused])
