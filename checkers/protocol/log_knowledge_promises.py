@@ -81,7 +81,7 @@ def truncation_end(log: list[int], start: int, answer: CachedEpoch) -> int | Non
 def check_knowledge(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A log was opened or cut, or a leader begins with it: its epoch cache and its producers are those of its records.
     A disk that lied about fsync may have older ones, by which batches are then taken, too; and a log that comes back
-    empty after a loss may have ended below its start, and begun anew."""
+    empty may have begun anew."""
     detail, end = event.details(), event.end_after
     lied, emptied = cluster.lied(event.node, event.time_ns), _is_emptied(cluster, partition, event)
     if emptied or (lied and event.kind == "log_recovered"):
@@ -109,9 +109,12 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
 
 
 def _is_emptied(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> bool:
-    """Whether a log comes back without a record after a loss."""
+    """Whether a log comes back without a record, and may have begun anew: after a loss it may have ended below its
+    start; with a start below the former one, or above its end, it was killed while it began anew."""
     if event.kind != "log_recovered" or event.log_end > max(event.offset, 0):
         return False
+    if not partition.log_starts.get(event.node, 0) <= event.log_end <= len(partition.log(event.node)):
+        return True
     return cluster.lost_data(event.node, partition.opened.get(event.node, 0), event.time_ns)
 
 

@@ -160,8 +160,12 @@ def _keeps_synced(cluster: ClusterState, partition: PartitionState, opened: Trac
 
 def forget_undone(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A loss may undo a cut: above it an opened log may have the records from before the cut. That nothing was appended
-    behind it is not asked, since brokers of before appended without a sync."""
+    behind it is not asked, since brokers of before appended without a sync. A log that is opened with a lower start was
+    killed while it was cut below that: it has begun anew, and knows nothing of what was before."""
     node, cut_to = event.node, partition.cut_to.get(event.node)
+    if event.kind == "log_recovered" and 0 < event.offset < partition.log_starts.get(node, 0):
+        log = partition.log(node)
+        log[:] = [UNKNOWN] * len(log)
     if event.kind == "truncated":
         partition.cut_to[node] = event.offset if cut_to is None else min(cut_to, event.offset)
     elif event.kind == "log_closed" and event.details().get("synced") is True:

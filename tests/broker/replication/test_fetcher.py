@@ -215,7 +215,7 @@ def test_the_order_of_partitions_stays_when_others_are_followed() -> None:
     assert orders[-1] == [1, 2, 3, 0]
 
 
-# --- the leader's log start ---------------------------------------------------------------------------------------------
+# --- the leader's log start -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

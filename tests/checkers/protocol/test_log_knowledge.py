@@ -118,6 +118,17 @@ KEPT = {
         started_at(6),
         told(5, "log_start_written", 6, **WRITTEN | {"epochs": ((1, 5), (2, 6))}) | {"offset": 6},
     ],
+    "a log that was killed while it was cut below its start has begun anew": [
+        *BEYOND,
+        told(5, "log_recovered", 2, epochs=(), base=2, producers={}, producers_before={}) | {"offset": 2},
+        told(6, "became_leader", 2, epochs=((2, 2),), producers={}),
+    ],
+    "a log that was killed while it began anew behind its end has done so": [
+        *BEYOND,
+        told(5, "log_start_written", 6, **WRITTEN),
+        told(6, "log_recovered", 9, epochs=((1, 8),), base=9, producers={}, producers_before={}) | {"offset": 9},
+        told(7, "became_leader", 9, epochs=((1, 8), (2, 9)), producers={}),
+    ],
     "the first copy of a batch that came a second time is the known one": [
         *SIX,
         produced(5, 5, 6) | {"leader": 2},
