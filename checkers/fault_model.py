@@ -338,21 +338,26 @@ def _words(offset: int, time_ns: int, without: Mapping[str, ReplicaLoss], replic
 
 def _lowered_minimums(evidence: RunEvidence) -> dict[TopicPartition, list[tuple[int, int]]]:
     """(time in ns, losses that the protocol survives from then on): one less than `min.insync.replicas`, or than the
-    lowest one since the ISR last had that many members. Where no decision tells the minimum, nothing is."""
+    lowest one since the ISR last had that many members. Where no decision tells the minimum, nothing is; where the
+    times of decisions cannot be compared with those of faults, the lowest of the run counts in all of it."""
     lowest: dict[TopicPartition, int] = {}
     lowered: dict[TopicPartition, list[tuple[int, int]]] = {}
-    last: dict[TopicPartition, int] = {}
+    last: dict[TopicPartition, tuple[int, int]] = {}
     changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
-    columns = changes.sort_by([("offset", "ascending"), ("time_ns", "ascending")])
-    for row in columns.select(["topic", "partition", "offset", "time_ns", "members", "detail"]).to_pylist():
+    decisions = changes.sort_by([(name, "ascending") for name in ("offset", "partition_epoch", "time_ns")])
+    columns = ["topic", "partition", "offset", "partition_epoch", "time_ns", "members", "detail"]
+    for row in decisions.select(columns).to_pylist():
         name, minimum = (row["topic"], row["partition"]), json.loads(row["detail"] or "{}").get("min_isr")
-        if minimum is None or last.get(name) == row["offset"]:
+        decision = row["offset"], row["partition_epoch"]
+        if minimum is None or last.get(name) == decision:
             continue  # of a decision that another controller has traced before
-        last[name] = row["offset"]
+        last[name] = decision
         suffices = len(row["members"] or ()) >= minimum
         lowest[name] = minimum if suffices else min(minimum, lowest.get(name, minimum))
         since_ns = max(row["time_ns"], lowered[name][-1][0] if name in lowered else 0)
         lowered.setdefault(name, []).append((since_ns, lowest[name] - 1))
+    if not evidence.settings.has_ordered_trace:
+        return {name: [(0, min(survived for _, survived in since))] for name, since in lowered.items()}
     return lowered
 
 

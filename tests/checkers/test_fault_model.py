@@ -49,16 +49,31 @@ def test_two_replicas_without_one_record_at_one_time_exceed_min_isr_two() -> Non
     assert (excess.offset, excess.time_ns) == (7, 7 * small_evidence.S)
 
 
+def decided(time_s: float, minimum: int, *isr: int, offset: int = -1, partition_epoch: int = 0) -> dict[str, Any]:
+    detail = {"min_isr": minimum, "replicas": [1, 2, 3], "reason": "created" if time_s == 1 else "configured"}
+    place = {"offset": int(10 * time_s) if offset < 0 else offset, "partition_epoch": partition_epoch}
+    return small_evidence.event(time_s, "c1", "partition_changed", detail, members=list(isr), **place)
+
+
 @pytest.mark.parametrize(("raised_s", "rejoined_s", "exceeded"), [(4.5, 7, True), (4, 4.5, False), (6, 7, True)])
 def test_a_lowered_minimum_counts_until_the_isr_suffices(raised_s: float, rejoined_s: float, exceeded: bool) -> None:
-    def decided(time_s: float, minimum: int, *isr: int) -> dict[str, Any]:
-        detail = {"min_isr": minimum, "replicas": [1, 2, 3]}
-        place = {"offset": int(10 * time_s), "members": list(isr)}
-        return small_evidence.event(time_s, "c1", "partition_changed", detail, **place)
-
     decisions = [decided(1, 2, 1, 2, 3), decided(2, 2, 1), decided(3, 1, 1), decided(raised_s, 2, 1)]
     events = [*FULL, *decisions, decided(rejoined_s, 2, 1, 2), recovered(6, "b1", 4)]
     assert bool(tolerances(evidence(events, power_loss("b1", 5)))) is exceeded
+
+
+def test_each_decision_of_a_change_tells_of_the_minimum() -> None:
+    """Both have the offset of their change."""
+    of_one_change = [decided(3, 2, 1, offset=30, partition_epoch=1), decided(3, 1, 1, offset=30, partition_epoch=2)]
+    events = [*FULL, decided(1, 2, 1, 2, 3), *of_one_change, recovered(6, "b1", 4)]
+    assert tolerances(evidence(events, power_loss("b1", 5)))[T].exceeded
+
+
+@pytest.mark.parametrize("place", [{"comparable_clocks": False}, {"has_trace": False, "has_decisions": True}])
+def test_a_minimum_that_was_lowered_at_an_unknown_time_counts_always(place: dict[str, bool]) -> None:
+    for lowest, exceeded in ((1, True), (2, False)):
+        events = [*FULL, decided(1, 2, 1, 2, 3), decided(8, lowest, 1, 2, 3), decided(9, 2, 1, 2, 3)]
+        assert bool(tolerances(evidence(events, power_loss("b1", 5), **place))[T].exceeded) is exceeded
 
 
 def test_a_loss_after_the_first_replica_has_caught_up_does_not_exceed_the_fault_model() -> None:
