@@ -66,7 +66,7 @@ class ReplicaLogInfoApis:
 
 
 def last_epoch(replica: Replica) -> int:
-    """The leader epoch of the last record. If retention has left no record, the latest epoch of the epoch cache, or -1
-    after an unclean restart, which rebuilds that from the records."""
+    """The leader epoch of the last record. If retention has left none, the latest epoch of the epoch cache; -1 where it
+    does not have that of the last deleted record."""
     epochs = replica.log.epochs
     return epochs.epoch_at(replica.log.end - 1) if replica.log.end > replica.log.start else epochs.latest

@@ -172,12 +172,12 @@ def greatest_log(log_ends: Mapping[int, ReplicaLogEnd]) -> int:
     """The replica of `log_ends` with the greatest log: by the leader epoch of the last record, then by the end, then
     the first one. No log that ends before an empty one without an epoch is the greatest.
 
-    An epoch is known from a record, or is kept while retention empties the log; an unclean restart on an empty log, or
-    a follower that begins at its leader's log start, knows none. That says nothing against the log: its end is its
-    start, and a log start never exceeds the high watermark. So all records before it were committed, and a log that
-    ends before it lacks some of them.
+    An epoch is known from a record, be that deleted or not. An empty log that was cut below its start knows none, nor
+    does one that a follower of an older truncation protocol began at its leader's log start. That says nothing against
+    the log: its end is its start, and a log start never exceeds the high watermark. So all records before it were
+    committed, and a log that ends before it lacks some of them.
 
-    Example: offsets below 147 are committed in epoch 0. Retention emptied replica 5, and it was killed: (-1, 147).
+    Example: offsets below 147 are committed in epoch 0. Replica 5 began at its leader's log start: (-1, 147).
     Replica 4 has lost offset 146 with its power: (0, 146). By the epochs alone 4 would be greater, and would give 146,
     which was acknowledged, to another record (docs/decisions/0024-an-emptied-log-is-not-the-least.md).
     """
