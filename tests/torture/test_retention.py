@@ -174,7 +174,7 @@ def test_no_follower_joins_with_records_that_differ_from_deleted_ones(
     outcome = run_in_simulation(
         parse(
             {
-                "seed": 29,
+                "seed": 36,
                 "time_limit": "20s",
                 "brokers": 5,
                 "controllers": 1,
