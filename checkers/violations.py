@@ -116,6 +116,7 @@ INEXCUSABLE = frozenset(
         "truncation-needless",
         "producers-forgotten",
         "producer-state-wrong",
+        "segment-time-wrong",
         "batch-appended-twice",
         "batch-out-of-sequence",
         "retry-without-batch",

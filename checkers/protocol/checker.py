@@ -196,6 +196,7 @@ truncation-needless       … and no record that its leader has in the same plac
 producers-forgotten       … nor a log that ends where its leader's starts, unless their last records differ
 producer-state-wrong      … and knows the last batches of each of its producers; so does the snapshot in place of
                           deleted batches, and no producer in that is forgotten when the log is opened
+segment-time-wrong        … and the largest timestamp in its last segment
 batch-appended-twice      a leader appends no batch that is among the last five of its producer in its log (KIP-98), or
                           deleted from it (KAFKA-7190)
 batch-out-of-sequence     … and of a producer that its log has only the batch that follows

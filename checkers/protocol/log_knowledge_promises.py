@@ -97,6 +97,8 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     start = max(event.offset, 0) if event.kind == "log_recovered" else partition.log_starts.get(event.node, 0)
     if isinstance(entries := detail.get("epochs"), list):
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
+    if "last_segment" in detail:
+        _check_last_segment(partition, event, *detail["last_segment"])
     state = detail.get("producers")
     if isinstance(state, dict) and not emptied and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
         if partition.batches_of(event.node).unknown_below <= start:
@@ -255,6 +257,22 @@ def _check_times(partition: PartitionState, event: TraceRow, times: Mapping[str,
             _what_happened(event),
             f"the last batch of producer id {producer} in its log, at {batch.base}, is of {batch.timestamp_ms} ms",
             f"the state of its producers has {time_ms} ms, from which it expires",
+        )
+
+
+def _check_last_segment(partition: PartitionState, event: TraceRow, base: int, largest_ms: int) -> None:
+    """By the largest timestamp of a segment it is searched for a time, and deleted by its age."""
+    held, end = partition.batches_of(event.node), event.end_after
+    batches = held.from_offset(base) if end <= held.end else None
+    stamps = [batch.timestamp_ms for batch in batches or () if batch.end <= end]
+    if stamps and largest_ms != max(stamps):
+        partition.report(
+            event,
+            "segment-time-wrong",
+            base,
+            f"{_what_happened(event)}; the largest timestamp in its last segment, which begins at {base}, is "
+            f"{largest_ms} ms for it",
+            f"the largest of its batches there is {max(stamps)} ms",
         )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from harness.search.exploration.cluster_values import LogRecord
 from images.broker.log.leader_epochs import EpochCache
 from images.broker.log.log import Log, OffsetOutOfRange, OutOfPlace
 from images.broker.log.log_config import LogConfig
-from images.broker.log.log_recovery import LogRecovery
 from images.broker.log.producer_state import ProducerTable
+from images.broker.log.segment import Segment
 from images.wire.batch import Header, assign, build, parse
 
 
@@ -34,7 +35,6 @@ class MemoryLog(Log):
         self.epochs = epochs
         self.producers = ProducerTable()
         self.recovery_point = 0  # a crash leaves what the exploration says
-        self.recovery = LogRecovery(clean=False)  # asked where a log starts above 0
         self.records = records
 
     @classmethod
@@ -54,6 +54,11 @@ class MemoryLog(Log):
     def is_behind_unsynced_cut(self) -> bool:
         """Never: a crash leaves what the exploration says."""
         return False
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """None: there are no files."""
+        return ()
 
     @property
     def producer_snapshots_above(self) -> list[int]:

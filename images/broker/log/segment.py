@@ -187,6 +187,11 @@ class Segment:
             self._max_timestamp = max((header.max_timestamp for _, header in self._walk(0)), default=-1)
         return self._max_timestamp
 
+    @property
+    def known_max_timestamp(self) -> int | None:
+        """What `max_timestamp` returns, if no header has to be read for it; else None."""
+        return self._max_timestamp
+
     def fsync(self) -> None:
         """Sync, if anything changed. After an OSError the content on disk is unknown."""
         if self.unsynced:

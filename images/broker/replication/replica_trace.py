@@ -348,8 +348,10 @@ def _producer_epoch(header: Header) -> dict[str, object]:
 
 def log_detail(log: Log) -> dict[str, object]:
     """The state of a log besides its records: epoch cache, last sequence number of each producer and the time from
-    which it expires, bytes behind its end, and the recovery point if that is above the end."""
+    which it expires, bytes behind its end, the recovery point if that is above the end, and the largest timestamp in
+    its last segment as far as it is known."""
     behind = log.bytes_behind
+    last = [segment for segment in log.segments[-1:] if segment.size and segment.known_max_timestamp is not None]
     synced_behind = {"synced_below": log.recovery_point} if log.recovery_point > log.end else {}
     return {
         "epochs": [list(entry) for entry in log.epochs.entries],
@@ -362,6 +364,7 @@ def log_detail(log: Log) -> dict[str, object]:
         "producer_expiration_ms": log.config.producer_expiration_ms,
         **({"bytes_behind": behind} if behind else {}),
         **synced_behind,
+        **({"last_segment": [last[0].base_offset, last[0].known_max_timestamp]} if last else {}),
     }
 
 

@@ -390,7 +390,8 @@ def test_the_trace_of_a_truncation_tells_the_answer_behind_it_and_the_log_after_
     (diverging,) = (event for event in second.trace if event.kind == "diverging")
     assert diverging.detail == {"replica": 1, "epoch": 1, "fetched": [1, 2]}
     (led,) = (event for event in second.trace if event.kind == "became_leader")
-    assert led.detail == {**known, "epochs": [[1, 0], [2, 1]], "high_watermark": 1, "min_isr": 2, **expiration}
+    led_with = {"epochs": [[1, 0], [2, 1]], "high_watermark": 1, "min_isr": 2}
+    assert led.detail == {**known, **led_with, **expiration, "last_segment": [0, parse(kept).max_timestamp]}
     (accepted,) = (event for event in second.trace if event.kind == "fetch_accepted")
     assert (accepted.offset, accepted.detail) == (
         1,

@@ -174,6 +174,11 @@ BROKEN = {
     "truncation-incomplete": [*FORKED, cut(3, 2, 3, epochs=((1, 0), (3, 2)))],
     "epoch-cache-wrong": [*SIX, told(4, "truncated", 2, epochs=((1, 0), (2, 3)))],
     "producer-state-wrong": [*SIX, told(4, "truncated", 2, producers={1: 5})],
+    "segment-time-wrong": [
+        *BORN,
+        produced(2, 0, 0, timestamp=100),
+        told(4, "log_recovered", 1, producers={1: 0}, last_segment=[0, 99]),
+    ],
     "batch-appended-twice": [*SIX, produced(3, 1, 6)],
     "batch-out-of-sequence": [*SIX, produced(3, 7, 6)],
     "retry-without-batch": [*SIX, told(4, "truncated", 4), retried(5, 5)],
@@ -277,6 +282,21 @@ def test_a_retry_of_a_deleted_batch_is_one() -> None:
 @pytest.mark.parametrize("batches", [KNOWN_BATCHES[1:], [[0, 1], *KNOWN_BATCHES], [*KNOWN_BATCHES[:-1], [5, 7]]])
 def test_other_batches_of_a_producer_than_its_last_five_are_found(batches: list[list[int]]) -> None:
     assert found([*SIX, told(4, "log_recovered", 6, batches={"1": batches})]) == ["producer-state-wrong"]
+
+
+@pytest.mark.parametrize(
+    ("largest_ms", "kinds"), [(105, []), (-1, ["segment-time-wrong"]), (104, ["segment-time-wrong"])]
+)
+def test_a_segment_has_the_largest_timestamp_of_its_batches(largest_ms: int, kinds: list[str]) -> None:
+    stamped = [*BORN, *(produced(2, number, number, timestamp=100 + number) for number in range(6))]
+    assert found([*stamped, told(4, "log_recovered", 6, last_segment=[3, largest_ms])]) == kinds
+    assert found([*SIX, told(4, "log_recovered", 6, last_segment=[3, largest_ms])]) == [], "nobody knows their times"
+
+
+def test_a_cut_takes_timestamps_away() -> None:
+    stamped = [*BORN, *(produced(2, number, number, timestamp=100 + number) for number in range(6))]
+    for largest_ms, wrong in ((103, []), (105, ["segment-time-wrong"])):
+        assert found([*stamped, told(4, "truncated", 4, last_segment=[3, largest_ms])]) == wrong
 
 
 @pytest.mark.parametrize(("time_ms", "kinds"), [(105, []), (100, ["producer-state-wrong"])])

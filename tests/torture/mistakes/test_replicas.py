@@ -116,6 +116,12 @@ def _torn_tail_kept(patch: Patch) -> None:
     patch.setattr(Segment, "recover", recover)
 
 
+def _times_cut_off(patch: Patch) -> None:
+    """A segment that is cut forgets the largest timestamp of what is left in it."""
+    target = "images.broker.log.segment:Segment.truncate"
+    replace_in(patch, target, "self._max_timestamp = None if position else -1", "self._max_timestamp = -1")
+
+
 def _synced_though_cut(patch: Patch) -> None:
     """A cut leaves what counts as synced as it was."""
     right = Log.truncate
@@ -362,6 +368,7 @@ MISTAKES = (
     PlayedMistake("high-watermark-unfounded", _directory_of_its_name, [ENDED_EARLIER], {"time_limit": "14s"}),
     PlayedMistake("producer-state-wrong", _time_of_first_batch, [THERE_AND_BACK], said="from which it expires"),
     PlayedMistake("truncation-needless", _cut_to_high_watermark, world={"faults": ["kill"], "seed": 3}),
+    PlayedMistake("segment-time-wrong", _times_cut_off, [TO_AND_FRO]),
     PlayedMistake("truncation-incomplete", _cut_to_leaders_end_alone, [TO_AND_FRO]),
     PlayedMistake("unacknowledged-otherwise", _deposed_in_time, [ALONE]),
     PlayedMistake("request-refused-otherwise", _out_of_range_where_logs_part, [ALONE]),
