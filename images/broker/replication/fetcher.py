@@ -34,6 +34,7 @@ from kio.schema.offset_for_leader_epoch.v4.request import (
 )
 
 from images.broker.config import Endpoint
+from images.broker.log.leader_epochs import EpochEnd
 from images.broker.replication.fetch_sessions import FetchSessionHandler, Key
 from images.broker.replication.follower import answer_applies
 from images.broker.replication.partition import ReplicaRole
@@ -88,8 +89,7 @@ class _FetchState(NamedTuple):
 
 
 class _LeaderOffset(NamedTuple):
-    """An offset of the leader's log, and the leader epoch there or, of its start, of the record before; or the end of
-    that epoch."""
+    """An offset of the leader's log, and the leader epoch there or, of its start, of the record before."""
 
     offset: int
     epoch: int
@@ -366,21 +366,23 @@ class Fetcher:
             return start
         if not state.replica.limits.truncation_protocol.sends_last_fetched_epoch:
             return start._replace(epoch=NO_EPOCH)
-        before = await self._epoch_end(state, start.epoch - 1)
-        if before == (start.offset, start.epoch - 1) and before.epoch > 0:
+        below = await self._epoch_end(state, start.epoch - 1)
+        if below == EpochEnd(start.epoch - 1, start.offset) and below.epoch > 0:
             # A leader that does not know the epoch answers so of any lower one. Not below epoch 0: there is none.
-            lower = await self._epoch_end(state, before.epoch - 1)
-            if lower is None or lower.offset == start.offset:
-                before = lower and start._replace(epoch=NO_EPOCH)
-        if before is None or await self._leader_offset(state, EARLIEST) != start:
+            lower = await self._epoch_end(state, below.epoch - 1)
+            if lower is None:
+                return None
+            below = EpochEnd(NO_EPOCH, below.end) if lower.end == below.end else below
+        if below is None or await self._leader_offset(state, EARLIEST) != start:
             return None  # with another start the answers do not belong together
-        return start if before.offset < start.offset else before
+        return start if below.end < start.offset else start._replace(epoch=below.epoch)
 
-    async def _epoch_end(self, state: _FetchState, epoch: int) -> _LeaderOffset | None:
-        """The leader's greatest epoch up to `epoch`, or that itself without one, and where it ends."""
+    async def _epoch_end(self, state: _FetchState, epoch: int) -> EpochEnd | None:
+        """Where the leader's greatest epoch up to `epoch` ends, or that itself without one; None if it did not
+        answer."""
         response = await self._call(self._epoch_query([(state.replica, epoch)]))
         answer = response.topics[0].partitions[0]
-        return _LeaderOffset(answer.end_offset, answer.leader_epoch) if answer.error_code is NO_ERROR else None
+        return EpochEnd(answer.leader_epoch, answer.end_offset) if answer.error_code is NO_ERROR else None
 
     async def _leader_offset(self, state: _FetchState, timestamp: int) -> _LeaderOffset | None:
         partition = ListOffsetsPartition(

@@ -42,7 +42,7 @@ def _epoch_not_asked(patch: Patch) -> None:
 def _epoch_at_start_taken(patch: Patch) -> None:
     """It takes the epoch of the leader's first record for that of the record before."""
     target = "images.broker.replication.fetcher:Fetcher._leader_start"
-    replace_in(patch, target, "before.offset < start.offset", "before.offset >= 0")
+    replace_in(patch, target, "below.end < start.offset", "below.end >= 0")
 
 
 RETRIED_LATE = {
