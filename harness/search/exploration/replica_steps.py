@@ -80,11 +80,10 @@ class OpenedReplica:
         )
 
     def _fetched_epoch(self) -> int:
-        """The epoch of a follower's last answered fetch, where it decides whether the next one is fenced."""
-        replica, state = self.replica, self.replica.state
-        first_try = replica.limits.truncation_protocol is TruncationProtocol.KIP320_FIRST_TRY
-        decides = first_try and state.role is ReplicaRole.FOLLOWER and replica.fetched_epoch == state.leader_epoch
-        return replica.fetched_epoch if decides else NO_EPOCH
+        """The epoch of the last answered fetch, where it decides whether the next one is fenced."""
+        replica = self.replica
+        decides = replica.limits.truncation_protocol is TruncationProtocol.KIP320_FIRST_TRY
+        return replica.fetched_epoch if decides and replica.fetched_epoch == replica.state.leader_epoch else NO_EPOCH
 
 
 class ReplicaEvents:

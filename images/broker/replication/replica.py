@@ -96,7 +96,7 @@ class Replica:
         self._last_answers: dict[int, tuple[int, int, int]] = {}
         """Follower → connection, read index and high watermark of the last answer to it."""
         self.fetched_epoch = NO_EPOCH
-        """The last leader epoch in which this replica led, or a fetch of it was answered."""
+        """The last leader epoch in which a fetch of this follower was answered."""
         self._latest_reads = 0
         """Number of reads of the latest offset that have begun and not ended. Each fetch may confirm them."""
         self._deletions = 0
@@ -465,7 +465,6 @@ class Replica:
             self._trace.converged(state, decision)
         elif isinstance(decision, BecameLeader):
             self._last_answers.clear()
-            self.fetched_epoch = decision.leader_epoch
             if self.limits.rules.enter_leader_epoch_start:
                 self.log.assign_epoch(decision.leader_epoch, decision.start)
             self.state = state._replace(epochs=self.log.epochs)
