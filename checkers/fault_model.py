@@ -340,7 +340,6 @@ def _lowered_minimums(evidence: RunEvidence) -> dict[TopicPartition, list[tuple[
     """(time in ns, losses that the protocol survives from then on): one less than `min.insync.replicas`, or than the
     lowest one since the ISR last had that many members. Where no decision tells the minimum, nothing is; where the
     times of decisions cannot be compared with those of faults, the lowest of the run counts in all of it."""
-    lowest: dict[TopicPartition, int] = {}
     lowered: dict[TopicPartition, list[tuple[int, int]]] = {}
     last: dict[TopicPartition, tuple[int, int]] = {}
     changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed"))
@@ -352,10 +351,10 @@ def _lowered_minimums(evidence: RunEvidence) -> dict[TopicPartition, list[tuple[
         if minimum is None or last.get(name) == decision:
             continue  # of a decision that another controller has traced before
         last[name] = decision
+        since = lowered.setdefault(name, [])
+        before_ns, before = since[-1] if since else (0, minimum - 1)
         suffices = len(row["members"] or ()) >= minimum
-        lowest[name] = minimum if suffices else min(minimum, lowest.get(name, minimum))
-        since_ns = max(row["time_ns"], lowered[name][-1][0] if name in lowered else 0)
-        lowered.setdefault(name, []).append((since_ns, lowest[name] - 1))
+        since.append((max(row["time_ns"], before_ns), minimum - 1 if suffices else min(minimum - 1, before)))
     if not evidence.settings.has_ordered_trace:
         return {name: [(0, min(survived for _, survived in since))] for name, since in lowered.items()}
     return lowered
@@ -437,8 +436,9 @@ def tolerances(evidence: RunEvidence) -> Tolerances:
     if evidence.settings.unclean_election:
         for name, first_ns in first_unclean_elections(evidence).items():
             special[name] = Tolerance(first_ns < NEVER, first_ns)
-    last_known_leaders, lowered = _last_known_leaders(evidence), _lowered_minimums(evidence)
-    for name, lost in replica_losses(evidence).items():
+    losses = replica_losses(evidence)
+    last_known_leaders, lowered = (_last_known_leaders(evidence), _lowered_minimums(evidence)) if losses else ({}, {})
+    for name, lost in losses.items():
         too_much = (
             *fault_model_excesses(lost, evidence.settings.losses_tolerated, lowered.get(name, ())),
             *_lost_by_last_known_leaders(lost, last_known_leaders.get(name, ())),
