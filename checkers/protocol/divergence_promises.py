@@ -105,8 +105,7 @@ def _truncated(cluster: ClusterState, partition: PartitionState, event: TraceRow
     by_answers = node in cluster.cuts_by_answers or "answer" in event.details()
     to_high_watermark = not by_answers and cut == event.high_watermark
     lied = cluster.lied(node, event.time_ns) or cluster.lied(leader, event.time_ns)
-    is_known = leader in partition.opened and leader not in partition.deleted
-    if to_high_watermark or lied or not is_known or leader == node:
+    if to_high_watermark or lied or not partition.has_log(leader) or leader == node:
         return
     if not start <= cut < min(len(own), len(known)) or own[cut] == UNKNOWN or own[cut] != known[cut]:
         return

@@ -135,7 +135,7 @@ def _check_empty(cluster: ClusterState, partition: PartitionState, event: TraceR
         knows = f"{emptied}; of producers it has {detail['producers']}"
         partition.report(event, "producer-state-wrong", start, _what_happened(event), knows)
     entries = [CachedEpoch(*entry) for entry in detail.get("epochs", ())]
-    known = partition.log(leader) if leader in partition.opened and leader not in partition.deleted else []
+    known = partition.log(leader) if partition.has_log(leader) else []
     if is_before_unknown(known, start) or start == 0:
         right = not entries or entries == [CachedEpoch(entries[0].epoch, start - 1)]
     else:

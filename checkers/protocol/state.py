@@ -346,6 +346,10 @@ class PartitionState:
         """The log of `node`."""
         return self.logs.setdefault(node, [])
 
+    def has_log(self, node: str) -> bool:
+        """Whether `node` has opened its log, and not deleted it since."""
+        return node in self.opened and node not in self.deleted
+
     def batches_of(self, node: str) -> ReplicaBatches:
         """The batches in the log of `node`."""
         return self.replica_batches.setdefault(node, ReplicaBatches())
