@@ -11,10 +11,10 @@ from harness.environments.mistakes import Mistake
 from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
-from images.broker.log.leader_epochs import EpochCache
 from images.broker.replication import leader
 from images.broker.replication.partition import Partition, PartitionStep
 from tests.simulation.applied_mistake import apply_mistake
+from tests.torture.mistakes.kafkas_epochs import epoch_of_next_record_kept
 
 BY_TIME = {"retention.ms": "8000", "segment.ms": "2000", "segment.bytes": "2048"}
 BY_SIZE = {"retention.bytes": "4096", "segment.bytes": "2048"}
@@ -168,8 +168,7 @@ def test_no_follower_joins_with_records_that_differ_from_deleted_ones(
     its last deleted record, and lets nobody join whose log starts lower; as Kafka's it does neither."""
     if not compared:
         _joins_whatever_its_log_start(monkeypatch)
-        right = EpochCache.advance_start
-        monkeypatch.setattr(EpochCache, "advance_start", lambda self, offset: right(self, offset + 1))
+        epoch_of_next_record_kept(monkeypatch)
     cut_off = {"shape": "controller-from-brokers", "nodes": ["b1", "b2", "b3", "b5"], "flavour": "held"}
     outcome = run_in_simulation(
         parse(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from images.broker.log.leader_epochs import EpochCache
 from images.broker.replication.fetcher import Fetcher
 from images.wire.field_values import NO_EPOCH
 from tests.simulation.applied_mistake import replace_in
+from tests.torture.mistakes.kafkas_epochs import epoch_of_next_record_kept
 from tests.torture.mistakes.mistake import Fault, Patch, PlayedMistake
 
 
@@ -20,12 +20,6 @@ def _always_begun_anew(patch: Patch) -> None:
     ends_there = "leader_log_start == self.log.end > self.log.start and self.fetched_epoch != sent_epoch"
     anew = "self._apply(log_start.truncate_fully_and_start_at(self.state, self.log.end))"
     replace_in(patch, target, fits, f"({anew} if {ends_there} else None); {fits}")
-
-
-def _epoch_of_next_record_kept(patch: Patch) -> None:
-    """A log keeps the epoch of the record at its start, as Kafka's, in place of that of the record before."""
-    right = EpochCache.advance_start
-    patch.setattr(EpochCache, "advance_start", lambda self, offset: right(self, offset + 1))
 
 
 def _epoch_not_asked(patch: Patch) -> None:
@@ -127,7 +121,7 @@ DELETING = {
 MISTAKES = (
     PlayedMistake("producers-forgotten", _always_begun_anew, RETRIED_AT_ANOTHER, RETRIED_LATE),
     PlayedMistake("producers-forgotten", _always_begun_anew, COMMITTED_UNHEARD, RETRIED_UNHEARD),
-    PlayedMistake("epoch-cache-wrong", _epoch_of_next_record_kept, COMMITTED_UNHEARD, RETRIED_UNHEARD),
+    PlayedMistake("epoch-cache-wrong", epoch_of_next_record_kept, COMMITTED_UNHEARD, RETRIED_UNHEARD),
     PlayedMistake("epoch-cache-wrong", _epoch_not_asked, WIPED, DELETING),
     PlayedMistake("epoch-cache-wrong", _epoch_at_start_taken, WIPED, DELETING),
 )
