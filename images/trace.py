@@ -241,6 +241,7 @@ broker_unfenced           controller  broker=id, broker_epoch; detail: metadata_
                                       heartbeat_epoch, the broker epoch that this gave
 broker_stays_fenced       controller  a heartbeat does not unfence its broker; detail: metadata_offset, shutting_down,
                                       heartbeat_epoch
+session_begun             controller  a heartbeat is the first of its life, or of a session; detail: heartbeat_epoch
 session_outlived          controller  a heartbeat comes of an unfenced broker whose session is over; detail: silent_ms,
                                       left out where no contact is known; session_timeout_ms
 broker_shutting_down      controller  broker=id, broker_epoch: it may not lead, nor join an ISR; detail: heartbeat_epoch
@@ -304,8 +305,9 @@ CONTROLLER_KINDS: Final = (
     "quorum_leader", "quorum_follower", "quorum_resigned", "quorum_unattached", "metadata_appended",
     "metadata_truncated", "metadata_snapshot", "metadata_trimmed", "metadata_restored", "voter_positions",
     "metadata_committed", "broker_registered", "broker_fenced", "broker_unfenced", "broker_stays_fenced",
-    "session_outlived", "broker_shutting_down", "registration_refused", "clean_claim_refused", "heartbeat_refused",
-    "partition_changed", "partition_deleted", "topic_configured", "producer_ids_allocated", "alter_partition_refused",
+    "session_begun", "session_outlived", "broker_shutting_down", "registration_refused", "clean_claim_refused",
+    "heartbeat_refused", "partition_changed", "partition_deleted", "topic_configured", "producer_ids_allocated",
+    "alter_partition_refused",
 )  # fmt: skip
 """Those that controllers write."""
 KINDS: Final = frozenset((*NODE_KINDS, *BROKER_KINDS, *GROUP_KINDS, *CONTROLLER_KINDS))

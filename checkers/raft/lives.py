@@ -29,7 +29,7 @@ from workloads.columns import NEVER
 
 _OF_CLAIMS: Final = ("clean_shutdown", "node_started")
 _OF_REGISTRATIONS: Final = ("broker_registered", "registered")
-_OF_HEARTBEATS: Final = ("broker_unfenced", "broker_stays_fenced", "broker_shutting_down")
+_OF_HEARTBEATS: Final = ("session_begun", "broker_unfenced", "broker_stays_fenced", "broker_shutting_down")
 _OF_REFUSALS: Final = ("broker_registered", "quorum_leader", "heartbeat_refused")
 _HANDED_OVER: Final = ("let_go", "timed_out")
 _OF_SUCCESSORS: Final = ("broker_registered", "registered", "node_started", "metadata_applied")

@@ -127,14 +127,23 @@ def test_a_late_message_of_an_earlier_life_is_held_until_the_later_one_takes_par
     assert error in [json.loads(event["detail"]).get("error") for event in refused]
 
 
-def test_a_late_proposal_of_an_earlier_life_is_not_refused_as_such_exactly_without_the_rule() -> None:
-    """The same fault as above. The proposal is of an earlier leader epoch, too, and is refused for that."""
-    late = {"at": 1, "fault": "late-message", **SENDER, "against": ["controllers"], "api": "AlterPartition"}
+@pytest.mark.parametrize(
+    ("api", "rule", "finding"),
+    [
+        ("AlterPartition", "sender_epoch_checked_in_alter_partition", "isr-change-refused-otherwise"),
+        ("BrokerHeartbeat", "stale_heartbeat_refused", "heartbeat-of-an-earlier-life"),
+    ],
+)
+def test_a_late_message_of_an_earlier_life_is_not_refused_as_such_exactly_without_the_rule(
+    api: str, rule: str, finding: str
+) -> None:
+    """The same faults as above. The proposal is of an earlier leader epoch, too, and is refused for that; the heartbeat
+    renews a session that began before."""
+    late = {"at": 1, "fault": "late-message", **SENDER, "against": ["controllers"], "api": api}
     values = {"seed": 1, "time_limit": "9.5s", "faults": [{**late, "arrives_after": "unfenced"}]}
-    outcome = run_in_simulation(parse({**values, "without": ["sender_epoch_checked_in_alter_partition"]}))
+    outcome = run_in_simulation(parse({**values, "without": [rule]}))
     assert outcome.validity is Validity.INVALID
-    kinds = {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
-    assert kinds == {"isr-change-refused-otherwise"}
+    assert {each.kind for verdict in outcome.verdicts for each in verdict.findings} == {finding}
 
 
 def test_a_message_whose_leader_stalls_arrives_once_another_leads() -> None:

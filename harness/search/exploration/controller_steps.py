@@ -23,6 +23,7 @@ from harness.search.exploration.cluster_values import (
 )
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
 from images.broker.controller.controller import Controller, ControllerResult, ControllerSettings
+from images.broker.controller.metadata_change import Session
 from images.broker.controller.placement import TopicDefaults
 from images.broker.controller.requests import Heartbeat, Registration
 from images.broker.controller.unclean_recovery import ReplicaLogEnd
@@ -64,7 +65,7 @@ class ControllerSteps:
         """The session of `broker` ends, and its next heartbeat unfences it. None if that changes nothing, or if it has
         no session."""
         shipped = self._shipped(controller, first, expired=(broker,))
-        if broker not in shipped.last_contact_ms:
+        if broker not in shipped.sessions:
             return None
         fenced = shipped.tick(_NOW_MS)
         epoch = shipped.image.brokers[broker].epoch
@@ -137,8 +138,10 @@ class ControllerSteps:
             records.append(ChangeBroker(it.id, it.epoch, it.fenced, it.shutting_down))
         records.append(_in_order(known, order.index))
         image = replace(ClusterImage().apply_all(records, 0), offset=_OFFSET)
-        contacts = {it.id: 0 if it.id in expired else _NOW_MS for it in controller.brokers if not it.fenced}
-        return Controller(_SETTINGS, self._rules, image, FrozenMap(contacts))
+        sessions = {
+            it.id: Session(it.epoch, 0 if it.id in expired else _NOW_MS) for it in controller.brokers if not it.fenced
+        }
+        return Controller(_SETTINGS, self._rules, image, FrozenMap(sessions))
 
 
 def created(brokers: Iterable[int], replicas: tuple[int, ...]) -> ControllerState:

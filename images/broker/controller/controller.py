@@ -35,7 +35,7 @@ from kio.schema.errors import ErrorCode
 from images.broker.config import ConfigError
 from images.broker.controller import unclean_recovery
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer
-from images.broker.controller.metadata_change import MetadataChange
+from images.broker.controller.metadata_change import MetadataChange, Session
 from images.broker.controller.placement import (
     NewPartitions,
     NewTopic,
@@ -102,13 +102,14 @@ class Controller:
     settings: ControllerSettings
     rules: Rules = field(default_factory=Rules)
     image: ClusterImage = field(default_factory=ClusterImage)
-    last_contact_ms: FrozenMap[int, int] = field(default_factory=FrozenMap)
-    """Time (ms) of the last contact with each broker that has a session."""
+    sessions: FrozenMap[int, Session] = field(default_factory=FrozenMap)
+    """That of each broker which has one."""
 
     def activate(self, image: ClusterImage, now_ms: int) -> Controller:
         """This controller with `image`, and a full session timeout for every unfenced broker."""
-        unfenced = {broker.id: now_ms for broker in image.brokers.values() if not broker.fenced}
-        return replace(self, image=image, last_contact_ms=FrozenMap(unfenced))
+        unfenced = [broker for broker in image.brokers.values() if not broker.fenced]
+        sessions = {broker.id: Session(broker.epoch, now_ms) for broker in unfenced}
+        return replace(self, image=image, sessions=FrozenMap(sessions))
 
     def next_expiry_ms(self) -> int | None:
         """End of the first session to expire, None if no broker is unfenced."""
@@ -162,7 +163,7 @@ class Controller:
         change = self._begin()
         if not broker.fenced and not self._has_session(broker.id, now_ms):
             change.trace_late_heartbeat(broker, **self._session(broker.id, now_ms))
-        change.renew_session(broker.id, now_ms)
+        change.renew_session(broker, request, now_ms)
         caught_up = request.metadata_offset >= broker.epoch
         leaves = False
         if request.want_shut_down:
@@ -354,23 +355,23 @@ class Controller:
         return self._result(change, change.recover(topic, index, log_ends, overdue=overdue))
 
     def _begin(self) -> MetadataChange:
-        return MetadataChange(self.image, self.last_contact_ms, self.rules)
+        return MetadataChange(self.image, self.sessions, self.rules)
 
     def _result(self, change: MetadataChange, answer: A) -> ControllerResult[A]:
-        state = replace(self, image=change.image, last_contact_ms=change.last_contact_ms)
+        state = replace(self, image=change.image, sessions=change.sessions)
         return ControllerResult(state, answer, tuple(change.records), tuple(change.trace))
 
     def _session(self, broker_id: int, now_ms: int) -> dict[str, int]:
         """The facts by which a session lasts or is over, for the trace."""
-        contact_ms = self.last_contact_ms.get(broker_id)
-        silent = {} if contact_ms is None else {"silent_ms": now_ms - contact_ms}
+        session = self.sessions.get(broker_id)
+        silent = {} if session is None else {"silent_ms": now_ms - session.contact_ms}
         return {**silent, "session_timeout_ms": self.settings.session_timeout_ms}
 
     def _has_session(self, broker_id: int, now_ms: int) -> bool:
-        return broker_id in self.last_contact_ms and now_ms < self._session_end_ms(broker_id)
+        return broker_id in self.sessions and now_ms < self._session_end_ms(broker_id)
 
     def _session_end_ms(self, broker_id: int) -> int:
-        return self.last_contact_ms[broker_id] + self.settings.session_timeout_ms
+        return self.sessions[broker_id].contact_ms + self.settings.session_timeout_ms
 
     def _is_current(self, broker_id: int, broker_epoch: int) -> bool:
         broker = self.image.brokers.get(broker_id)

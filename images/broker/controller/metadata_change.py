@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -38,12 +39,21 @@ from images.trace import TraceEvent
 from images.wire.field_values import NO_LEADER
 
 
-class MetadataChange:
-    """`records` and `trace` events so far, and `image` and `last_contact_ms` after them."""
+class Session(NamedTuple):
+    """A broker is alive as far as a controller knows."""
 
-    def __init__(self, image: ClusterImage, last_contact_ms: FrozenMap[int, int], rules: Rules) -> None:
+    broker_epoch: int
+    """The life that the last heartbeat was sent in."""
+    contact_ms: int
+    """Time of the last contact."""
+
+
+class MetadataChange:
+    """`records` and `trace` events so far, and `image` and `sessions` after them."""
+
+    def __init__(self, image: ClusterImage, sessions: FrozenMap[int, Session], rules: Rules) -> None:
         self.image = image
-        self.last_contact_ms = last_contact_ms
+        self.sessions = sessions
         self.records: list[Record] = []
         self.trace: list[TraceEvent] = []
         self._rules = rules
@@ -52,11 +62,14 @@ class MetadataChange:
         self.records.append(record)
         self.image = self.image.apply(record, self.image.offset)
 
-    def renew_session(self, broker_id: int, now_ms: int) -> None:
-        self.last_contact_ms = self.last_contact_ms.set(broker_id, now_ms)
+    def renew_session(self, broker: BrokerImage, heartbeat: Heartbeat, now_ms: int) -> None:
+        session = self.sessions.get(broker.id)
+        if session is None or session.broker_epoch != heartbeat.epoch:
+            self._trace_heartbeat("session_begun", broker, heartbeat)
+        self.sessions = self.sessions.set(broker.id, Session(heartbeat.epoch, now_ms))
 
     def end_session(self, broker_id: int) -> None:
-        self.last_contact_ms = self.last_contact_ms.remove(broker_id)
+        self.sessions = self.sessions.remove(broker_id)
 
     def register(self, request: Registration, known: BrokerImage | None, clean: bool, **session: int) -> None:
         """Register a broker; `session` has the trace's facts about that of its earlier incarnation."""
@@ -83,7 +96,7 @@ class MetadataChange:
         """No record: the session of the earlier incarnation is said to last."""
         detail = {
             "incarnation": request.incarnation,
-            "contact_ms": self.last_contact_ms[known.id],
+            "contact_ms": self.sessions[known.id].contact_ms,
             "session_timeout_ms": session_timeout_ms,
             "over": silent_ms >= session_timeout_ms,
             "ahead": silent_ms < 0,

@@ -38,7 +38,7 @@ def test_a_broker_that_registers_and_heartbeats_is_unfenced_for_all_to_read(tmp_
             assert again.error_code is ErrorCode.duplicate_broker_registration
             await node.register(1, incarnation=2)
             assert [event.kind for event in node.decided] == [
-                "node_started", "broker_registered", "broker_unfenced", "registration_refused",
+                "node_started", "broker_registered", "session_begun", "broker_unfenced", "registration_refused",
             ], "a refusal that is repeated is traced once"  # fmt: skip
 
     run(scenario)

@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.controller.alter_partition import AlterPartition, AlterPartitionAnswer, IsrProposal
 from images.broker.controller.controller import Controller, ControllerResult
+from images.broker.controller.metadata_change import Session
 from images.broker.controller.placement import NewTopic
 from images.broker.controller.requests import Heartbeat, Registration
 from images.broker.controller.unclean_recovery import Strategy, strategy_of
@@ -60,12 +61,12 @@ def world(brokers: int, min_isr: int, rules: Rules) -> World:
 
 def quiet(controller: Controller, *expired: int) -> Controller:
     """The same controller, all sessions fresh but those `expired`: which one ends is the explorer's choice."""
-    last_contact_ms = {
-        broker.id: NOW_MS - (TIMEOUT_MS if broker.id in expired else 0)
+    sessions = {
+        broker.id: Session(broker.epoch, NOW_MS - (TIMEOUT_MS if broker.id in expired else 0))
         for broker in controller.image.brokers.values()
         if not broker.fenced
     }
-    return replace(controller, last_contact_ms=FrozenMap(last_contact_ms))
+    return replace(controller, sessions=FrozenMap(sessions))
 
 
 def successors(now: World) -> Iterator[tuple[str, World, ControllerResult[Any]]]:
@@ -328,7 +329,7 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def a_session_stands_behind_every_unfenced_broker(self) -> None:
         unfenced = {broker.id for broker in self.driver.image.brokers.values() if not broker.fenced}
-        assert unfenced <= set(self.driver.controller.last_contact_ms)
+        assert unfenced <= set(self.driver.controller.sessions)
 
     def teardown(self) -> None:
         assert replayed(self.driver.log) == self.driver.image

@@ -212,7 +212,10 @@ KEPT = {
     "heartbeats of the life that is registered": [
         *COMMITTED,
         registered(2, "c1", 1, 5),
-        *(heartbeat(kind, 5) for kind in ("broker_stays_fenced", "broker_unfenced", "broker_shutting_down")),
+        *(
+            heartbeat(kind, 5)
+            for kind in ("session_begun", "broker_stays_fenced", "broker_unfenced", "broker_shutting_down")
+        ),
     ],
     "broker epochs rise": [*COMMITTED, registered(2, "c1", 1, 1), registered(3, "c1", 1, 5), registered(3, "c1", 2, 6)],
 }

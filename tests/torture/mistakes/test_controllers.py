@@ -292,10 +292,10 @@ def _sessions_begin_with_heartbeats(patch: Patch) -> None:
     activate, ends_ms = Controller.activate, Controller._session_end_ms
 
     def without_sessions(self: Controller, image: ClusterImage, now_ms: int) -> Controller:
-        return replace(activate(self, image, now_ms), last_contact_ms=FrozenMap())
+        return replace(activate(self, image, now_ms), sessions=FrozenMap())
 
     def end_if_any(self: Controller, broker_id: int) -> int:
-        return ends_ms(self, broker_id) if broker_id in self.last_contact_ms else sys.maxsize
+        return ends_ms(self, broker_id) if broker_id in self.sessions else sys.maxsize
 
     patch.setattr(Controller, "activate", without_sessions)
     patch.setattr(Controller, "_session_end_ms", end_if_any)
