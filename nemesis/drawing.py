@@ -91,6 +91,11 @@ class Draws:
         """A partition of the topic."""
         return self.random.randrange(self.cluster.partitions)
 
+    def written(self, partition: int) -> int:
+        """The partition, or where it may be idle the first one, to which clients always write: of a fault that waits
+        for a follower to lag."""
+        return partition if self.cluster.always_written else 0
+
     def victim(self) -> str:
         """A broker that may lose data. Only for runs that have victims."""
         return self.random.choice(self.profile.victims)

@@ -70,7 +70,7 @@ class LaggingFollower(MessageSteps):
             return None
         partition, elected = draws.partition(), draws.random.random() < 0.5
         elected = elected and cluster.replication_factor > 2  # another follower is to be elected
-        struck = partition if elected or cluster.always_written else 0
+        struck = partition if elected else draws.written(partition)
         return cls(struck, elected, draws.isr_patience_ms, draws.random.random() < _STEPPED_BACK_SHARE)
 
     async def inject(self, handle: FaultHandle) -> None:

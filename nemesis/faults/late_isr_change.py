@@ -52,7 +52,7 @@ class LateIsrChange(MessageSteps):
         cluster = draws.cluster
         if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
             return None
-        return cls(draws.partition(), draws.random.random() < 0.5, draws.isr_patience_ms)
+        return cls(draws.written(draws.partition()), draws.random.random() < 0.5, draws.isr_patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Run through the steps; what is still held or down at the end comes back then."""

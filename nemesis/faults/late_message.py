@@ -133,6 +133,7 @@ class LateMessage(MessageSteps):
         followers."""
         random, traffic, partition = draws.random, draw_traffic(draws, lambda each: each.weight_late), draws.partition()
         proposes = traffic.api is NodeRequest.ALTER_PARTITION
+        partition = draws.written(partition) if proposes else partition
         patience_ms = draws.isr_patience_ms if proposes else draws.patience_ms
         message = cls(against=(traffic.against,), api=traffic.api, partition=partition, patience_ms=patience_ms)
         part, keep = random.choice(list(MessagePart)), draws.keep() if random.random() < 0.5 else None

@@ -81,7 +81,7 @@ class LateRequest(MessageSteps):
         partition, appends = draws.partition(), round(draw_scale(random, *_APPENDS))
         of_member = random.random() < 0.5
         api = random.choice(list(ClientRequest)[1:]) if of_member and cluster.has_groups else ClientRequest.PRODUCE
-        return cls(api, partition if cluster.always_written else 0, appends, 1000 * cluster.request_timeout_s)
+        return cls(api, draws.written(partition), appends, 1000 * cluster.request_timeout_s)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Hold the request, and let it arrive."""

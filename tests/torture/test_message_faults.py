@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,10 +20,13 @@ from images.broker.broker_node import BrokerNode
 from images.wire.messages import Api
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws, RunProfile
+from nemesis.faults.administrators.admin import Reassign
+from nemesis.faults.administrators.delete_records import DeleteRecords
+from nemesis.faults.late_isr_change import LateIsrChange
 from nemesis.faults.late_message import LateMessage
 from nemesis.faults.late_request import ClientRequest, LateRequest
 from nemesis.faults.message import API_KEYS, MessageFault, NodeRequest
-from nemesis.ports import EnvironmentCapability, MessageEffect, MessagePart
+from nemesis.ports import EnvironmentCapability, KeepUnsynced, MessageEffect, MessagePart
 from nemesis.schedule import Schedule, ScheduledFault
 from nemesis.swarm import draw
 from results.run.directory import RunDirectory
@@ -260,6 +264,35 @@ def test_every_request_between_nodes_is_drawn_where_it_is_sent() -> None:
     among_controllers = {NodeRequest.VOTE, NodeRequest.BEGIN_QUORUM_EPOCH, NodeRequest.END_QUORUM_EPOCH}
     assert usual.keys() - alone.keys() == among_controllers
     assert requests_drawn(replace(CLUSTER, controllers=())) == {NodeRequest.FETCH: {("brokers",)}}
+
+
+@pytest.mark.parametrize("always_written", [True, False])
+def test_what_waits_for_a_lagging_follower_is_drawn_where_clients_write(always_written: bool) -> None:
+    """The follower of an idle partition never lags, so that nobody proposes another ISR there."""
+    cluster = replace(CLUSTER, replication_factor=3, min_insync_replicas=2, always_written=always_written)
+    profile = RunProfile(("b1",), leader_bias=0.5, held_share=0.5, keeps=(KeepUnsynced.NOTHING,))
+    kinds = (LateMessage, LateIsrChange, DeleteRecords, Reassign)
+    partitions: dict[tuple[str, bool], set[int]] = {}
+    for kind, seed in product(kinds, range(200)):
+        fault = kind.draw(Draws(Random(seed), cluster, profile))
+        if fault is not None:
+            partitions.setdefault((fault.name, waits_for_lag(fault)), set()).add(fault.partition)
+    assert partitions.pop(("late-isr-change", True)) == ({0, 1} if always_written else {0})
+    for kind in (LateMessage, DeleteRecords, Reassign):
+        assert partitions.pop((kind.name, True)) == ({0, 1} if always_written else {0})
+        assert partitions.pop((kind.name, False)) == {0, 1}
+    assert not partitions
+
+
+def waits_for_lag(fault: LateMessage | LateIsrChange | DeleteRecords | Reassign) -> bool:
+    match fault:
+        case LateMessage():
+            return fault.api is NodeRequest.ALTER_PARTITION
+        case DeleteRecords():
+            return fault.behind
+        case Reassign():
+            return fault.short
+    return True
 
 
 def test_where_messages_cannot_be_told_apart_none_is_drawn_and_a_script_is_refused() -> None:

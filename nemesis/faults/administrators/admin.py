@@ -108,7 +108,8 @@ class Reassign(Fault):
         again_ms = float(round(draws.random.random() * draws.patience_ms)) if again else None
         short = draws.random.random() < _SHORT_SHARE
         patience_ms = draws.isr_patience_ms if short else draws.patience_ms
-        return cls(partition, again_ms, short, draws.random.random() < _ANEW_SHARE, patience_ms)
+        struck = draws.written(partition) if short else partition
+        return cls(struck, again_ms, short, draws.random.random() < _ANEW_SHARE, patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
         """Ask for it, maybe twice."""

@@ -95,7 +95,8 @@ class DeleteRecords(Fault):
         stalled, after_election, moved, behind, alone = (first <= when < end for first, end in pairwise(_MOMENTS))
         waits = alone and draws.random.random() < _WAITING_SHARE
         patience_ms = draws.isr_patience_ms if behind else draws.patience_ms
-        drawn = cls(partition, stalled, after_election, moved, behind, alone, waits, patience_ms)
+        struck = draws.written(partition) if behind else partition
+        drawn = cls(struck, stalled, after_election, moved, behind, alone, waits, patience_ms)
         if not draws.profile.victims or draws.random.random() >= _LOSING_SHARE:
             return drawn
         return replace(drawn, nodes=(draws.victim(),), keep=draws.keep())
