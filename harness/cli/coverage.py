@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.cli.usage import Commands, Usage, add_store, print_json, terminal
+from harness.cli.usage import Commands, Usage, add_store, failed, print_json, terminal
 from harness.exit_codes import NOT_CARRIED_OUT, VALID
 
 if TYPE_CHECKING:
@@ -47,12 +47,15 @@ def _coverage(options: argparse.Namespace) -> int:
     store = store_path(options.store).absolute()
     try:
         scope = scope_situations.read(options.scope) if options.scope is not None else None
+    except StoreError as error:
+        raise Usage(f"faultline coverage: {error}") from None
+    try:
         name = newest(store, options.suite)
         found = situations_of_suite(store, name)
         other_name = newest(store, options.beside) if options.beside is not None else ""
         other = situations_of_suite(store, other_name) if other_name else None
     except StoreError as error:
-        raise Usage(f"faultline coverage: {error}") from None
+        return failed("coverage", error)
     damaged = (*found.damaged, *(other.damaged if other is not None else ()))
     for file in damaged:
         print(f"left out: {file.line}", file=sys.stderr)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from harness.cli.suites import add_master, on_spark
-from harness.cli.usage import Commands, Usage, add_store, terminal
+from harness.cli.usage import Commands, Usage, add_store, failed, terminal
 from harness.exit_codes import INVALID, VALID
 
 if TYPE_CHECKING:
@@ -50,55 +51,64 @@ def add(commands: Commands) -> None:
 
 
 def _mutants(options: argparse.Namespace) -> int:
-    from harness.search.mutants.campaign import CampaignNight, MutantCampaign
-    from harness.search.mutants.explorations import explore_missing
     from harness.search.mutants.record import CampaignRecord
-    from harness.suites import report
-    from harness.suites.job import summed_up
-    from harness.suites.record import begin
     from results.errors import StoreError
-    from results.run.paths import store_path
 
     if not (isfinite(options.budget) and options.budget > 0):
         raise Usage(f"faultline mutants: --budget: {options.budget:g} is not a number of hours above 0")
     mutants = _chosen(options.mutant)
+    with ExitStack() as kept:
+        try:
+            campaign = kept.enter_context(CampaignRecord.locked(options.record.absolute()))
+        except StoreError as error:
+            raise Usage(f"faultline mutants: --record: {error}") from None
+        try:
+            return _spend_night(options, campaign, mutants)
+        except StoreError as error:
+            return failed("mutants", error)
+
+
+def _spend_night(options: argparse.Namespace, campaign: CampaignRecord, mutants: Sequence[Mutant]) -> int:
+    from harness.search.mutants.campaign import CampaignNight, MutantCampaign
+    from harness.search.mutants.explorations import explore_missing
+    from harness.suites import report
+    from harness.suites.job import summed_up
+    from harness.suites.record import begin
+    from results.run.paths import store_path
+
     store = store_path(options.store).absolute()
     console = terminal()
-    try:
-        with CampaignRecord.locked(options.record.absolute()) as campaign:
-            night = CampaignNight(tuple(mutants), campaign, store, 3600 * options.budget)
-            progress = CampaignProgress(terminal(stderr=True), night)
+    night = CampaignNight(tuple(mutants), campaign, store, 3600 * options.budget)
+    progress = CampaignProgress(terminal(stderr=True), night)
 
-            def opened(store: Path) -> SuiteRecord:
-                record = begin(store, MutantCampaign.of(night))
-                night.suite, night.commit = record.name, record.facts["commit"] or record.facts["version"]
-                return record
+    def opened(store: Path) -> SuiteRecord:
+        record = begin(store, MutantCampaign.of(night))
+        night.suite, night.commit = record.name, record.facts["commit"] or record.facts["version"]
+        return record
 
-            def again(record: SuiteRecord) -> str:
-                return f"go on with the record by the same command: {campaign.path}"
+    def again(record: SuiteRecord) -> str:
+        return f"go on with the record by the same command: {campaign.path}"
 
-            def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
-                if runs:
-                    list(report.save(record, runs, summed_up(record, spark), None, None))
-                _show(console, campaign, mutants)
-                accused = night.full.invalid_runs()
-                if accused:
-                    console.print(f"the full protocol is invalid in {len(accused)} runs: {', '.join(accused)}")
-                return INVALID if accused else VALID
+    def finish(record: SuiteRecord, runs: Sequence[RunResult], spark: Any) -> int:
+        if runs:
+            list(report.save(record, runs, summed_up(record, spark), None, None))
+        _show(console, campaign, mutants)
+        accused = night.full.invalid_runs()
+        if accused:
+            console.print(f"the full protocol is invalid in {len(accused)} runs: {', '.join(accused)}")
+        return INVALID if accused else VALID
 
-            code = on_spark(
-                options,
-                "mutants",
-                opened,
-                again,
-                finish,
-                lambda *_: progress,
-                lambda spark: explore_missing(spark, night, progress.explored),
-            )
-            night.take_in()  # of an interrupted round as much as has ended
-            return code
-    except StoreError as error:
-        raise Usage(f"faultline mutants: {error}") from None
+    code = on_spark(
+        options,
+        "mutants",
+        opened,
+        again,
+        finish,
+        lambda *_: progress,
+        lambda spark: explore_missing(spark, night, progress.explored),
+    )
+    night.take_in()  # of an interrupted round as much as has ended
+    return code
 
 
 def _chosen(names: Sequence[str] | None) -> list[Mutant]:

@@ -343,6 +343,9 @@ def test_a_damaged_file_of_the_suite_is_named(tmp_path: Path, capsys: pytest.Cap
 def test_situations_of_what_is_not_there_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["coverage", "nightly", "--store", str(tmp_path)]) == 64
     assert capsys.readouterr().err.startswith("faultline coverage: 'nightly': no suite of this name is stored in ")
+    (tmp_path / "tables").touch()
+    assert main(["coverage", "nightly", "--store", str(tmp_path)]) == 3
+    assert "is not a directory, which a store has in its place" in capsys.readouterr().err
     elsewhere = str(tmp_path / "nowhere" / "scope.json")
     assert main(["explore", "two-replicas", "--situations", elsewhere]) == 64
     assert capsys.readouterr().err.startswith("faultline explore: --situations: ")

@@ -14,7 +14,7 @@ import pytest
 
 from harness.cli.main import main
 from harness.environments.mistakes import mistakes
-from harness.exit_codes import BAD_USAGE
+from harness.exit_codes import BAD_USAGE, NOT_CARRIED_OUT
 from harness.search.ended_runs import EndedRun
 from harness.search.hunt.folder import CorpusFolder
 from harness.search.mutants import campaign, explorations, searches
@@ -206,6 +206,15 @@ def test_bad_input_is_one_line(arguments: list[str], message: str, capsys: pytes
     assert main(["mutants", *arguments]) == BAD_USAGE
     line = capsys.readouterr().err
     assert message in line
+    assert line.count("\n") == 1
+
+
+def test_a_store_that_cannot_be_read_is_no_error_of_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "store").touch()
+    options = ("--record", str(tmp_path / "record.json"), "--store", str(tmp_path / "store"))
+    assert main(["mutants", "--budget", "1", *options]) == NOT_CARRIED_OUT
+    line = capsys.readouterr().err
+    assert line.startswith(f"faultline mutants: cannot read {tmp_path / 'store'}")
     assert line.count("\n") == 1
 
 
