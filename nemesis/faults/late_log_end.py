@@ -58,7 +58,7 @@ class LateLogEnd(MessageSteps):
 
     name: ClassVar[str] = "late-log-end"
     number: ClassVar[int] = 3
-    weight: ClassVar[float] = 2.0
+    weight: ClassVar[float] = 4.0
     of_brokers: ClassVar[bool] = True
 
     victim: str = "any"
@@ -76,7 +76,7 @@ class LateLogEnd(MessageSteps):
     def draw(cls, draws: Draws) -> Self | None:
         """A victim that loses its power, or any broker; None where no recovery compares logs."""
         cluster, random = draws.cluster, draws.random
-        if not cluster.recovery_compares_logs or not cluster.controllers or len(cluster.brokers) < 2:
+        if not cluster.recovery_compares_logs or not cluster.controllers or cluster.replication_factor < 2:
             return None
         part, loses_power = random.choice(list(MessagePart)), random.random() < 0.5
         loses_power = loses_power and bool(draws.profile.victims)

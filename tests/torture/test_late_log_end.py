@@ -68,12 +68,13 @@ def test_who_has_gone_since_it_told_its_log_end_is_not_elected(monkeypatch: pyte
 
 
 def test_every_broker_is_killed_only_where_a_recovery_compares_logs_and_victims_alone_lose_power() -> None:
-    def drawn(*victims: str, **shape: bool) -> set[tuple[str, ...] | None]:
+    def drawn(*victims: str, **shape: Any) -> set[tuple[str, ...] | None]:
         cluster = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=1, unclean_recovery=True, **shape)
         profile = RunProfile(victims, leader_bias=0.5, held_share=0.5, keeps=tuple(KeepUnsynced))
         faults = [LateLogEnd.draw(Draws(Random(seed), cluster, profile)) for seed in range(20)]
         return {fault and fault.at_risk(cluster) for fault in faults}
 
     assert drawn("b2") == {None}
+    assert drawn("b2", recovery_compares_logs=True, replication_factor=1) == {None}
     assert drawn("b2", recovery_compares_logs=True) == {(), ("b2",)}
     assert drawn(recovery_compares_logs=True) == {()}
