@@ -4,18 +4,22 @@
     <start offset> <base offset of the segment that holds it> <leader epoch of the record before it, -1 if unknown>
 
 It exists only once the log start has advanced. Segments below the base are left from a removal that a crash
-interrupted. The producer snapshot of the base, if there is one, replaces all removed batches.
+interrupted. The producer snapshot of the base, if there is one, replaces all removed batches. Version 0, which earlier
+releases wrote, has no epoch: it is read as unknown.
 """
 
 from __future__ import annotations
 
+import re
 from errno import EIO
 from typing import NamedTuple
 
+from images.broker.log.leader_epochs import UNDEFINED
 from images.broker.ports import Files
 from images.broker.runtime.files import read_whole, write_durably
 
 LOG_START_CHECKPOINT = "log-start-checkpoint"
+_CONTENT = re.compile(r"(?:0|(?P<with_epoch>1))\n(?P<offset>\d+) (?P<base>\d+)(?(with_epoch) (?P<epoch>-1|\d+))\n")
 
 
 class LogStart(NamedTuple):
@@ -40,8 +44,8 @@ def read_log_start(files: Files, directory: str) -> LogStart | None:
     data = read_whole(files, path)
     if data is None:
         return None
-    lines = data.decode("ascii", "replace").split("\n")
-    numbers = lines[1].split(" ") if len(lines) == 3 and lines[0] == "1" and not lines[2] else []
-    if len(numbers) != 3 or not all(number.isdecimal() or number == "-1" for number in numbers):
+    match = _CONTENT.fullmatch(data.decode("ascii", "replace"))
+    if match is None:
         raise OSError(EIO, "is damaged, so the log start is unknown", path)
-    return LogStart(*map(int, numbers))
+    offset, base, epoch = match["offset"], match["base"], match["epoch"]
+    return LogStart(int(offset), int(base), UNDEFINED if epoch is None else int(epoch))

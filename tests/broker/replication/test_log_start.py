@@ -16,7 +16,7 @@ from images.broker.log.log_start_checkpoint import LOG_START_CHECKPOINT
 from images.broker.log.producer_state import Accept, Duplicate, check_sequence
 from images.broker.log.retention import Expiry, LogStartReason, Retention, expiry
 from images.broker.rules import Rules
-from images.broker.runtime.files import read_whole
+from images.broker.runtime.files import read_whole, write_durably
 from images.wire.batch import parse
 from tests.broker.log.disk_model import DiskModel
 from tests.broker.log.small_log import EVERYTHING, batch, filled, open_log, read_all
@@ -219,6 +219,30 @@ def test_a_damaged_start_is_an_error_and_not_a_guess() -> None:
     disk.open(path).append(content[:-2])
     with pytest.raises(OSError, match="the log start is unknown"):
         open_log(disk)
+
+
+@pytest.mark.parametrize(("end", "epochs"), [(9, EpochCache.of((0, 4))), (5, EpochCache())])
+def test_a_start_that_an_earlier_release_wrote_is_read_without_the_epoch_before_it(
+    end: int, epochs: EpochCache
+) -> None:
+    disk = DiskModel()
+    log = filled(disk, 5)
+    if end > log.end:
+        for offset in range(log.end, end):
+            log.append(batch(offset))
+    else:
+        log.roll()
+    log.advance_start(5)
+    log.close(clean=False)
+    path = f"topic-0/{LOG_START_CHECKPOINT}"
+    content = (read_whole(disk, path) or b"").decode()
+    assert content.startswith("1\n5 ")
+    assert content.endswith(" 0\n")
+    write_durably(disk, path, f"0{content[1:-3]}\n".encode())
+    log = open_log(disk)
+    assert (log.start, log.end, log.epochs) == (5, end, epochs), (
+        "the records before it tell its epoch, where there are some"
+    )
 
 
 # ---- rolling by time -------------------------------------------------------------------------------------------------
