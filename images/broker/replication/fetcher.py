@@ -373,8 +373,13 @@ class Fetcher:
             if lower is None:
                 return None
             below = EpochEnd(NO_EPOCH, below.end) if lower.end == below.end else below
-        if below is None or await self._leader_offset(state, EARLIEST) != start:
-            return None  # with another start the answers do not belong together
+        now = await self._leader_offset(state, EARLIEST)
+        if below is None or now is None:
+            return None
+        if now != start:
+            # The answers do not belong together. But the record before the new start is not before the old one, so with
+            # the same epoch at both it has that, too. Else a start that moves all the time would keep the replica out.
+            return now if now.epoch == start.epoch else None
         return start if below.end < start.offset else start._replace(epoch=below.epoch)
 
     async def _epoch_end(self, state: _FetchState, epoch: int) -> EpochEnd | None:

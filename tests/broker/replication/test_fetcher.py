@@ -253,6 +253,33 @@ def test_a_replica_that_begins_anew_knows_the_epoch_before_if_its_leader_does(
     assert node.replica.log.start == 8
 
 
+@pytest.mark.parametrize(("leader_epochs", "start"), [(((2, 0),), 9), (((0, 0), (2, 5)), 9), (((2, 0), (3, 9)), 11)])
+def test_a_replica_begins_anew_also_while_its_leaders_start_moves_with_every_answer(
+    leader_epochs: tuple[tuple[int, int], ...], start: int
+) -> None:
+    """The leader's log starts at 8, and at the next offset with each question for the end of an epoch. In the last case
+    epoch 3 begins at 9: of which one the record before the new start is cannot be said, so all is asked again."""
+    node, records = Node(1), EpochCache.of(*leader_epochs)
+    node.follow(2, 5)
+    starts_at = [8]
+
+    def answer(request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            out_of_range = request.topics[0].partitions[0].fetch_offset < starts_at[-1]
+            return _fetch_answer(request, error_code=ErrorCode.offset_out_of_range if out_of_range else ErrorCode.none)
+        asked = request.topics[0].partitions[0]
+        if isinstance(request, ListOffsetsRequest):
+            offset = starts_at[-1] if asked.timestamp == EARLIEST else 40
+            return _offset_answer(offset, records.epoch_at(offset))
+        found = records.advance_start(starts_at[-1]).end_offset_for(asked.leader_epoch, 40)
+        starts_at.append(starts_at[-1] + 1)
+        return _epoch_answer(ErrorCode.none, *found)
+
+    fetched(node, seconds=BACKOFF_S + 0.1, answer=answer)
+    assert node.replica.log.start == start == starts_at[-1]
+    assert node.replica.log.epochs == EpochCache.behind(records.epoch_at(start - 1), start)
+
+
 # --- the epoch query --------------------------------------------------------------------------------------------------
 
 
