@@ -102,6 +102,7 @@ INEXCUSABLE = frozenset(
         "fetch-of-no-replica",
         "fetch-of-an-earlier-life",
         "forgotten-partition-fetched",
+        "refusal-untold",
         "isr-proposal-of-absent",
         "isr-proposal-without-fetch",
         "isr-change-outdated",

@@ -210,6 +210,23 @@ def check_session(cluster: ClusterState, event: TraceRow) -> None:
             )
 
 
+def _fetch_refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """An error or a divergence stands in the answer each time, also in that of a session that has told the same before:
+    a client that did not act on the first one, as its metadata were old, would wait for records that never come."""
+    detail = event.details()
+    refusal, told, replica = detail["refusal"], detail["told"], detail["replica"]
+    if told != refusal:
+        client = f"b{replica}" if replica >= 0 else "a consumer"
+        partition.report(
+            event,
+            "refusal-untold",
+            UNKNOWN,
+            f"{event.node} answered a fetch of {client} from offset {event.offset} {event.at}, and did not say that "
+            + ("the logs diverge" if refusal == "diverging" else f"it is refused: {refusal}"),
+            f"the answer has {told}" if told else "the answer leaves the partition out: nothing is new",
+        )
+
+
 def _check_fetch(
     cluster: ClusterState, partition: PartitionState, fetch: Meeting, lives: dict[tuple[str, int, int], int]
 ) -> None:
@@ -428,6 +445,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "offset_told": _answered,
     "epoch_end_told": _answered,
     "consumer_moved": _consumer_moved,
+    "fetch_refused": _fetch_refused,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,

@@ -7,7 +7,7 @@ allows it (for the high watermark, for data), and answers. The rules are in `rep
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -39,6 +39,8 @@ _LEADER_SINCE = 16
 """The first version of Fetch that tells the current leader to a client that asked another (KIP-951)."""
 _OF_ANOTHER_LEADER = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 NO_OFFSET = -1
+_DIVERGING = "diverging"
+"""In the trace: the logs part, which is no error."""
 
 
 class _PartitionFetch(NamedTuple):
@@ -162,7 +164,9 @@ class ProduceFetchApis:
                     fetch.replica.on_fetch_answered(replica_id, request.connection)
         else:
             self._trace_moved_consumers(fetches, results)
-        return _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
+        answer = _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
+        self._trace_refused(replica_id, fetches, results, answer, names)
+        return answer
 
     def _find_by_name(self, name: str, key: Any, partition: Any) -> _PartitionFetch:
         replica, error = self._find(name, partition.partition)
@@ -199,6 +203,39 @@ class ProduceFetchApis:
             if fetch.replica is not None and moved:
                 detail = {"first": first, "last_epoch": last_epoch}
                 fetch.replica.trace("consumer_moved", requested, fetch.replica.state.log_end, detail)
+
+    def _trace_refused(
+        self,
+        replica_id: int,
+        fetches: list[_PartitionFetch],
+        results: list[FetchResult],
+        answer: FetchResponse,
+        names: Mapping[Any, str] | None,
+    ) -> None:
+        """Trace each partition that cannot be read, or whose logs part, and what the answer tells of that."""
+        refused = [
+            (fetch, result)
+            for fetch, result in zip(fetches, results, strict=True)
+            if result.error is not NO_ERROR or result.diverging is not None
+        ]
+        if not refused:
+            return
+        told = {
+            (topic.topic_id, part.partition_index): _refusal(part.error_code, part.diverging_epoch.end_offset >= 0)
+            for topic in answer.responses
+            for part in topic.partitions
+        }
+        image = self._image()
+        for fetch, result in refused:
+            key, index = fetch.topic_id, fetch.partition.partition
+            topic = image.topic_by_id(key) if names is None else image.topics.get(names[key])
+            if topic is not None:
+                refusal = _refusal(result.error, result.diverging is not None)
+                detail = {"replica": max(replica_id, -1), "refusal": refusal, "told": told.get((key, index), "")}
+                offset, topic_id = fetch.partition.fetch_offset, str(topic.id)
+                self._trace(
+                    TraceEvent("fetch_refused", topic.name, index, offset=offset, detail=detail, topic_id=topic_id)
+                )
 
     def _find_by_id(self, topic_id: Any, partition: Any, session: FetchSession | None) -> _PartitionFetch:
         topic = self._image().topic_by_id(topic_id)
@@ -253,6 +290,11 @@ class ProduceFetchApis:
                 remaining, at_least_one = max(0, remaining - len(result.records)), False
             results.append(result)
         return results
+
+
+def _refusal(error: ErrorCode, diverging: bool) -> str:
+    """What an answer says of a partition of which it gives no records, for the trace."""
+    return _DIVERGING if diverging else error.name
 
 
 def _is_follower(replica_id: int) -> bool:

@@ -22,7 +22,7 @@ _UNDECIDED_NS: Final = 3_000_000_000
 _NO_PROGRESS: Final = frozenset({
     "acknowledged", "append_unacknowledged", "latest_asked", "latest_told", "fetch_session", "fetch_accepted",
     "request_fenced", "diverging", "records_refused", "alter_partition_sent", "alter_partition_answered",
-    "fetch_answered", "reads_confirmed",
+    "fetch_answered", "reads_confirmed", "fetch_refused",
 })  # fmt: skip
 """Events that change nothing for replicas: requests of clients, and those that may be repeated for ever."""
 

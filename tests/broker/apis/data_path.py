@@ -108,11 +108,11 @@ class Broker:
         fetch = ReplicaFetch(replica, replica - 1, epoch, offset, last)
         self.partition(index).fetch_for_replica(fetch, 9, self.replica_manager.active, 0, False)
 
-    async def ask(self, api: Api, body: Any, *, version: int | None = None) -> Any:
-        """A request from connection 1; the answer, which every version can tell."""
+    async def ask(self, api: Api, body: Any, *, version: int | None = None, names: dict[Any, str] | None = None) -> Any:
+        """A request from connection 1, which may have `names` of topics; the answer, which every version can tell."""
         version = SUPPORTED[api][-1] if version is None else version
         handler = self.handlers[api]
-        answer = await handler(Request(api, version, "test", 1, body, {}))
+        answer = await handler(Request(api, version, "test", 1, body, names or {}))
         if answer is not None:
             names = {TOPIC: "t", uuid.UUID(int=0): ""}
             for each in SUPPORTED[api]:

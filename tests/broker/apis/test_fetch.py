@@ -220,6 +220,35 @@ def test_the_partitions_of_a_follower_are_traced_whenever_they_are_others_with_a
     run(scenario)
 
 
+@pytest.mark.parametrize("replica", [-1, 2])
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_session_tells_of_an_error_each_time_and_traces_that_it_does(replica: int, version: int) -> None:
+    async def scenario() -> None:
+        broker = Broker()
+        broker.elect(1, 2)
+        body = fetching.FetchRequest(
+            replica_state=fetching.ReplicaState(replica_id=replica, replica_epoch=1),
+            max_wait=timedelta(0),
+            min_bytes=1,
+            session_id=0,
+            session_epoch=0,
+            topics=(fetching.FetchTopic(topic_id=TOPIC, partitions=(part(epoch=2), part(1, 3))),),
+            forgotten_topics_data=(),
+        )
+        number = (await broker.ask(Api.FETCH, body, version=version, names={TOPIC: "t"})).session_id
+        for epoch in (1, 2):
+            request = replace(body, session_id=number, session_epoch=epoch, topics=())
+            answer = await broker.ask(Api.FETCH, request, version=version, names={})
+            (told,) = answer.responses[0].partitions
+            assert (told.partition_index, told.error_code) == (1, ErrorCode.offset_out_of_range)
+        traced = [event for event in broker.trace if event.kind == "fetch_refused"]
+        assert [(event.topic, event.partition, event.offset) for event in traced] == [("t", 1, 3)] * 3
+        refused = {"replica": replica, "refusal": "offset_out_of_range", "told": "offset_out_of_range"}
+        assert all(event.detail == refused and event.topic_id == str(TOPIC) for event in traced)
+
+    run(scenario)
+
+
 def test_what_a_follower_asks_to_forget_is_traced_and_left_out() -> None:
     async def scenario() -> None:
         broker = Broker()

@@ -100,6 +100,18 @@ def _epoch_errors_exchanged(patch: Patch) -> None:
     replace_in(patch, "images.broker.replication.leader:check_epoch", older, newer)
 
 
+def _refused_once(patch: Patch) -> None:
+    """A session tells of an error or a divergence once, and then leaves the partition out as one with nothing new."""
+    answer, said_each_time = "images.broker.apis.produce_fetch:_fetch_response", "context.incremental and empty"
+    replace_in(patch, answer, said_each_time, "context.incremental and not result.records")
+
+
+def _refused_as_nothing_new(patch: Patch) -> None:
+    """An error is answered as if the partition had nothing new."""
+    told = "error_code=result.error"
+    replace_in(patch, "images.broker.apis.produce_fetch:_fetch_response", told, "error_code=NO_ERROR")
+
+
 KILLS = {"faults": ["kill"], "seed": 3}
 GROUPS = KILLS | {"workload": "groups"}
 ALL_RESTART: Fault = {"at": "3s", "for": "1s", "fault": "kill", "nodes": ["brokers"]}
@@ -115,6 +127,8 @@ MISTAKES = (
     PlayedMistake("metadata-misstated", _nobody_offline, world=KILLS, said="offline"),
     PlayedMistake("metadata-told-early", _serves_unready, [ALL_RESTART, SLOW | {"delay_ms": 200}]),
     PlayedMistake("query-of-another-epoch", _asked_in_any_epoch, [MOVED, LATE], {"seed": 2, "consumers": 3}),
+    PlayedMistake("refusal-untold", _refused_once, [MOVED, LATE], {"seed": 2, "consumers": 3}, said="nothing is new"),
+    PlayedMistake("refusal-untold", _refused_as_nothing_new, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake("request-refused-otherwise", _epoch_errors_exchanged, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake(
         "latest-unconfirmed", _reads_of_before, [TAKEN_AWAY], {"seed": 2}, said="of which no fetch had confirmed"
