@@ -1,4 +1,4 @@
-"""Processes: each ended only when it was stopped.
+"""Processes: each ended only when it was stopped, and heard what was told to it.
 
 process-crashed  a node's process ended by itself: a finding even where it broke no promise about the log
 
@@ -10,22 +10,30 @@ has not crashed. Kafka says it
 in the last error of its log: a fatal fault that want of space caused, or that all its log directories have failed, one
 of them for want of space.
 
+answer-unheard   a node's process gives up a connection although it has read the answer to each of its requests, as the
+                 simulated network witnesses (`answer_unheard`): it has not found an answer in the bytes, however these
+                 came in pieces, or not taken it for that of its request
+
 The verdict is `unknown` when the run ended before that was recorded.
 
-Blind spots: a process that hangs.
+Blind spots: a process that hangs; a request that a server has read and never takes up, which looks like one that takes
+its time; an answer on a connection with another request that has none, as those with acks=0.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
+import pyarrow.compute as pc
+
 from checkers.evidence import EvidencePart, RunEvidence
-from checkers.tables import injected_ns
+from checkers.tables import injected_ns, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
 
 NAME = "processes"
-RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS})
+RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS, EvidencePart.TRACE})
 
 _NO_SPACE: Final = re.compile(r"failed: \[Errno 28\]")
 """Not the last line of a traceback, which names the exception before the number."""
@@ -59,8 +67,18 @@ def check(evidence: RunEvidence) -> Verdict:
         Finding("node-vanished", (f"{item['node']}: its machine was gone at {item['time_ns'] / 1e9:.3f} s",))
         for item in recovery.get("vanished") or ()
     )
-    validity = Validity.INVALID if crashes else Validity.UNKNOWN if vanished else Validity.VALID
-    return Verdict(NAME, validity, (*findings, *vanished), {"crashes": float(len(crashes))})
+    unheard = tuple(_unheard(evidence))
+    validity = Validity.INVALID if crashes or unheard else Validity.UNKNOWN if vanished else Validity.VALID
+    return Verdict(NAME, validity, (*findings, *unheard[:12], *vanished), {"crashes": float(len(crashes))})
+
+
+def _unheard(evidence: RunEvidence) -> Iterator[Finding]:
+    for event in trace_rows(evidence.trace.filter(pc.field("kind") == "answer_unheard")):
+        lines = (
+            f"{event.node} gave up a connection to {event.details()['peer']} {event.at}, as if an answer were missing",
+            "its process had read the answer to each request that it had sent on it",
+        )
+        yield Finding("answer-unheard", lines, time_ns=event.time_ns)
 
 
 def _ended_over_full_disk(crash: dict[str, Any], evidence: RunEvidence) -> bool:

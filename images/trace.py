@@ -10,6 +10,8 @@ node_started              any         broker_epoch of the previous life if it en
 rule_read                 any         a safety rule is read for the first time in this life of the node; detail: rule
 node_stalled              any         on machines only: its process has not run, or was at one and the same step, until
                                       now; detail: for_ms, if 150 or more: up to 100 ms longer than it was
+answer_unheard            any         in simulation only: its process gives up a connection on which it has read the
+                                      answer to each of its requests, as the network has seen; detail: peer
 log_recovered             broker      offset=log start, log_end, high_watermark=checkpointed; detail: clean, cut_bytes,
                                       cut_reason=what was damaged of these,
                                       epochs=[[epoch, start], …] of its epoch cache, producers={id: last sequence},
@@ -284,7 +286,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 NODE_KINDS: Final = (
-    "node_started", "rule_read", "node_stalled", "metadata_loaded",
+    "node_started", "rule_read", "node_stalled", "answer_unheard", "metadata_loaded",
 )  # fmt: skip
 """Kinds of events that any node writes."""
 BROKER_KINDS: Final = (

@@ -294,6 +294,9 @@ class SimDeployment:
         config = NodeConfig.parse(machine.properties)
         machine.node.on_exit = lambda exit: self._take_exit(machine, exit)
         machine.node.on_error = lambda text: self._take_log(machine, text)
+        machine.node.on_unheard = lambda peer: self._take_trace(
+            node, TraceEvent("answer_unheard", detail={"peer": peer})
+        )
         incarnation = machine.node.incarnation + 1
         stopping = machine.stopping = asyncio.Event()
 

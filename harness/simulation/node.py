@@ -54,6 +54,7 @@ class SimNode:
         """Errors of callbacks and of tasks that no code awaits, as text."""
         self.on_error: Callable[[str], None] | None = None
         self.on_exit: Callable[[Exit], None] | None = None
+        self.on_unheard: Callable[[str], None] | None = None
         self._crash_point = CrashPoint()
         self._files: SimFiles | None = None
         self._loop: NodeLoop | None = None
@@ -203,6 +204,11 @@ class SimNode:
         self.errors.append(text)
         if self.on_error is not None:
             self.on_error(text)
+
+    def left_unheard(self, peer: str) -> None:
+        """The process gives up a connection to `peer` on which it has read the answer to each request."""
+        if self.on_unheard is not None:
+            self.on_unheard(peer)
 
     def dispose(self) -> None:
         """The world is over: close what is left of every process."""

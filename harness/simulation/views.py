@@ -40,6 +40,9 @@ class NodeView(Protocol):
     def record_error(self, text: str) -> None:
         """Note an error of its process that no code handles."""
 
+    def left_unheard(self, peer: str) -> None:
+        """Note that its process gives up a connection to `peer` on which it has read the answer to each request."""
+
     def exited(self, error: SystemExit) -> None:
         """End its process, which called sys.exit()."""
 

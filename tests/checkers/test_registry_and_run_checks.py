@@ -67,6 +67,16 @@ def test_a_node_that_says_in_one_line_that_its_full_disk_is_full_has_not_crashed
     assert processes.check(RunEvidence(recovery=WHOLE | {"crashes": [crash]}, faults=rows)).validity is validity
 
 
+def test_a_process_that_gives_up_a_connection_has_an_answer_still_to_come() -> None:
+    started = small_evidence.event(1, "b2", "node_started", topic="", partition=-1)
+    sound = RunEvidence(recovery=WHOLE | {"crashes": []}, trace=small_evidence.trace(started))
+    assert processes.check(sound).validity is Validity.VALID
+    unheard = small_evidence.event(3.5, "b2", "answer_unheard", {"peer": "b1"}, topic="", partition=-1)
+    (finding,) = processes.check(replace(sound, trace=small_evidence.trace(started, unheard))).findings
+    assert (finding.kind, finding.time_ns) == ("answer-unheard", 3_500_000_000)
+    assert finding.lines[0] == "b2 gave up a connection to b1 at 3.500000 s, as if an answer were missing"
+
+
 KAFKA_FATAL = """2026-11-23T04:33:50.787 ERROR org.example.FaultHandler - Encountered fatal fault: Unexpected error
 java.io.UncheckedIOException: Error while writing the Quorum status
 \tat org.apache.kafka.raft.FileQuorumStateStore.writeElectionState(FileQuorumStateStore.java:144)
@@ -340,7 +350,7 @@ def test_a_gap_of_the_trace_concerns_checkers_of_reads_only_in_a_run_that_lost_o
     run = replace(good_run(), gaps=(EvidenceGap(EvidencePart.TRACE, "cut in half"),))
     lossy = small_evidence.faults(small_evidence.fault("power-loss", ["b1"], 1, 2, {"lost_bytes": 9}))
     resting_on_losses = {name for name, parts in registry.RESTS_ON.items() if EvidencePart.LOSSES in parts}
-    own = {"protocol", "raft", "liveness", "visibility"}
+    own = {"protocol", "raft", "liveness", "visibility", "processes"}
     for faults_table, unknown in ((run.faults, own), (lossy, (own | resting_on_losses) - WITHOUT_SUBJECT)):
         verdicts = registry.check(replace(run, faults=faults_table))
         lacking = [each.checker for each in verdicts if each.findings and each.findings[0].kind == "missing-evidence"]

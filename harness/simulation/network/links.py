@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from harness.simulation.digest import SENT
 from harness.simulation.network.channel_names import name_of
+from harness.simulation.network.frame_count import FrameCount
 from harness.simulation.network.interception import Interception
 from harness.simulation.network.packets import ABORT, DATA, RST
 from harness.simulation.views import NodeView, WorldView
@@ -130,6 +131,7 @@ class Channel:
         "carries_requests",
         "channel_id",
         "connection",
+        "frames",
         "link",
         "name",
         "receiver",
@@ -151,6 +153,8 @@ class Channel:
         """Of its connection, once the first request is sent (`channel_names`)."""
         self.unread_bytes = 0
         """Data taken by the sender's kernel that the receiving process has not read."""
+        self.frames = FrameCount()
+        """Of what is sent, as a reader would find them."""
         self.stranded = False
         """Packets vanished at a machine without power; the sender gets a reset once it is back."""
         self._held: deque[tuple[Interception | None, tuple[int, bytes]]] = deque()
@@ -173,6 +177,7 @@ class Channel:
                 self.receiver.outgoing.name = self.name
             size = len(data)
             self.unread_bytes += size
+            self.frames.add(data)
             buffer = network.digest_buffer
             buffer += _SENT(SENT, self.channel_id, size)
             buffer += data

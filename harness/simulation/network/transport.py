@@ -450,4 +450,14 @@ class SimTransport(asyncio.Transport):
 
     def abort(self) -> None:
         """Close at once; what the kernel has not taken is lost."""
+        if self._has_every_answer():
+            self._loop.node.left_unheard(self._names[1][0])
         self._force_close(None)
+
+    def _has_every_answer(self) -> bool:
+        """Whether this is a client's end of a live connection whose process has read an answer to all that it sent."""
+        asked, answers = self._out, self.peer.outgoing
+        in_use = asked.carries_requests and not (self._closing or self._conn_lost or self._gone or self._broken)
+        if not in_use or self._eof_arrived or self._backlog or answers.unread_bytes:
+            return False
+        return 0 < asked.frames.whole == answers.frames.whole and asked.frames.ends_whole and answers.frames.ends_whole
