@@ -251,6 +251,22 @@ def _no_unclean_election(patch: Patch) -> None:
     patch.setattr(partition_change, "unclean_election_allowed", lambda _: False)
 
 
+_ROUNDS = "images.broker.controller.recovery_rounds:RecoveryRounds.run"
+_ASKS_AGAIN = "await asyncio.sleep(self._timeouts.interval_s)"
+
+
+def _asks_after_changes_alone(patch: Patch) -> None:
+    """An unclean recovery asks for log ends once, and then only after a change of the metadata."""
+    replace_in(patch, _ROUNDS, _ASKS_AGAIN, "await self._change.wait()")
+
+
+def _asks_until_all_answer(patch: Patch) -> None:
+    """… or until all of its replicas have answered, be it in an earlier leader epoch, which does not count."""
+    answered = "all(log_ends.get(key[:2], {}).keys() >= {*it.replicas} for key, it in zip(keys, recoveries))"
+    again = f"await (self._change.wait() if {answered} else asyncio.sleep(self._timeouts.interval_s))"
+    replace_in(patch, _ROUNDS, _ASKS_AGAIN, again)
+
+
 def _completed_by_the_whole_isr(patch: Patch) -> None:
     """A reassignment is complete once the ISR is large enough, with those that are to leave."""
     completes = "images.broker.controller.reassignment:complete_reassignment"
@@ -406,6 +422,17 @@ NEITHER_HAS_ALL: Sequence[Fault] = [
 ]
 """c1 has appended what nobody else has, and so has c2, in the next epoch and from a lower offset on. c1 leads again."""
 
+FOLLOWERS: Fault = {"at": "1s", "nodes": ["b2", "b3"]}
+TOLD_TOO_EARLY: Sequence[Fault] = [
+    FOLLOWERS | {"for": "1s", "fault": "kill"},
+    FOLLOWERS | {"for": "10s", "fault": "partition", "shape": "one-way", "against": ["b1"], "channel": "fetch"},
+    FOLLOWERS | {"at": "4.5s", "for": "10s", "fault": "packets", "channel": "metadata", "delay_ms": 3000},
+    {"at": "5s", "for": "500ms", "fault": "kill", "nodes": ["b1"]},
+]
+"""Nobody is left who is known to have everything. b2 tells of its log before it has heard that b1 does not lead any
+more, which does not count, and nothing else changes."""
+BALANCED = {"settings": {"unclean.recovery.strategy": "balanced"}, "time_limit": "14s", "recovery_limit": "8s"}
+
 LATE_VOTE: Fault = {"at": "2s", "fault": "late-vote"}
 PATIENT_CANDIDATES = {"settings": {"controller.quorum.request.timeout.ms": 2_000}, "time_limit": "12s"}
 
@@ -436,6 +463,8 @@ MISTAKES = (
     PlayedMistake("producer-id-unallocated", _one_id_more, world=BLOCKS_OF_ONE),
     PlayedMistake("unfenced-shutting-down", _back_while_shutting_down, [LATE_HEARTBEAT, STOP], LONG_SESSIONS),
     PlayedMistake("metadata-unheard", _waits_without_limit, [LEADER_FALLS_SILENT]),
+    PlayedMistake("not-recovered", _asks_after_changes_alone, TOLD_TOO_EARLY, BALANCED, said="there is no leader"),
+    PlayedMistake("not-recovered", _asks_until_all_answer, TOLD_TOO_EARLY, BALANCED, said="there is no leader"),
     PlayedMistake("left-without-leader", _no_unclean_election, ONE_IS_BEHIND, ANY_LEADS),
     PlayedMistake("partition-epoch-skipped", _two_epochs_at_once, [LEADER_RETURNS]),
     PlayedMistake("leader-epoch-skipped", _leader_epoch_of_every_change, [LEADER_RETURNS]),
