@@ -26,7 +26,8 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       one in the log-start checkpoint or -1] of the first segment, if not at 0;
                                       holes=[[end of a segment, base offset of the next one], …] where these differ;
                                       base, producers_before, as of log_start_written; unsynced=the records at its end
-                                      that it does not know to be on disk, if flush.messages is set; snapshots_above=
+                                      that it does not know to be on disk, if flush.messages is set; synced_segments=
+                                      names of those that it takes to be there; snapshots_above=
                                       [offset, …] above its end of which it has producer snapshots, if any
 registered                broker      broker_epoch granted; detail: clean
 clean_shutdown            broker      broker_epoch: its process is about to leave the mark of a clean shutdown for the
@@ -271,8 +272,9 @@ alter_partition_refused   controller  broker=sender, broker_epoch that it gave, 
                                       sender, -1 for none, epochs {member: broker epoch}
 
 A simulated disk bears witness: where an event says that something is on the disk (batches, as appended and log_closed
-say with synced; a log start, the deletion of a replica, a snapshot, a vote, the leader of an epoch, and every metadata
-record), the receiver adds at_risk=[path, …] of the files for which that is not so.
+say with synced, and log_recovered of synced_segments; a log start, the deletion of a replica, a snapshot, a vote, the
+leader of an epoch, and every metadata record), the receiver adds at_risk=[path, …] of the files for which that is not
+so.
 
 The offset of a broker_, producer_ids_, topic_ or partition_ event is where the metadata log ended with the change. A
 controller that takes over traces the changes that it finds committed, too (detail: taken_over); the receiver leaves out

@@ -121,7 +121,8 @@ high-watermark-unfounded  a log is opened, a leader begins, and a follower goes 
 log-end-not-on-disk       at the end a log reaches on its disk as far as its node traced (LEO ≤ what is on disk)
 log-shortened             a log comes back from a restart as long as it was, unless a fault lost data on its node
 not-on-disk               what a broker takes to be on its disk no loss of power takes from it (in simulation, where the
-                          disk tells): what it counts as synced, the start of a log, and that a log was deleted
+                          disk tells): what it counts as synced, also of a log that it opens, the start of a log, and
+                          that a log was deleted
 synced-records-lost       … and with all that it had synced whatever fault hit it, but for one that takes the disk
 clean-shutdown-lost-records  where the controllers accept that a broker shut down cleanly, its logs come back whole
 clean-claim-unsynced      a broker presents its last life as cleanly shut down only if that synced all of its logs when

@@ -77,6 +77,7 @@ def _check_on_disk(partition: PartitionState, event: TraceRow, _: CheckSettings)
     did = {
         "appended": f"took the batch at {event.offset} for synced",
         "log_closed": "closed its log and took all of it for synced",
+        "log_recovered": "opened its log and took segments for synced",
         "log_start_written": f"took the start of its log at {event.offset} for written down",
         "replica_deleted": "took its log for deleted",
     }[event.kind]
@@ -322,7 +323,7 @@ def check_claim(cluster: ClusterState, event: TraceRow) -> None:
 
 
 ON_DISK: Mapping[str, TraceRowHandler] = dict.fromkeys(
-    ("appended", "log_closed", "log_start_written", "replica_deleted"), _check_on_disk
+    ("appended", "log_closed", "log_recovered", "log_start_written", "replica_deleted"), _check_on_disk
 )
 FILES: Mapping[str, TraceRowHandler] = dict.fromkeys(("log_recovered", "truncated"), _check_file)
 HANDLERS: Mapping[str, TraceRowHandler] = {

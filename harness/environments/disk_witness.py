@@ -19,6 +19,7 @@ _DELETION: Final = "replica_deleted"
 _FILES: Final[Mapping[str, str]] = {
     "appended": ".log",
     "log_closed": ".log",
+    "log_recovered": ".log",
     "log_start_written": "log-start-checkpoint",
     "metadata_appended": ".log",
     "metadata_snapshot": ".checkpoint",
@@ -28,6 +29,8 @@ _FILES: Final[Mapping[str, str]] = {
 """Kind of event → how the names of the files end of which it says that they are on the disk."""
 _IF_SYNCED: Final = frozenset({"appended", "log_closed"})
 """Those that say so with `synced` alone."""
+_NAMED: Final = "synced_segments"
+"""Names of the files of which an event says so, where it does not of all."""
 
 
 def witnessed(event: TraceEvent, disk: SimDisk) -> TraceEvent:
@@ -40,6 +43,10 @@ def witnessed(event: TraceEvent, disk: SimDisk) -> TraceEvent:
     if event.kind == _DELETION:
         at_risk = [directory] if disk.may_come_back(directory) else []
     else:
-        suffix = _FILES[event.kind]
-        at_risk = [f"{directory}/{name}" for name in disk.at_risk(directory) if name.endswith(suffix)]
+        said = event.detail.get(_NAMED)
+        at_risk = [
+            f"{directory}/{name}"
+            for name in disk.at_risk(directory)
+            if (name in said if isinstance(said, list) else name.endswith(_FILES[event.kind]))
+        ]
     return event._replace(detail={**event.detail, "at_risk": at_risk}) if at_risk else event

@@ -22,6 +22,7 @@ def of_replica(kind: str, **detail: Any) -> TraceEvent:
 CLAIMS = {
     "a batch is synced": (of_replica("appended", synced=True), LOG),
     "a log is closed": (of_replica("log_closed", synced=True), LOG),
+    "a segment is opened": (of_replica("log_recovered", synced_segments=[LOG.removeprefix("t-0/")]), LOG),
     "a log start is written": (of_replica("log_start_written"), "t-0/log-start-checkpoint"),
     "a metadata record is appended": (TraceEvent("metadata_appended"), f"{METADATA}/00000000000000000000.log"),
     "a snapshot is written": (TraceEvent("metadata_snapshot"), f"{METADATA}/0-1.checkpoint"),
@@ -48,7 +49,8 @@ def test_what_is_said_to_be_on_the_disk_and_is_not_is_told(event: TraceEvent, pa
 @pytest.mark.parametrize("kind", ["appended", "log_closed"])
 def test_nothing_is_told_of_what_is_not_said_to_be_on_the_disk(kind: str) -> None:
     disk, _ = written(LOG)
-    for event in (of_replica(kind, synced=False), of_replica(kind), of_replica("truncated", synced=True)):
+    others = (of_replica("truncated", synced=True), of_replica("log_recovered", synced_segments=[]))
+    for event in (of_replica(kind, synced=False), of_replica(kind), *others):
         assert witnessed(event, disk) is event
 
 

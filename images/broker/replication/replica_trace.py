@@ -11,6 +11,7 @@ from images.broker.log.log import Log
 from images.broker.log.log_config import NEVER
 from images.broker.log.producer_state import ProducerTable
 from images.broker.log.retention import LogStartReason
+from images.broker.log.segment import segment_name
 from images.broker.replication.partition import (
     BecameLeader,
     Converged,
@@ -375,9 +376,11 @@ def snapshots_detail(log: Log) -> dict[str, object]:
 
 
 def unsynced_detail(log: Log) -> dict[str, object]:
-    """The records that an opened log does not know to be on disk, if its settings limit how many those are."""
+    """The segments that an opened log takes to be on disk, and the records that it does not know to be there, if its
+    settings limit how many those are."""
+    synced = {"synced_segments": [segment_name(each.base_offset) for each in log.segments if not each.unsynced]}
     is_limited = log.config.flush_interval_messages != NEVER
-    return {"unsynced": log.end - log.recovery_point} if is_limited else {}
+    return {**synced, **({"unsynced": log.end - log.recovery_point} if is_limited else {})}
 
 
 def last_sequences(producers: ProducerTable) -> dict[str, int]:

@@ -316,10 +316,7 @@ UNASKED: Fault = {
     "nodes": ["brokers"],
     "against": ["controllers"],
 }
-RESTARTED_TWICE: Sequence[Fault] = [
-    {"at": 4, "for": 1, "fault": "kill", "nodes": ["b1"]},
-    {"at": 7, "for": 1, "fault": "controlled-restart", "nodes": ["b1"]},
-]
+KILLED: Fault = {"at": 4, "for": 1, "fault": "kill", "nodes": ["b1"]}
 REFUSED_LATE: Sequence[Fault] = [
     {"at": 1, "for": 3, "fault": "pause", "nodes": ["b3"]},
     {"at": 3.5, "for": 12, "fault": "message", "api": "AlterPartition", "effect": "hold", "nodes": ["b1"]}
@@ -393,7 +390,7 @@ MISTAKES = (
     PlayedMistake("log-start-unheard", _start_of_leader_missed, [DELETION]),
     PlayedMistake("appends-not-accepted", _never_the_first, [], {"partitions": 2, "clients": {"idle_partitions": 1}}),
     PlayedMistake("isr-change-not-sent-again", _sent_once, [UNASKED, CUT], {"settings": IMPATIENT}),
-    PlayedMistake("not-on-disk", _on_disk_if_read, RESTARTED_TWICE, {"settings": {"segment.bytes": "1024"}}),
+    PlayedMistake("not-on-disk", _on_disk_if_read, [KILLED], {"settings": {"segment.bytes": "1024"}}),
     PlayedMistake("log-start-not-followed", _start_before_high_watermark, DELETIONS, {"seed": 18}),
     PlayedMistake(
         "isr-change-taken-for-certain", _last_loss_counts, REFUSED_BY_NOBODY, UNANSWERED | {"time_limit": "16s"}
