@@ -165,7 +165,7 @@ group_unserved            broker      a request for a group is answered by a bro
 leave_answered            leader      … log_end, high_watermark, when LeaveGroup is answered; detail: group, asked
                                       [[id, instance id]] of its members, told [[id, instance id, error]]
 groups_listed             leader      … log_end, high_watermark, when ListGroups is answered; detail: asked=states in
-                                      small letters, or none for all, told {group: state} of this partition
+                                      small letters, or none for all, told {group: state} of this partition, error
 generation_begun          leader      … log_end, high_watermark, when members get its number; detail: group, generation,
                                       members, told {id: [generation, leader, members] in the answer to its join} of
                                       those that have joined

@@ -76,7 +76,8 @@ request-misjudged         JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCom
 wrong-coordinator         … a broker that does not lead their partition tells their sender to look for another one, and
                           one that leads it and has not loaded it yet, to wait
 group-described-otherwise DescribeGroups tells the state of the group, its members, and what these were given
-groups-listed-otherwise   ListGroups tells the groups in the states that it asks for, and no others
+groups-listed-otherwise   ListGroups tells the groups in the states that it asks for, and no others, and that there may
+                          be more while the broker loads some
 leave-answered-otherwise  LeaveGroup is answered for each of its members as that was judged
 left-member-kept          … and who has left is no member any more
 answer-missing            a JoinGroup or a SyncGroup is answered once the group does not let its sender wait for that

@@ -80,6 +80,19 @@ def _unserved(partition: PartitionState, event: TraceRow, _: CheckSettings) -> N
         partition.report(event, "wrong-coordinator", UNKNOWN, f"{answered} {event.at}", why)
 
 
+def _groups_listed(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """A list of groups is told to be whole only by a broker that has loaded all of its partitions."""
+    loading = [f"{name}-{index}" for (name, index), it in cluster.partitions.items() if event.node in it.groups.loading]
+    if loading and event.details().get("error", _LOADING) != _LOADING:
+        partition.report(
+            event,
+            "groups-listed-otherwise",
+            UNKNOWN,
+            f"{event.node} listed its groups {event.at}, and told of no others",
+            f"it led {', '.join(loading)}, too, and had not loaded that",
+        )
+
+
 def _check_clock(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
     """A coordinator ends sessions and rebalances by a clock that runs as time does, whatever its wall clock shows."""
     coordinator, at_ms = partition.groups.coordinators.get(event.node), event.details().get("at_ms")
@@ -243,4 +256,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "group_changed": _group_changed,
     "offsets_committed": _offsets_committed,
 }
-CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = dict.fromkeys(("group_loaded", "group_changed"), _check_clock)
+CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
+    **dict.fromkeys(("group_loaded", "group_changed"), _check_clock),
+    "groups_listed": _groups_listed,
+}

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -360,22 +361,27 @@ class GroupCoordinator:
         """The groups this broker coordinates."""
         states = tuple(state.lower() for state in request.body.states_filter)
         types = tuple(kind.lower() for kind in request.body.types_filter)
-        listed: list[ListedGroup] = []
-        for shard in (shard for shard in self._shards.values() if shard.loaded):
-            of_shard = [
-                ListedGroup(
-                    group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=_CLASSIC
-                )
+        of_classic = not types or _CLASSIC in types
+        loaded = [shard for shard in self._shards.values() if shard.loaded]
+        listed = [
+            [
+                _listed(group)
                 for group in shard.groups.values()
-                if (not states or group.state.lower() in states) and (not types or _CLASSIC in types)
+                if of_classic and (not states or group.state.lower() in states)
             ]
-            if not types or _CLASSIC in types:
-                told = {group.group_id: str(group.group_state) for group in of_shard}
-                shard.trace("groups_listed", "", {"asked": list(states), "told": told})
-            listed += of_shard
+            for shard in loaded
+        ]
         loading = any(not shard.loaded for shard in self._shards.values())
         error = ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
-        return ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=error, groups=tuple(listed))
+        answer = ListGroupsResponse(
+            throttle_time=NO_THROTTLE, error_code=error, groups=tuple(chain.from_iterable(listed))
+        )
+        if of_classic:
+            for shard, of_shard in zip(loaded, listed, strict=True):
+                told = {group.group_id: str(group.group_state) for group in of_shard}
+                detail = {"asked": list(states), "told": told, "error": answer.error_code.name}
+                shard.trace("groups_listed", "", detail)
+        return answer
 
     async def describe_groups(self, request: Request[DescribeGroupsRequest]) -> DescribeGroupsResponse:
         """Members, state and protocol of groups."""
@@ -418,6 +424,12 @@ def _trace_join(
     if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.none:
         facts["told"] = join_detail(answer)
     shard.trace_request(group, "join", answer.error if answer is not None else None, facts)
+
+
+def _listed(group: Group) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.id, protocol_type=group.protocol_type, group_state=group.state, group_type=_CLASSIC
+    )
 
 
 def _new_member_id(prefix: str, random: Random) -> str:

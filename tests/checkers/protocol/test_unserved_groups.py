@@ -40,3 +40,25 @@ def test_a_broker_answers_for_the_groups_that_it_serves_and_for_no_others(
     rows = [row | {"topic": OFFSETS_TOPIC} for row in (*before, unserved)]
     found = check(RunEvidence(trace=trace(*rows))).findings
     assert [finding.kind for finding in found] == ([] if kept else ["wrong-coordinator"])
+
+
+@pytest.mark.parametrize(
+    ("beside", "error", "kept"),
+    [
+        (LEADS, "coordinator_load_in_progress", True),
+        (LEADS, "none", False),
+        (SERVES, "none", True),
+        ((), "none", True),
+    ],
+)
+def test_a_list_of_groups_may_lack_those_that_are_being_loaded_and_says_so(
+    beside: tuple[Row, ...], error: str, kept: bool
+) -> None:
+    listed = event(2, "b1", "groups_listed", {"group": "", "asked": [], "told": {}, "error": error}, **PLACE)
+    rows = [
+        *(row | {"topic": OFFSETS_TOPIC} for row in SERVES),
+        *(row | {"topic": OFFSETS_TOPIC, "partition": 1} for row in beside),
+        listed | {"topic": OFFSETS_TOPIC},
+    ]
+    found = check(RunEvidence(trace=trace(*rows))).findings
+    assert [finding.kind for finding in found] == ([] if kept else ["groups-listed-otherwise"])
