@@ -52,6 +52,27 @@ def test_a_connection_that_is_given_up_with_every_answer_read_is_told(
     assert unheard == told
 
 
+def test_what_the_end_of_the_world_makes_of_a_process_is_not_told() -> None:
+    unheard: list[str] = []
+
+    async def client() -> None:
+        caller = await FramedCaller.connect("b1")
+        caller.send(1, 1)
+        await caller.response()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            caller.writer.transport.abort()
+
+    with World(1) as world:
+        node = world.add_node("b2")
+        node.on_unheard = unheard.append
+        world.add_node("b1").start(lambda: serve([]))
+        node.start(client)
+        world.run(asyncio.sleep(1))
+    assert unheard == []
+
+
 def test_the_answers_that_a_process_has_not_read_are_still_to_come() -> None:
     unheard: list[str] = []
 

@@ -458,6 +458,6 @@ class SimTransport(asyncio.Transport):
         """Whether this is a client's end of a live connection whose process has read an answer to all that it sent."""
         asked, answers = self._out, self.peer.outgoing
         in_use = asked.carries_requests and not (self._closing or self._conn_lost or self._gone or self._broken)
-        if not in_use or self._eof_arrived or self._backlog or answers.unread_bytes:
+        if not (in_use and self._loop.alive) or self._eof_arrived or self._backlog or answers.unread_bytes:
             return False
         return 0 < asked.frames.whole == answers.frames.whole and asked.frames.ends_whole and answers.frames.ends_whole
