@@ -110,6 +110,8 @@ class CheckSettings:
     comparable_clocks: bool = True
     """Whether the times and the `seq` of the trace order events of different nodes: all nodes then read one clock, that
     of the simulation or of the one kernel below all containers."""
+    network_is_witness: bool = False
+    """Whether the trace has what the network saw of the nodes, which the simulated one alone tells."""
     brokers: int = 3
     retention_ms: int = -1
     """`retention.ms` of the topic; -1 for no limit."""

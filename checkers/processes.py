@@ -14,7 +14,7 @@ answer-unheard   a node's process gives up a connection although it has read the
                  simulated network witnesses (`answer_unheard`): it has not found an answer in the bytes, however these
                  came in pieces, or not taken it for that of its request
 
-The verdict is `unknown` when the run ended before that was recorded.
+The verdict is `unknown` when the run ended before that was recorded. In simulation alone it rests on the trace, too.
 
 Blind spots: a process that hangs; a request that a server has read and never takes up, which looks like one that takes
 its time; an answer on a connection with another request that has none, as those with acks=0.

@@ -196,6 +196,8 @@ def parts_needed(name: str, evidence: RunEvidence) -> frozenset[EvidencePart]:
         parts |= {EvidencePart.TRACE}
     elif not (evidence.settings.has_ordered_trace or (evidence.settings.has_decisions and name in _OF_DECISIONS)):
         parts -= {EvidencePart.TRACE}
+    if name == processes.NAME and not evidence.settings.network_is_witness:
+        parts -= {EvidencePart.TRACE}  # nothing in it would be a finding
     return parts - {EvidencePart.LOSSES}
 
 

@@ -366,6 +366,7 @@ class Spec:
             has_epoch_checkpoints=Capability.EPOCH_CHECKPOINTS in capabilities,
             confirmed_ends=Capability.CONFIRMED_ENDS in capabilities,
             comparable_clocks=self.environment in COMPARABLE_CLOCKS,
+            network_is_witness=self.environment == "sim",
             brokers=self.brokers,
             retention_ms=self._setting("retention.ms", default_retention_ms(clock_gain_ms)),
             retention_bytes=self._setting("retention.bytes", -1),

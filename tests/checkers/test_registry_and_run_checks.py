@@ -231,6 +231,7 @@ def good_run() -> RunEvidence:
             small_evidence.event(1, "b1", "appended", offset=0, log_end=1, leader_epoch=1),
             small_evidence.event(2, "b1", "acknowledged", offset=0, log_end=1, high_watermark=1),
         ),
+        settings=CheckSettings(network_is_witness=True),
         recovery=WHOLE,
     )
 
@@ -355,6 +356,17 @@ def test_a_gap_of_the_trace_concerns_checkers_of_reads_only_in_a_run_that_lost_o
         verdicts = registry.check(replace(run, faults=faults_table))
         lacking = [each.checker for each in verdicts if each.findings and each.findings[0].kind == "missing-evidence"]
         assert set(lacking) == unknown
+
+
+def test_a_crash_stands_beside_a_gap_of_the_trace_where_no_network_is_a_witness() -> None:
+    crash = {"node": "c1", "time_ns": 1, "error": "OSError: no such file"}
+    gaps = (EvidenceGap(EvidencePart.TRACE, "there is no event of c1"),)
+    run = replace(good_run(), recovery=WHOLE | {"crashes": [crash]}, gaps=gaps)
+    for is_witness, kind in ((False, "process-crashed"), (True, "missing-evidence")):
+        settings = CheckSettings(network_is_witness=is_witness)
+        (verdict,) = registry.check(replace(run, settings=settings), {"processes": processes.check})
+        assert [finding.kind for finding in verdict.findings] == [kind]
+        assert ("trace" in verdict.rests_on) == is_witness
 
 
 def test_what_is_missing_accuses_nobody() -> None:
