@@ -1,7 +1,8 @@
 """What each box found in one run of a broker known to be wrong: judged from the same evidence.
 
-The *white box* is the checkers that rest on the protocol trace in every run. The *black box* is every checker on the
-same evidence with the trace taken away, as if the system wrote none: the history of the clients and the replicas' logs.
+The *white box* is the checkers that rest on the protocol trace wherever there is one: not `processes`, which asks the
+network, and otherwise sees processes end. The *black box* is every checker on the same evidence with the trace taken
+away, as if the system wrote none: the history of the clients and the replicas' logs.
 Without a trace nobody knows when a replica lost which records, so losses excuse more there. *Together* is the verdict
 of every run: what clients saw, with the trace to say what is excused; so it may find what neither box finds alone.
 
@@ -32,11 +33,13 @@ CPU_SECONDS: Final = "whole_cpu_seconds"
 def boxed_facts(evidence: RunEvidence, verdicts: Iterable[Verdict], began_s: float) -> dict[str, Any]:
     """The facts that are stored with a run: the first finding of each box as `checker: kind`, and the CPU seconds since
     `began_s` of this process."""
+    from checkers import processes
     from checkers.evidence import EvidencePart
     from checkers.registry import RESTS_ON, check
 
     verdicts = list(verdicts)
-    white = [each for each in verdicts if EvidencePart.TRACE in RESTS_ON[each.checker]]
+    of_trace = {name for name, parts in RESTS_ON.items() if EvidencePart.TRACE in parts} - {processes.NAME}
+    white = [each for each in verdicts if each.checker in of_trace]
     invalid = bool(verdicts) and worst(each.validity for each in verdicts) is Validity.INVALID
     black = check(without_trace(evidence)) if invalid else ()
     found = {TOGETHER: _first(verdicts), WHITE: _first(white), BLACK: _first(black)}

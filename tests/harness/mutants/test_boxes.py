@@ -16,7 +16,7 @@ from tests.checkers.small_histories import append, poll
 RECOVERY = {"recovered": True, "seconds": 1.0, "limit_seconds": 30.0, "healing_seconds": 0.0, "final_reads": True}
 
 
-def facts(*events: dict[str, Any], lossy: bool = False) -> dict[str, Any]:
+def facts(*events: dict[str, Any], lossy: bool = False, **recovery: Any) -> dict[str, Any]:
     """What the boxes find where an acknowledged record is gone at the end; `lossy` after two brokers lost data."""
     replicas, ends = small_evidence.logs(b1=[(1, 8)], b2=[(1, 8)], b3=[(1, 8)])
     measured = {"nodes": {node: {"lost_bytes": 9, "down_ns": 3_000_000_000} for node in ("b1", "b2")}}
@@ -27,8 +27,8 @@ def facts(*events: dict[str, Any], lossy: bool = False) -> dict[str, Any]:
         replica_ends=ends,
         trace=small_evidence.trace(*events),
         faults=small_evidence.faults(*([fault] if lossy else [])),
-        settings=CheckSettings(topic="t", partitions=1),
-        recovery=RECOVERY,
+        settings=CheckSettings(topic="t", partitions=1, network_is_witness=True),
+        recovery=RECOVERY | recovery,
     )
     return boxed_facts(evidence, check(evidence), time.process_time())
 
@@ -51,3 +51,11 @@ def test_a_loss_that_only_the_trace_calls_inexcusable_is_found_by_both_boxes_tog
     found = facts(*appended, *recovered, lossy=True)
     assert found[TOGETHER] == "loss: lost-append", "the two brokers came back with all that they had"
     assert found[BLACK] == "", "for all that is seen outside, two replicas lost it"
+
+
+def test_the_end_of_a_process_is_seen_without_the_trace() -> None:
+    appended = small_evidence.event(2, "b1", "appended", offset=0, log_end=1)
+    crash = {"node": "b1", "time_ns": 1, "error": "OSError: no such file"}
+    found = facts(appended, crashes=[crash])
+    assert found[TOGETHER] == found[BLACK] == "processes: process-crashed"
+    assert found[WHITE] == ""
