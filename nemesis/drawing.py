@@ -93,7 +93,7 @@ class Draws:
 
     def written(self, partition: int) -> int:
         """The partition, or where it may be idle the first one, to which clients always write: of a fault that waits
-        for a follower to lag."""
+        for appends, or for a follower to lag."""
         return partition if self.cluster.always_written else 0
 
     def victim(self) -> str:
