@@ -34,7 +34,7 @@ from images.broker.replication.replica_trace import (
     deleted_detail,
     log_detail,
     snapshots_detail,
-    unsynced_detail,
+    synced_detail,
 )
 from images.broker.runtime.files import TEMPORARY_SUFFIX, read_whole, write_durably
 from images.broker.runtime.spawn import Spawn
@@ -229,7 +229,7 @@ class ReplicaManager:
                     **log_detail(log),
                     **deleted_detail(log),
                     **snapshots_detail(log),
-                    **unsynced_detail(log),
+                    **synced_detail(log),
                 },
                 topic_id=str(topic.id),
             )

@@ -375,7 +375,7 @@ def snapshots_detail(log: Log) -> dict[str, object]:
     return {"snapshots_above": above} if above else {}
 
 
-def unsynced_detail(log: Log) -> dict[str, object]:
+def synced_detail(log: Log) -> dict[str, object]:
     """The segments that an opened log takes to be on disk, and the records that it does not know to be there, if its
     settings limit how many those are."""
     synced = {"synced_segments": [segment_name(each.base_offset) for each in log.segments if not each.unsynced]}
