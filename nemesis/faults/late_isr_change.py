@@ -47,8 +47,8 @@ class LateIsrChange(MessageSteps):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """Some partition; None where an ISR without the follower is so small that the follower stays eligible to lead:
-        its new life then changes the partition, and the request is outdated."""
+        """Some partition to which clients write; None where an ISR without the follower is so small that the follower
+        stays eligible to lead: its new life then changes the partition, and the request is outdated."""
         cluster = draws.cluster
         if not cluster.controllers or cluster.replication_factor <= cluster.min_insync_replicas:
             return None

@@ -74,7 +74,7 @@ class LateLogEnd(MessageSteps):
 
     @classmethod
     def draw(cls, draws: Draws) -> Self | None:
-        """A victim that loses its power, or any broker; None where no recovery compares logs."""
+        """A victim that loses its power, or any broker; None where no recovery compares logs, as of single replicas."""
         cluster, random = draws.cluster, draws.random
         if not cluster.recovery_compares_logs or not cluster.controllers or cluster.replication_factor < 2:
             return None

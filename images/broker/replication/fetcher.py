@@ -358,9 +358,9 @@ class Fetcher:
 
     async def _leader_start(self, state: _FetchState) -> _LeaderOffset | None:
         """Where the leader's log starts, and the leader epoch of the last record that it has deleted; None if it did
-        not answer. That epoch ends at the start, or else is the one there: so Kafka's followers ask for the epoch
-        before the records that a leader has on its own disk (KIP-405). -1 where no fetch would tell of it, or the
-        leader does not know it."""
+        not answer, or its start has moved to another epoch meanwhile. That epoch ends at the start, or else is the one
+        there: so Kafka's followers ask for the epoch before the records that a leader has on its own disk (KIP-405).
+        -1 where no fetch would tell of it, or the leader does not know it."""
         start = await self._leader_offset(state, EARLIEST)
         if start is None or start.epoch <= 0:
             return start
