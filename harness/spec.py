@@ -41,9 +41,9 @@ A spec is YAML, every field optional:
     hosts:                      # host of each node, all of them needed with environment: ssh (harness/cluster/hosts.py)
       b1: {address: 192.0.2.11, user: root, port: 22, key: ~/.ssh/lab, known_hosts: ~/.ssh/known_hosts}
 
-Numbers have limits (`harness.cluster.run_limits`), and so have files (`harness.yaml_document`).
-Options of the command line override it. The `spec.yaml` of a run directory is complete, with all defaults, the
-random seed and the world that was drawn, so that it repeats the same run under the defaults of a later version, too.
+Numbers have limits (`harness.cluster.run_limits`), and so have files (`harness.yaml_document`). Options of the command
+line override it. The `spec.yaml` of a run directory has all defaults, the random seed and the world drawn: it repeats
+the run under the defaults of a later version, too.
 """
 
 from __future__ import annotations
@@ -317,8 +317,7 @@ class Spec:
         if not self.families:
             return self.script
         cluster = self.cluster_shape(brokers, controllers, unsupported, injection_s)
-        drawing = {name: getattr(self, name) for name in NO_EXTRAS}
-        return draw(random, cluster, self.time_limit_s, self.families, **drawing)
+        return draw(random, cluster, self.time_limit_s, self.families, **{it: getattr(self, it) for it in NO_EXTRAS})
 
     def with_script(self, script: Schedule) -> Spec:
         """The spec with these faults, and none that are drawn."""

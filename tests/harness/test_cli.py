@@ -166,7 +166,7 @@ def test_what_all_parts_of_a_run_lack_is_said_once(tmp_path: Path, capsys: pytes
     output = capsys.readouterr().out
     parts = "history, replica logs, trace, fault evidence, recovery, settings"
     assert _notes(output) == [f"note: {parts}: manifest.json does not hold a JSON object"]
-    assert "\n? processes: missing-evidence\n    fault evidence, recovery: manifest.json does not hold " in output
+    assert "\n? processes: missing-evidence\n    trace, fault evidence, recovery: manifest.json does not" in output
 
 
 AWKWARD = "[red]min.isr[/x] [low] :bug:"
