@@ -103,6 +103,7 @@ INEXCUSABLE = frozenset(
         "fetch-of-an-earlier-life",
         "forgotten-partition-fetched",
         "refusal-untold",
+        "log-start-untold",
         "isr-proposal-of-absent",
         "isr-proposal-without-fetch",
         "isr-change-outdated",

@@ -111,6 +111,9 @@ reads_confirmed           leader      a follower's fetch confirms reads of the l
                                       connection, read=the number of the last of these
 fetch_session             leader      the partitions of a follower's fetch are others than in its last one; detail:
                                       replica, session, partitions by name; forgotten, those that it asks to leave out
+log_start_told            leader      a follower's fetch is answered, for the first time since the log starts at offset;
+                                      log_end; detail: replica, told=the start in the answer, -1 if it leaves the
+                                      partition out
 fetch_refused             broker      a fetch from offset is answered, of a partition that cannot be read, or whose log
                                       parts from that of the fetch; detail: replica, -1 of a consumer, refusal=the
                                       error, or diverging, told=the same as the answer has it, or nothing if it leaves
@@ -299,7 +302,7 @@ BROKER_KINDS: Final = (
     "fetch_accepted", "diverging", "fetch_answered", "reads_confirmed", "fetch_session", "consumer_moved",
     "request_fenced", "append_refused", "isr_too_small", "answer_unasked", "records_refused", "acknowledged",
     "append_unacknowledged", "latest_asked", "latest_told", "offset_told", "epoch_end_told", "metadata_applied",
-    "metadata_told", "coordinators_told", "producer_id_assigned", "fetch_refused",
+    "metadata_told", "coordinators_told", "producer_id_assigned", "fetch_refused", "log_start_told",
 )  # fmt: skip
 """Those that brokers write, but for the coordinators of groups."""
 GROUP_KINDS: Final = (

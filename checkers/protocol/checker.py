@@ -177,6 +177,7 @@ fetch-of-another-epoch    a follower's fetch counts for its position in the lead
 fetch-of-an-earlier-life  … and in no later life of the follower than that which sent it, as far as the leader knows
 forgotten-partition-fetched  … and is none for a partition that the follower asks to leave out of its session
 refusal-untold            a fetch that is refused, or whose log diverges, is told so in its answer, however often
+log-start-untold          … and a follower's, where its leader's log starts, whenever that has moved
 position-of-another-leadership  a leader counts a follower where it has seen it since it leads; what it saw before
                           another one may have led does not count
 fetch-of-no-replica       … and is none of a broker that is no replica, in the partition epoch that the leader knows

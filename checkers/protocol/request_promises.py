@@ -227,6 +227,21 @@ def _fetch_refused(partition: PartitionState, event: TraceRow, _: CheckSettings)
         )
 
 
+def _log_start_told(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    """Also where nothing else is new: a follower that is not told keeps what its leader has deleted, and brings it back
+    if it leads."""
+    detail = event.details()
+    if detail["told"] != event.offset:
+        told = f"that it starts at {detail['told']}" if detail["told"] != UNKNOWN else "nothing of this partition"
+        partition.report(
+            event,
+            "log-start-untold",
+            event.offset,
+            f"{event.node} answered a fetch of b{detail['replica']} {event.at}, and its log starts at {event.offset}",
+            f"it had started elsewhere at the answer before, and this one tells {told}",
+        )
+
+
 def _check_fetch(
     cluster: ClusterState, partition: PartitionState, fetch: Meeting, lives: dict[tuple[str, int, int], int]
 ) -> None:
@@ -446,6 +461,7 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "epoch_end_told": _answered,
     "consumer_moved": _consumer_moved,
     "fetch_refused": _fetch_refused,
+    "log_start_told": _log_start_told,
 }
 CLUSTER_HANDLERS: Mapping[str, ClusterRowHandler] = {
     "fetch_accepted": _fetch_accepted,

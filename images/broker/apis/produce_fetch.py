@@ -166,6 +166,8 @@ class ProduceFetchApis:
             self._trace_moved_consumers(fetches, results)
         answer = _fetch_response(fetches, results, context, tell_leader=request.version >= _LEADER_SINCE)
         self._trace_refused(replica_id, fetches, results, answer, names)
+        if of_follower:
+            _trace_log_starts(replica_id, fetches, results, answer)
         return answer
 
     def _find_by_name(self, name: str, key: Any, partition: Any) -> _PartitionFetch:
@@ -295,6 +297,27 @@ class ProduceFetchApis:
 def _refusal(error: ErrorCode, diverging: bool) -> str:
     """What an answer says of a partition of which it gives no records, for the trace."""
     return _DIVERGING if diverging else error.name
+
+
+def _trace_log_starts(
+    replica_id: int, fetches: list[_PartitionFetch], results: list[FetchResult], answer: FetchResponse
+) -> None:
+    """Trace each log start that this follower has had no answer with, and what this answer tells of it."""
+    for fetch, result in zip(fetches, results, strict=True):
+        replica, index = fetch.replica, fetch.partition.partition
+        if replica is None or result.error is not NO_ERROR or result.diverging is not None:
+            continue
+        if not replica.is_new_start(replica_id, result.log_start):
+            continue
+        told = [
+            part.log_start_offset
+            for topic in answer.responses
+            if topic.topic_id == fetch.topic_id
+            for part in topic.partitions
+            if part.partition_index == index
+        ]
+        detail = {"replica": replica_id, "told": told[0] if told else NO_OFFSET}
+        replica.trace("log_start_told", result.log_start, replica.state.log_end, detail)
 
 
 def _is_follower(replica_id: int) -> bool:

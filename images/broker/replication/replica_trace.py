@@ -44,6 +44,8 @@ class ReplicaTrace:
         """Follower → leader epoch in which its last fetch was accepted, and the epochs that it gave."""
         self._answered: dict[int, tuple[int, int, int]] = {}
         """Follower → leader epoch, connection, and number of reads begun, of the last answer to it that was traced."""
+        self._answered_starts: dict[int, int] = {}
+        """Follower → where the log started at the last answer to it."""
         self._isr: tuple[object, ...] = ()
         """The ISR that this leader counts, as it was last traced."""
 
@@ -317,6 +319,11 @@ class ReplicaTrace:
         if state.leader_state.read_index and self._answered.get(replica) != answered:
             self._answered[replica] = answered
             self.event(state, "fetch_answered", detail={"replica": replica, "connection": connection})
+
+    def is_new_start(self, replica: int, log_start: int) -> bool:
+        """Whether the last answer to a follower came from another log start; 0 counts as that of the first one."""
+        before, self._answered_starts[replica] = self._answered_starts.get(replica, 0), log_start
+        return before != log_start
 
     def reads_confirmed(self, before: Partition, after: Partition, replica: int, connection: int) -> None:
         """A follower's fetch counts as a confirmation of reads, if it confirms more than those before."""

@@ -3,6 +3,7 @@ whether or not it did any harm."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -106,6 +107,12 @@ def _refused_once(patch: Patch) -> None:
     replace_in(patch, answer, said_each_time, "context.incremental and not result.records")
 
 
+def _new_for_other_ends_alone(patch: Patch) -> None:
+    """A session leaves out a partition whose log starts elsewhere, as long as its high watermark is the same."""
+    answer = "images.broker.apis.produce_fetch:_fetch_response"
+    replace_in(patch, answer, "result.high_watermark, result.log_start, records", "result.high_watermark, 0, records")
+
+
 def _refused_as_nothing_new(patch: Patch) -> None:
     """An error is answered as if the partition had nothing new."""
     told = "error_code=result.error"
@@ -119,6 +126,7 @@ SLOW: Fault = {"at": "3.5s", "for": "6s", "fault": "packets", "nodes": ["control
 MOVED: Fault = {"at": "2s", "for": "7s", "fault": "move-leadership", "moves": 6, "patience_ms": 1000}
 LATE: Fault = {"at": "2s", "for": "7s", "fault": "packets", "channel": "metadata", "nodes": ["b1"], "delay_ms": 400}
 """Clients hear from others that b1 leads again before b1 has heard that it had been deposed."""
+DELETIONS: Sequence[Fault] = [{"at": at, "fault": "delete-records"} for at in (3, 5, 7)]
 TAKEN_AWAY: Fault = {"at": "3s", "for": "3s", "fault": "reassign"}
 """The leader epoch rises, and the leader stays."""
 
@@ -129,6 +137,7 @@ MISTAKES = (
     PlayedMistake("query-of-another-epoch", _asked_in_any_epoch, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake("refusal-untold", _refused_once, [MOVED, LATE], {"seed": 2, "consumers": 3}, said="nothing is new"),
     PlayedMistake("refusal-untold", _refused_as_nothing_new, [MOVED, LATE], {"seed": 2, "consumers": 3}),
+    PlayedMistake("log-start-untold", _new_for_other_ends_alone, DELETIONS, {"rate": 5}),
     PlayedMistake("request-refused-otherwise", _epoch_errors_exchanged, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake(
         "latest-unconfirmed", _reads_of_before, [TAKEN_AWAY], {"seed": 2}, said="of which no fetch had confirmed"
