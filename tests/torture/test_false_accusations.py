@@ -324,6 +324,35 @@ def test_an_unclean_election_in_the_change_that_begins_a_reassignment_does_not_c
     assert accused_of(spec, monkeypatch, COMPLETE_BY_ELECTION) == {"replicas-otherwise"}
 
 
+NEVER_RECOVERED: Final = Mistake(
+    "never_recovered",
+    "Whoever judges the end of a reassignment takes no account of what an unclean recovery has heard.",
+    "checkers.protocol.metadata_promises:_check_reassignment",
+    replace="change.reason == _RECOVERY and",
+    by="False and",
+)
+
+
+def test_a_recovery_completes_the_removal_of_a_replica_that_has_told_of_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody is left in ISR and ELR, and b2, which is to be removed, is in the LastKnownELR. b1 is elected, since its
+    log is no less, and one member suffices by then: b2 goes in the same change. A hunt at 5b39748c, told with six
+    faults."""
+    script = [
+        {"at": 1, "fault": "place-replicas", "nodes": ["b1", "b2"]},
+        {"at": 2, "for": 8, "fault": "raise-min-isr"},
+        {"at": 4, "for": 1, "fault": "kill", "nodes": ["b1"]},
+        {"at": 4, "for": 8, "fault": "kill", "nodes": ["b2"]},
+        {"at": 9, "fault": "place-replicas", "nodes": ["b1"]},
+        {"at": 15, "fault": "place-replicas", "nodes": ["b1", "b2"]},
+    ]
+    settings = {"unclean.recovery.strategy": "balanced", "min.insync.replicas": 1}
+    cluster = {"partitions": 1, "replication_factor": 2, "settings": settings}
+    spec = parse({"seed": 1, "time_limit": 20, **cluster, "faults": script})
+    assert accused_of(spec, monkeypatch, NEVER_RECOVERED) == {"reassignment-drops-last-known"}
+
+
 RATE_KEPT: Final = Mistake(
     "rate_kept",
     "A clock that another fault has changed, too, keeps the rate of the one that heals.",

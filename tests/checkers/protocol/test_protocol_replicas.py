@@ -419,6 +419,19 @@ def test_a_cancellation_alone_gives_up_what_is_needed_where_unclean_elections_ar
     assert ("reassignment-drops-last-known" in found) == (reason == "reassignment")
 
 
+@pytest.mark.parametrize(("minimum", "kept"), [(1, True), (2, False)])
+def test_a_recovery_that_heard_of_a_replica_may_complete_its_removal_once_the_isr_is_large_enough(
+    minimum: int, kept: bool
+) -> None:
+    """Also where ISR and ELR were empty: that log is no greater than the one of the leader. Nobody else has that."""
+    moving = {"removing": [3], "min_isr": minimum}
+    left = decided(4, 1, -1, 2, (), (1, 2, 3), "registered", **moving, last_known_elr=[2, 3])
+    told = {"unclean": True, "told": {"2": [1, 3], "3": [1, 3]}}
+    recovered = decided(5, 2, 2, 3, (2,), (1, 2), "unclean_recovery", **told, min_isr=minimum)
+    found = kinds([*COPIED, left, recovered])
+    assert ("reassignment-drops-last-known" not in found) == kept
+
+
 def test_no_cancellation_takes_a_member_of_the_elr_while_too_few_are_in_the_isr() -> None:
     moving = {"replicas": (1, 2, 3, 4), "adding": [4], "removing": [3]}
     joined = decided(5, 2, 1, 1, (1, 4), **moving)
