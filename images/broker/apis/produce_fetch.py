@@ -307,7 +307,7 @@ def _trace_log_starts(
         replica, index = fetch.replica, fetch.partition.partition
         if replica is None or result.error is not NO_ERROR or result.diverging is not None:
             continue
-        if not replica.is_new_start(replica_id, result.log_start):
+        if not replica.remember_start(replica_id, result.log_start):
             continue
         told = [
             part.log_start_offset

@@ -243,9 +243,10 @@ class Replica:
             self._last_answers[replica] = (connection, self.state.leadership.read_index, self.state.high_watermark)
             self._trace.fetch_answered(self.state, replica, connection)
 
-    def is_new_start(self, replica: int, log_start: int) -> bool:
-        """Whether the last answer to `replica` came from another log start, for the trace."""
-        return self._trace.is_new_start(replica, log_start)
+    def remember_start(self, replica: int, log_start: int) -> bool:
+        """Remember where the log starts at an answer to `replica`; whether it did not at the last one, for the
+        trace."""
+        return self._trace.remember_start(replica, log_start)
 
     def fetch_for_consumer(
         self, leader_epoch: int, offset: int, last_fetched_epoch: int, max_bytes: int, at_least_one: bool

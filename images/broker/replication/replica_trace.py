@@ -320,8 +320,9 @@ class ReplicaTrace:
             self._answered[replica] = answered
             self.event(state, "fetch_answered", detail={"replica": replica, "connection": connection})
 
-    def is_new_start(self, replica: int, log_start: int) -> bool:
-        """Whether the last answer to a follower came from another log start; 0 counts as that of the first one."""
+    def remember_start(self, replica: int, log_start: int) -> bool:
+        """Remember where the log starts at an answer to a follower; whether it started elsewhere at the last one, or
+        above 0 at the first."""
         before, self._answered_starts[replica] = self._answered_starts.get(replica, 0), log_start
         return before != log_start
 
