@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 from checkers.evidence import EvidencePart, RunEvidence
 from checkers.tables import injected_ns, trace_rows
 from checkers.verdict import Finding, Validity, Verdict
+from checkers.violations import SHOWN_IN_ALL
 
 NAME = "processes"
 RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS, EvidencePart.TRACE})
@@ -69,7 +70,7 @@ def check(evidence: RunEvidence) -> Verdict:
     )
     unheard = tuple(_unheard(evidence))
     validity = Validity.INVALID if crashes or unheard else Validity.UNKNOWN if vanished else Validity.VALID
-    return Verdict(NAME, validity, (*findings, *unheard[:12], *vanished), {"crashes": float(len(crashes))})
+    return Verdict(NAME, validity, (*findings, *unheard[:SHOWN_IN_ALL], *vanished), {"crashes": float(len(crashes))})
 
 
 def _unheard(evidence: RunEvidence) -> Iterator[Finding]:
