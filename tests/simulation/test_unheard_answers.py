@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,6 +27,16 @@ def test_frames_are_counted_however_the_stream_is_cut(sizes: list[int], left: in
     assert (count.whole, count.ends_whole) == (len(frames), left == 0)
 
 
+def given_up(scenario: Coroutine[Any, Any, None]) -> list[str]:
+    """The peers of the connections that the harness gives up with every answer read; b1 serves it."""
+    unheard: list[str] = []
+    with World(1) as world:
+        world.harness.on_unheard = unheard.append
+        world.add_node("b1").start(lambda: serve([]))
+        world.run(scenario)
+    return unheard
+
+
 @pytest.mark.parametrize(
     ("asked", "heard", "closed", "told"),
     [(1, 1, False, ["b1"]), (5, 5, False, ["b1"]), (5, 3, False, []), (0, 0, False, []), (3, 3, True, [])],
@@ -32,8 +44,6 @@ def test_frames_are_counted_however_the_stream_is_cut(sizes: list[int], left: in
 def test_a_connection_that_is_given_up_with_every_answer_read_is_told(
     asked: int, heard: int, closed: bool, told: list[str]
 ) -> None:
-    unheard: list[str] = []
-
     async def scenario() -> None:
         caller = await FramedCaller.connect("b1")
         caller.send(1, *range(heard))
@@ -45,11 +55,7 @@ def test_a_connection_that_is_given_up_with_every_answer_read_is_told(
         caller.writer.transport.abort()
         await asyncio.sleep(1)
 
-    with World(1) as world:
-        world.harness.on_unheard = unheard.append
-        world.add_node("b1").start(lambda: serve([]))
-        world.run(scenario())
-    assert unheard == told
+    assert given_up(scenario()) == told
 
 
 def test_what_the_end_of_the_world_makes_of_a_process_is_not_told() -> None:
@@ -74,8 +80,6 @@ def test_what_the_end_of_the_world_makes_of_a_process_is_not_told() -> None:
 
 
 def test_the_answers_that_a_process_has_not_read_are_still_to_come() -> None:
-    unheard: list[str] = []
-
     async def scenario() -> None:
         caller = await FramedCaller.connect("b1")
         caller.writer.transport.pause_reading()
@@ -84,8 +88,4 @@ def test_the_answers_that_a_process_has_not_read_are_still_to_come() -> None:
         caller.writer.transport.abort()
         await asyncio.sleep(1)
 
-    with World(1) as world:
-        world.harness.on_unheard = unheard.append
-        world.add_node("b1").start(lambda: serve([]))
-        world.run(scenario())
-    assert unheard == []
+    assert given_up(scenario()) == []

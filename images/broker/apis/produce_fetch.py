@@ -222,18 +222,14 @@ class ProduceFetchApis:
         ]
         if not refused:
             return
-        told = {
-            (topic.topic_id, part.partition_index): _refusal(part.error_code, part.diverging_epoch.end_offset >= 0)
-            for topic in answer.responses
-            for part in topic.partitions
-        }
-        image = self._image()
+        told, image = _told(answer), self._image()
         for fetch, result in refused:
             key, index = fetch.topic_id, fetch.partition.partition
             topic = image.topic_by_id(key) if names is None else image.topics.get(names[key])
             if topic is not None:
-                refusal = _refusal(result.error, result.diverging is not None)
-                detail = {"replica": max(replica_id, -1), "refusal": refusal, "told": told.get((key, index), "")}
+                refusal, part = _refusal(result.error, result.diverging is not None), told.get((key, index))
+                said = _refusal(part.error_code, part.diverging_epoch.end_offset >= 0) if part is not None else ""
+                detail = {"replica": max(replica_id, -1), "refusal": refusal, "told": said}
                 offset, topic_id = fetch.partition.fetch_offset, str(topic.id)
                 self._trace(
                     TraceEvent("fetch_refused", topic.name, index, offset=offset, detail=detail, topic_id=topic_id)
@@ -304,20 +300,18 @@ def _trace_log_starts(
 ) -> None:
     """Trace each log start that this follower has had no answer with, and what this answer tells of it."""
     for fetch, result in zip(fetches, results, strict=True):
-        replica, index = fetch.replica, fetch.partition.partition
+        replica = fetch.replica
         if replica is None or result.error is not NO_ERROR or result.diverging is not None:
             continue
-        if not replica.remember_start(replica_id, result.log_start):
-            continue
-        told = [
-            part.log_start_offset
-            for topic in answer.responses
-            if topic.topic_id == fetch.topic_id
-            for part in topic.partitions
-            if part.partition_index == index
-        ]
-        detail = {"replica": replica_id, "told": told[0] if told else NO_OFFSET}
-        replica.trace("log_start_told", result.log_start, replica.state.log_end, detail)
+        if replica.remember_start(replica_id, result.log_start):
+            part = _told(answer).get((fetch.topic_id, fetch.partition.partition))
+            detail = {"replica": replica_id, "told": part.log_start_offset if part is not None else NO_OFFSET}
+            replica.trace("log_start_told", result.log_start, replica.state.log_end, detail)
+
+
+def _told(answer: FetchResponse) -> dict[tuple[Any, int], FetchPartitionResponse]:
+    """What an answer says of each partition that it does not leave out."""
+    return {(topic.topic_id, part.partition_index): part for topic in answer.responses for part in topic.partitions}
 
 
 def _is_follower(replica_id: int) -> bool:

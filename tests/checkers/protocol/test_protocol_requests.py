@@ -478,27 +478,3 @@ def test_a_session_goes_on_without_the_partitions_that_its_follower_forgets() ->
 
     assert found([*COPIED, session("t-1")]) == set()
     assert found([*COPIED, session("t-0", "t-1")]) == {"forgotten-partition-fetched"}
-
-
-@pytest.mark.parametrize(
-    ("refusal", "told", "is_told"),
-    [
-        ("fenced_leader_epoch", "fenced_leader_epoch", True),
-        ("diverging", "diverging", True),
-        ("fenced_leader_epoch", "", False),
-        ("diverging", "", False),
-        ("diverging", "none", False),
-        ("offset_out_of_range", "none", False),
-        ("offset_out_of_range", "not_leader_or_follower", False),
-    ],
-)
-@pytest.mark.parametrize("replica", [-1, 2])
-def test_whoever_fetches_what_is_refused_is_told_so(refusal: str, told: str, is_told: bool, replica: int) -> None:
-    detail = {"replica": replica, "refusal": refusal, "told": told}
-    assert ("refusal-untold" in found([*COPIED, event(5, "b1", "fetch_refused", detail, offset=2)])) != is_told
-
-
-@pytest.mark.parametrize(("told", "is_told"), [(1, True), (0, False), (-1, False)])
-def test_a_follower_is_told_where_the_log_starts(told: int, is_told: bool) -> None:
-    answered = event(5, "b1", "log_start_told", {"replica": 2, "told": told}, offset=1)
-    assert ("log-start-untold" in found([*COPIED, answered])) != is_told

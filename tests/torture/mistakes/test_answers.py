@@ -101,22 +101,24 @@ def _epoch_errors_exchanged(patch: Patch) -> None:
     replace_in(patch, "images.broker.replication.leader:check_epoch", older, newer)
 
 
+_RESPONSE = "images.broker.apis.produce_fetch:_fetch_response"
+
+
 def _refused_once(patch: Patch) -> None:
     """A session tells of an error or a divergence once, and then leaves the partition out as one with nothing new."""
-    answer, said_each_time = "images.broker.apis.produce_fetch:_fetch_response", "context.incremental and empty"
-    replace_in(patch, answer, said_each_time, "context.incremental and not result.records")
+    replace_in(patch, _RESPONSE, "context.incremental and empty", "context.incremental and not result.records")
 
 
 def _new_for_other_ends_alone(patch: Patch) -> None:
     """A session leaves out a partition whose log starts elsewhere, as long as its high watermark is the same."""
-    answer = "images.broker.apis.produce_fetch:_fetch_response"
-    replace_in(patch, answer, "result.high_watermark, result.log_start, records", "result.high_watermark, 0, records")
+    replace_in(
+        patch, _RESPONSE, "result.high_watermark, result.log_start, records", "result.high_watermark, 0, records"
+    )
 
 
 def _refused_as_nothing_new(patch: Patch) -> None:
     """An error is answered as if the partition had nothing new."""
-    told = "error_code=result.error"
-    replace_in(patch, "images.broker.apis.produce_fetch:_fetch_response", told, "error_code=NO_ERROR")
+    replace_in(patch, _RESPONSE, "error_code=result.error", "error_code=NO_ERROR")
 
 
 KILLS = {"faults": ["kill"], "seed": 3}
