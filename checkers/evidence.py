@@ -282,10 +282,11 @@ class RunEvidence:
     a cluster that had recovered was missing at last; not in runs of earlier versions), `crashes`, `vanished` (list of
     `node` and `time_ns`: machines that something outside the run removed), `requests` (list of
     `nemesis.ports.AdminRequest`: what the administrator asked for), `dry_runs` (likewise: what was only to be
-    validated), `final_appends_seconds` and `collecting_seconds` (from the start until the final appends began, and
-    until the run began to end the nodes' processes; not in runs of earlier versions). Of a cluster that did not get
-    ready before any fault, instead of `recovered`: `ready` False, `seconds` from the start until that was given up, and
-    `waiting_for`. Empty when the run ended before recovery began."""
+    validated), `told_reassignments` (list of `nemesis.ports.ToldReassignments`), `final_appends_seconds` and
+    `collecting_seconds` (from the start until the final appends began, and until the run began to end the nodes'
+    processes; not in runs of earlier versions). Of a cluster that did not get ready before any fault, instead of
+    `recovered`: `ready` False, `seconds` from the start until that was given up, and `waiting_for`. Empty when the run
+    ended before recovery began."""
     gaps: tuple[EvidenceGap, ...] = ()
     """Empty for evidence that is whole, and for the part of a run up to the moment at which it was killed."""
 

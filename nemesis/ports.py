@@ -208,6 +208,17 @@ class AdminRequest:
     """Of a creation that is done: the topic in the answer, as [partitions, replicas, configuration]."""
 
 
+@dataclass(slots=True)
+class ToldReassignments:
+    """What a broker answered an administrator who asked which reassignments are under way."""
+
+    broker: str
+    began_ns: int
+    ended_ns: int
+    reassignments: list[Any]
+    """Of each [topic, partition, ids of its replicas, of those that are being added, of those being removed]."""
+
+
 class PartitionView(NamedTuple):
     """A partition as metadata shows it."""
 
@@ -235,6 +246,10 @@ class ClusterAdmin(Protocol):
     def dry_runs(self) -> Sequence[AdminRequest]:
         """Those of which only a dry run was asked for: they are validated and answered, and change nothing."""
 
+    @property
+    def told_reassignments(self) -> Sequence[ToldReassignments]:
+        """What brokers have answered to `list_reassignments` so far."""
+
     async def describe(self, topic: str) -> ClusterView | None:
         """The cluster and the partitions of a topic, in the latest leader epoch that a broker shows; where brokers
         differ within it, as most of them do. None when none answers."""
@@ -245,6 +260,9 @@ class ClusterAdmin(Protocol):
 
     async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         """Move a partition to other replicas, or (None) cancel its reassignment."""
+
+    async def list_reassignments(self) -> None:
+        """Ask every broker which reassignments are under way, and record the answers."""
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """Have the preferred replica elected."""

@@ -81,6 +81,7 @@ change-unasked              a change that is made upon an administrator's reques
 answered-undone             what is answered as done to an administrator has been decided
 partitions-added-otherwise  partitions that are added to a topic follow those that it has, with as many replicas
 configured-otherwise        a topic's configuration changes as was asked, no other key (`checkers.raft.configurations`)
+reassignments-misstated     administrators are told which reassignments are under way (`checkers.raft.reassignments`)
 dry-run-otherwise           a dry run changes nothing, and has the answer of the request (`checkers.raft.dry_runs`)
 
 All of them hold whatever is killed, paused, cut off or loses power, of one controller or of all. Nothing excuses them
@@ -120,6 +121,7 @@ from checkers.raft.lives import broker_epoch_findings, life_findings
 from checkers.raft.metadata_log import UNKNOWN, MetadataLog, cut_in_part, differ, left_behind
 from checkers.raft.metadata_snapshots import snapshot_findings
 from checkers.raft.producer_ids import ProducerIds
+from checkers.raft.reassignments import reassignment_findings
 from checkers.raft.voter_positions import misplaced_voters
 from checkers.raft.votes import vote_findings, voter_name
 from checkers.tables import TraceRow, stalls, trace_rows, wrong_timers
@@ -466,6 +468,7 @@ def check(evidence: RunEvidence) -> Verdict:
         raft.findings += vote_findings(evidence.trace)
         raft.findings += life_findings(evidence.trace, lied_since(evidence.faults))
         raft.findings += administration_findings(evidence.trace, evidence.recovery, evidence.settings)
+        raft.findings += reassignment_findings(evidence.trace, evidence.recovery.get("told_reassignments", ()))
     if not raft.logs:
         return unknown_verdict(NAME, "the trace has no event of a controller")
     counts: dict[str, int] = {}

@@ -30,6 +30,7 @@ from kio.schema.find_coordinator.v4 import request as finding
 from kio.schema.incremental_alter_configs.v1 import request as configuring
 from kio.schema.list_offsets.v7 import request as listing
 from kio.schema.list_offsets.v7 import response as listed
+from kio.schema.list_partition_reassignments.v0 import request as asking
 from kio.schema.offset_commit.v9 import request as committing
 from kio.schema.offset_commit.v9 import response as committed
 from kio.schema.offset_fetch.v9 import request as resuming
@@ -49,6 +50,7 @@ from nemesis.ports import (
     ClusterView,
     ConfigOperation,
     PartitionView,
+    ToldReassignments,
 )
 from workloads.clients.native import Client
 
@@ -71,6 +73,8 @@ _TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S)
 _REPLICATION_TIMEOUT = timedelta(seconds=ANSWER_LIMIT_S / 2)
 """Shorter, so that a leader whose followers do not follow still answers in time that the deletion is under way, or that
 the records are in its log."""
+_LIST_REASSIGNMENTS: Final = asking.ListPartitionReassignmentsRequest(timeout=_TIMEOUT, topics=None)
+"""Of all partitions."""
 _LED_ELSEWHERE = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition})
 """Errors of a broker that does not lead a partition, or has not read of it."""
 
@@ -112,6 +116,8 @@ class Administration:
         self.requests: list[AdminRequest] = []
         """The changes of the metadata that were asked for so far."""
         self.dry_runs: list[AdminRequest] = []
+        self.told_reassignments: list[ToldReassignments] = []
+        """What brokers have answered to `list_reassignments` so far."""
         self._now_ns = now_ns
         self._unix_ms = unix_ms
         self._open = NegotiatedConnection.open if negotiate_versions else Connection.open
@@ -194,6 +200,21 @@ class Administration:
         )
         asked = self._asked("cancel" if target is None else "reassign", topic, partition, target and list(target))
         return await self._change(asked, request, lambda answer: answer.responses[0].partitions[0])
+
+    async def list_reassignments(self) -> None:
+        """ListPartitionReassignments, of all brokers at once: each passes it on to the controller that it knows."""
+        await asyncio.gather(*(self._list_reassignments(*broker) for broker in self._addresses.items()))
+
+    async def _list_reassignments(self, broker: str, address: tuple[str, int]) -> None:
+        began_ns = self._now_ns()
+        answer = (await self._call(address, _LIST_REASSIGNMENTS)).answer
+        if answer is not None and answer.error_code is ErrorCode.none:
+            told = [
+                [topic.name, part.partition_index, *_reassignment(part)]
+                for topic in answer.topics
+                for part in topic.partitions
+            ]
+            self.told_reassignments.append(ToldReassignments(broker, began_ns, self._now_ns(), told))
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """ElectLeaders."""
@@ -397,6 +418,10 @@ class Administration:
             return _Reply(None, in_doubt=True)
         finally:
             connection.close()
+
+
+def _reassignment(part: Any) -> list[list[int]]:
+    return [list(part.replicas), list(part.adding_replicas), list(part.removing_replicas)]
 
 
 def _created_topic(topic: created.CreatableTopicResult) -> list[Any]:

@@ -265,6 +265,8 @@ class RunSession:
             }
             self._recovery["requests"] = [asdict(request) for request in deployment.admin.requests]
             self._recovery["dry_runs"] = [asdict(request) for request in deployment.admin.dry_runs]
+            told = deployment.admin.told_reassignments
+            self._recovery["told_reassignments"] = [asdict(answer) for answer in told]
             self._recovery["crashes"] = [asdict(crash) for crash in deployment.crashes]
             self._recovery["vanished"] = [asdict(node) for node in deployment.vanished]
             self._recovery["collecting_seconds"] = deployment.now_ns() / 1e9

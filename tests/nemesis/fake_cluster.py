@@ -19,6 +19,7 @@ from nemesis.ports import (
     LinkQuality,
     MessageRule,
     PartitionView,
+    ToldReassignments,
 )
 
 
@@ -83,6 +84,10 @@ class FakeCluster:
     def dry_runs(self) -> Sequence[AdminRequest]:
         return ()
 
+    @property
+    def told_reassignments(self) -> Sequence[ToldReassignments]:
+        return ()
+
     async def describe(self, topic: str) -> ClusterView:
         """In the ISR is every broker that runs and that others can reach."""
         unreached = {link.target for link in self.cuts}
@@ -96,6 +101,9 @@ class FakeCluster:
     async def reassign(self, topic: str, partition: int, replicas: Sequence[str] | None) -> AdminResult:
         self.calls.append(f"reassign {topic}-{partition} {'cancel' if replicas is None else ' '.join(replicas)}")
         return self._answer()
+
+    async def list_reassignments(self) -> None:
+        """Nobody answers."""
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         self.calls.append(f"elect {topic}-{partition}")

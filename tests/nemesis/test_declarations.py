@@ -99,6 +99,7 @@ def test_the_numbers_of_the_draw_never_change() -> None:
         "slow-catch-up",
         "late-vote",
         "there-and-back",
+        "unaware-controller",
     ]
 
 

@@ -131,6 +131,7 @@ def test_a_flawed_generation_is_found_by_its_script_where_the_full_protocol_stan
         {"fault": "slow-catch-up"},
         {"fault": "late-vote"},
         {"fault": "there-and-back"},
+        {"fault": "unaware-controller"},
     ],
     ids=lambda fault: fault["fault"],
 )

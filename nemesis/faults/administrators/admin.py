@@ -112,13 +112,14 @@ class Reassign(Fault):
         return cls(struck, again_ms, short, draws.random.random() < _ANEW_SHARE, patience_ms)
 
     async def inject(self, handle: FaultHandle) -> None:
-        """Ask for it, maybe twice."""
+        """Ask for it, maybe twice, and what is under way then."""
         answers: list[AdminResult] = []
         staying = await self._cut_off(handle) if self.short else ""
         moved = await move(handle, self.partition, answers, staying, anew=self.anew)
         if moved is None:
             return
         handle.count_evidence("reassigned")
+        await handle.cluster.admin.list_reassignments()
         if self.again_ms is None:
             return
         await asyncio.sleep(self.again_ms / 1000)

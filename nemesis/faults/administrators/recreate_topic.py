@@ -14,7 +14,8 @@ written, and every other is deleted by its id. A victim ends while a higher mini
 ISR, and the strategy of unclean recovery changes when it is back.
 
 With `dry_runs` most changes of a topic are tried before: a request that is only validated has the answer that the
-change then has, and no effect. So are changes that are to be refused, at any time of the topic.
+change then has, and no effect. So are changes that are to be refused, at any time of the topic. And every broker is
+asked now and then which reassignments are under way.
 
 A victim that ends `earlier` is to miss that its topic is deleted and made anew. So each topic is placed on it, and what
 it is to miss is asked for until it is done; then the new topic is left alone until the victim is back.
@@ -155,7 +156,8 @@ class RecreateTopic(Fault):
     """Whether partitions are added to each topic and moved, its configuration is changed, and it may be deleted by its
     id."""
     dry_runs: bool = False
-    """Whether a dry run goes before most changes, and before some that are to be refused."""
+    """Whether a dry run goes before most changes, and before some that are to be refused, and reassignments are
+    listed."""
     patience_ms: float = 2_000.0
 
     def __post_init__(self) -> None:

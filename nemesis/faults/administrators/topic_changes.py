@@ -46,7 +46,8 @@ _Change = Callable[..., Awaitable[AdminResult]]
 @dataclass(frozen=True, slots=True)
 class TopicChanges:
     """The changes that a fault asks for, one after the other; with `dry_runs` most of them after a dry run, and some
-    that are to be refused."""
+    that are to be refused. Such an administrator also asks which reassignments are under way: before each change, and
+    when one has begun."""
 
     handle: FaultHandle
     dry_runs: bool
@@ -55,6 +56,7 @@ class TopicChanges:
         """Add partitions to so many, move one, or change the configuration; how many were added."""
         admin, random = self.handle.cluster.admin, self.handle.random
         await self.ask_in_vain(partitions)
+        await self._list_reassignments()
         if random.random() < _GROWS_SHARE:
             added = random.randint(1, _ADDED_MAX)
             grow = partial(admin.create_partitions, SIDE_TOPIC, partitions + added)
@@ -114,6 +116,11 @@ class TopicChanges:
         target = handle.random.sample(list(brokers), replicas)
         if (await handle.cluster.admin.reassign(SIDE_TOPIC, partition, target)).outcome == DONE:
             handle.count_evidence("moved")
+            await self._list_reassignments()
+
+    async def _list_reassignments(self) -> None:
+        if self.dry_runs:
+            await self.handle.cluster.admin.list_reassignments()
 
     @property
     def _higher_minimum(self) -> int:

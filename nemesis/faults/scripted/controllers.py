@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Self
 
 from nemesis.cluster_shape import ClusterShape
 from nemesis.drawing import Draws
+from nemesis.faults.administrators.replica_moves import move
 from nemesis.faults.message import API_KEYS, NodeRequest
 from nemesis.faults.scripted.script import ScriptedFault, lead_again, until_seen, until_taken, until_traced
 from nemesis.handle import FaultHandle
@@ -216,6 +217,46 @@ class LateVote(ScriptedQuorumFault):
         """The trace, while the run goes on, since no metadata shows who stands; and steps that take no longer than a
         message, as where messages can be told apart."""
         return frozenset({EnvironmentCapability.LIVE_TRACE, EnvironmentCapability.MESSAGES})
+
+
+@dataclass(frozen=True, slots=True)
+class UnawareController(ScriptedQuorumFault):
+    """A controller that does not know that it is deposed is asked what its successor has decided.
+
+    A is active.
+
+    1. A sees no other controller, and of the brokers the last one alone. The connections to all others break.
+    2. Another controller is elected.
+    3. There a replica of a partition is moved, and every broker is asked at once which reassignments are under way. The
+       last one passes that on to A, which still leads for a while without a majority.
+    """
+
+    name: ClassVar[str] = "unaware-controller"
+    number: ClassVar[int] = 19
+    removes_replicas: ClassVar[bool] = True
+
+    partition: int = 0
+
+    @classmethod
+    def draw(cls, draws: Draws) -> Self | None:
+        """Some partition; None where there are fewer than three controllers, or no replica can be moved."""
+        if len(draws.cluster.controllers) < 3 or not draws.cluster.replica_can_be_moved:
+            return None
+        return cls(draws.patience_ms, draws.partition())
+
+    async def inject(self, handle: FaultHandle) -> None:
+        """Run through the steps; what is cut comes back then, and so does the replica."""
+        patience_s = self.patience_ms / 1000
+        active = await self.active_of_three(handle)
+        if active is None:
+            return
+        *others, _ = handle.cluster.brokers
+        await handle.cut(both_ways([active], [*handle.cluster.controllers, *others]), reset=True)
+        if await _until_another_is_active(handle, active, 3 * patience_s) is None:
+            return
+        if await move(handle, self.partition, [], restored=True) is not None:
+            await handle.cluster.admin.list_reassignments()
+            await handle.sleep(handle.random.uniform(0.0, 0.5) * patience_s)
 
 
 async def _commit_something(handle: FaultHandle) -> None:

@@ -134,6 +134,12 @@ def _late_vote_counted(patch: Patch) -> None:
     replace_in(patch, function, "state.epoch != request.epoch or ", "")
 
 
+def _reassignments_unconfirmed(patch: Patch) -> None:
+    """A controller tells of reassignments by what it knows, and does not wait whether it still leads."""
+    function = "images.broker.controller_node:_ActiveController.reassignments"
+    replace_in(patch, function, "_decide_confirmed(lambda", by="_decide(lambda")
+
+
 # ---- the metadata log ------------------------------------------------------------------------------------------------
 
 
@@ -433,6 +439,7 @@ TOLD_TOO_EARLY: Sequence[Fault] = [
 more, which does not count, and nothing else changes."""
 BALANCED = {"settings": {"unclean.recovery.strategy": "balanced"}, "time_limit": "14s", "recovery_limit": "8s"}
 
+UNAWARE: Fault = {"at": "2s", "fault": "unaware-controller"}
 LATE_VOTE: Fault = {"at": "2s", "fault": "late-vote"}
 PATIENT_CANDIDATES = {"settings": {"controller.quorum.request.timeout.ms": 2_000}, "time_limit": "12s"}
 
@@ -450,6 +457,7 @@ MISTAKES = (
     ),
     PlayedMistake("position-of-another-log", _diverging_fetch_counted, COMES_BACK_SLOWLY, {"time_limit": "12s"}),
     PlayedMistake("elected-without-majority", _late_vote_counted, [LATE_VOTE], PATIENT_CANDIDATES),
+    PlayedMistake("reassignments-misstated", _reassignments_unconfirmed, [UNAWARE], {"brokers": 4}),
     PlayedMistake("metadata-cut-in-part", _cut_to_leaders_end, NEITHER_HAS_ALL, {"time_limit": "13s"}),
     PlayedMistake("appended-without-leader", _in_charge_after_resigning, [DEPOSED]),
     PlayedMistake("isr-answer-undecided", _answered_before_commit, [LAGS, DEPOSED], IMPATIENT),
