@@ -308,8 +308,9 @@ class FaultHandle:
         lie = partial(self.cluster.lie_about_fsync, node)
         await self._hold(self._effects.lying, node, True, lie, lambda: lie(False), "lies")
 
-    async def fill_disk(self, node: str, room_bytes: int) -> None:
-        """Leave a node's disk `room_bytes` of room. A node that ended over it starts again once there is room."""
+    async def fill_disk(self, node: str, room_bytes: int, failing_syncs: int = 0) -> None:
+        """Leave a node's disk `room_bytes` of room, or let so many of its syncs fail. A node that ended over it starts
+        again once there is room."""
         _acquire(self._effects.full, node)
         self.targets.add([node])
 
@@ -333,7 +334,9 @@ class FaultHandle:
             await start()
 
         self.add_undo(free)
-        await uninterrupted(self._apply(self.cluster.fill_disk(node, room_bytes), ("refused_writes",), node))
+        cluster = self.cluster
+        fill = cluster.fail_syncs(node, failing_syncs) if failing_syncs else cluster.fill_disk(node, room_bytes)
+        await uninterrupted(self._apply(fill, ("refused_writes",), node))
 
     async def slow_disk(self, node: str, delay_ms: float) -> None:
         """Slow a node's disk; of several delays the latest holds."""

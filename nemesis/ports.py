@@ -158,7 +158,7 @@ class EnvironmentCapability(StrEnum):
     EMPTY_DISKS = "empty-disks"
     """Brokers that may lose their whole disk: no broker is a voter of the controllers' quorum."""
     FAILING_SYNCS = "failing-syncs"
-    """Syncs that fail: `ClusterUnderTest.stop_unsynced`."""
+    """Syncs that fail: `ClusterUnderTest.stop_unsynced` and `fail_syncs`."""
     LIVE_TRACE = "live-trace"
     """The protocol trace while the run goes on: conditions that no metadata shows."""
 
@@ -402,8 +402,11 @@ class ClusterUnderTest(Protocol):
     async def fill_disk(self, node: str, room_bytes: int) -> None:
         """Leave a disk `room_bytes` of room; a write that needs more fails with ENOSPC."""
 
+    async def fail_syncs(self, node: str, failing_syncs: int) -> None:
+        """Have so many of the next syncs of a disk fail with ENOSPC, and none of its writes."""
+
     async def free_disk(self, node: str) -> Evidence:
-        """Give a disk its room back. Evidence: `refused_writes`."""
+        """Give a disk its room back. Evidence: `refused_writes`, of writes and of syncs."""
 
     async def slow_disk(self, node: str, delay_ms: float) -> None:
         """Delay every write and every sync of a disk. Of several calls the latest holds."""

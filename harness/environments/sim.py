@@ -383,18 +383,18 @@ class SimDeployment:
 
     async def fill_disk(self, node: str, room_bytes: int) -> None:
         """Leave the disk so much room."""
-        machine = self._machine(node)
-        disk = machine.node.disk
-        if disk.capacity_bytes is None:
-            machine.refused_before = disk.counters.refused_writes
-        disk.fill(room_bytes)
+        self._machine(node).disk_without_room().fill(room_bytes)
+
+    async def fail_syncs(self, node: str, failing_syncs: int) -> None:
+        """Have so many of the next syncs fail."""
+        self._machine(node).disk_without_room().failing_syncs = failing_syncs
 
     async def free_disk(self, node: str) -> Evidence:
         """Give the disk all the room it wants. Evidence: `refused_writes`."""
         machine = self._machine(node)
-        disk = machine.node.disk
-        was_full, disk.capacity_bytes = disk.capacity_bytes is not None, None
-        return {"refused_writes": disk.counters.refused_writes - machine.refused_before if was_full else 0}
+        disk, before = machine.node.disk, machine.refused_before
+        disk.capacity_bytes, disk.failing_syncs, machine.refused_before = None, 0, None
+        return {"refused_writes": 0 if before is None else disk.counters.refused - before}
 
     async def slow_disk(self, node: str, delay_ms: float) -> None:
         """Have the process wait so long for each write and each sync."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from harness.simulation.node import SimNode
+from harness.simulation.storage.disk import SimDisk
 
 STOP_LOOK_S = 0.05
 """Polling interval while waiting for a process to exit."""
@@ -28,7 +29,8 @@ class SimMachine:
     disk_random: Random
     log: list[str] = field(default_factory=list)
     lies_before: int = 0
-    refused_before: int = 0
+    refused_before: int | None = None
+    """Writes and syncs that the disk had refused before it had no room; None while it has."""
     delayed_before: tuple[int, int] = (0, 0)
     """Operations delayed, and nanoseconds, before the disk became slow."""
     offset_before_ns: int | None = None
@@ -45,6 +47,12 @@ class SimMachine:
         """How far the fault of the clock has moved what the wall clock reads."""
         clock, before_ns = self.node.clock, self.offset_before_ns or 0
         return clock.offset_now_ns() + clock.wall_ahead_ns - before_ns
+
+    def disk_without_room(self) -> SimDisk:
+        """The disk, which counts from now on what it refuses, if it does not yet."""
+        if self.refused_before is None:
+            self.refused_before = self.node.disk.counters.refused
+        return self.node.disk
 
     def ask_to_stop(self) -> None:
         """Set the event that a real process sets upon SIGTERM; one that is frozen sees it when it thaws."""

@@ -268,6 +268,9 @@ class FakeCluster:
         if self.refuses_writes:
             self.down.add(node)
 
+    async def fail_syncs(self, node: str, failing_syncs: int) -> None:
+        await self.fill_disk(node, -failing_syncs)
+
     async def free_disk(self, node: str) -> Evidence:
         return {"refused_writes": float(self.full.pop(node, None) is not None and self.refuses_writes)}
 

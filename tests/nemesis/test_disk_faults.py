@@ -145,6 +145,20 @@ def test_a_fault_in_which_no_sync_fails_is_refused() -> None:
         FailingSync(("b1",), 0)
 
 
+def test_a_disk_refuses_writes_or_syncs() -> None:
+    with pytest.raises(ValueError, match="room_bytes: 10 where syncs fail"):
+        DiskFull(("b1",), 10, failing_syncs=1)
+    with pytest.raises(ValueError, match="failing_syncs: -1 is less than 0"):
+        DiskFull(("b1",), failing_syncs=-1)
+
+
+def test_a_node_that_ended_over_a_failing_sync_starts_again_when_there_is_room() -> None:
+    cluster = FakeCluster()
+    (record,) = healed(cluster, ScheduledFault(1, 5, DiskFull(("b2",), failing_syncs=2)))
+    assert starts(cluster) == ["start b2"]
+    assert record.evidence["nodes"] == {"b2": {"refused_writes": 1.0, "killed": 1.0}}
+
+
 @pytest.mark.parametrize(("fault", "line"), [(DiskFull, "room_bytes: -1"), (SlowDisk, "delay_ms: -1")])
 def test_a_room_or_a_delay_below_zero_is_refused(fault: type, line: str) -> None:
     with pytest.raises(ValueError, match=line):

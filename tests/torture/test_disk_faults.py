@@ -11,8 +11,17 @@ from harness.runner.outcome import Outcome
 from harness.runner.run import run_in_simulation
 from harness.spec import parse
 from images.broker.runtime.fatal_error import FatalError
+from tests.simulation.applied_mistake import replace_in
 
 NO_SPACE = "[Errno 28] No space left on device"
+ONE_SYNC_FAILS = {
+    "seed": 1,
+    "partitions": 1,
+    "time_limit": "15s",
+    "recovery_limit": "8s",
+    "settings": {"flush.messages": 1, "replica.high.watermark.checkpoint.interval.ms": 5_000},
+    "faults": [{"at": "6s", "for": "1s", "fault": "disk-full", "nodes": ["b2"], "failing_syncs": 1}],
+}
 
 
 def outcome_of(**fault: Any) -> Outcome:
@@ -33,6 +42,23 @@ def test_a_leader_with_a_full_disk_says_so_ends_and_comes_back(room_bytes: int) 
     (crash,) = outcome.recovery["crashes"]
     assert crash["error"] == f"{injection.nodes[0]} failed: {NO_SPACE}"
     assert figure(outcome, "processes", "crashes") == 0
+
+
+def test_a_follower_whose_disk_fails_a_sync_says_so_ends_and_comes_back() -> None:
+    outcome = run_in_simulation(parse(ONE_SYNC_FAILS))
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+    (injection,) = outcome.injections
+    assert injection.evidence["nodes"] == {"b2": {"refused_writes": 1, "killed": 1}}
+    assert [crash["error"] for crash in outcome.recovery["crashes"]] == [f"b2 failed: {NO_SPACE}"]
+
+
+def test_a_follower_that_goes_on_after_a_failed_sync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log takes no append any more, since nobody knows what is on the disk."""
+    replica = "images.broker.replication.replica:Replica.replicate"
+    replace_in(monkeypatch, replica, "except CorruptBatch as", by="except (CorruptBatch, OSError) as")
+    outcome = run_in_simulation(parse(ONE_SYNC_FAILS))
+    assert outcome.validity is Validity.INVALID
+    assert "not-recovered" in {finding.kind for verdict in outcome.verdicts for finding in verdict.findings}
 
 
 def test_a_controller_with_a_full_disk_comes_back_as_well() -> None:

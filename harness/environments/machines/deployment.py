@@ -335,6 +335,10 @@ class MachineDeployment:
 
         await self._handle(node).exclusively(fill)
 
+    async def fail_syncs(self, node: str, failing_syncs: int) -> None:
+        """Raises MachineError: see `unsupported`."""
+        raise MachineError(self._unsupported[EnvironmentCapability.FAILING_SYNCS])
+
     async def free_disk(self, node: str) -> Evidence:
         """Have the file system take everything again. Evidence: `refused_writes`."""
 

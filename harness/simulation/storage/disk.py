@@ -69,6 +69,11 @@ class DiskCounters:
     delayed_operations: int = 0
     delayed_ns: int = 0
 
+    @property
+    def refused(self) -> int:
+        """Writes and syncs that failed for want of room."""
+        return self.refused_writes + self.failed_syncs
+
 
 @dataclass(slots=True, eq=False)
 class SimDisk:
