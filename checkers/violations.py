@@ -98,6 +98,7 @@ INEXCUSABLE = frozenset(
         "fetch-of-another-epoch",
         "query-of-another-epoch",
         "request-refused-otherwise",
+        "deletion-refused-wrongly",
         "unacknowledged-otherwise",
         "fetch-of-no-replica",
         "fetch-of-an-earlier-life",

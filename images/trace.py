@@ -75,6 +75,8 @@ leader_log_start          follower    it has taken an answer by which its leader
                                       leader_high_watermark in the answer
 deletion_confirmed        leader      a DeleteRecords is answered: offset=low watermark; every log of the ISR, which has
                                       min.insync.replicas members, starts there or above
+deletion_refused          leader      DeleteRecords below offset, -1 for all that is committed, is out of range:
+                                      high_watermark
 converged                 follower    leader, log_end: the log fits the leader's; detail: exchanges that took
 high_watermark            leader      high_watermark after, offset=before, members=quorum that allowed it; detail:
                                       positions {replica: LEO the leader held for it, -1 for none}
@@ -303,6 +305,7 @@ BROKER_KINDS: Final = (
     "request_fenced", "append_refused", "isr_too_small", "answer_unasked", "records_refused", "acknowledged",
     "append_unacknowledged", "latest_asked", "latest_told", "offset_told", "epoch_end_told", "metadata_applied",
     "metadata_told", "coordinators_told", "producer_id_assigned", "fetch_refused", "log_start_told",
+    "deletion_refused",
 )  # fmt: skip
 """Those that brokers write, but for the coordinators of groups."""
 GROUP_KINDS: Final = (

@@ -45,6 +45,7 @@ divergence-untold         a consumer beyond its log, which says of which leader 
 deletion-unconfirmed      a leader answers DeleteRecords once the log of every member of the ISR starts there, and of
                           every replica on a broker that it knows as active; there is where it moved its own for that
 deletion-below-minimum    … and with min.insync.replicas in the ISR that it knows
+deletion-refused-wrongly  … and takes no offset up to its high watermark for one that is out of range
 deletion-undone           … so that who leads later, unless by an unclean election, has none of these records
 coordinator-serves-uncommitted  a coordinator serves its groups once all that it has loaded is below its high watermark
 coordinator-incomplete    a coordinator has loaded its log as far as its leader epoch's start

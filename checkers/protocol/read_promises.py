@@ -22,6 +22,8 @@ from checkers.tables import TraceRow
 
 _EARLIEST, _MAX_TIMESTAMP = -2, -3
 """The times by which ListOffsets asks for the earliest offset, and for the record with the largest timestamp."""
+_ALL_COMMITTED: Final = -1
+"""In place of an offset below which records are to be deleted."""
 _SPECIAL: Final[Mapping[int, str]] = {_EARLIEST: "its earliest offset", _MAX_TIMESTAMP: "the newest record"}
 """The offset that each of these asks for, in the words of a finding."""
 
@@ -166,6 +168,18 @@ def _deletion_confirmed(partition: PartitionState, event: TraceRow, _: CheckSett
     if moves and event.offset < moves[0].offset:
         asked = f"it had moved its log's start to {moves[0].offset} for that {moves[0].at}, which it was to wait for"
         partition.report(event, "deletion-unconfirmed", event.offset, _deleted(event), asked)
+
+
+def _deletion_refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
+    if _ALL_COMMITTED <= event.offset <= event.high_watermark:
+        what = "all that is committed" if event.offset == _ALL_COMMITTED else f"all below {event.offset}"
+        partition.report(
+            event,
+            "deletion-refused-wrongly",
+            event.offset,
+            f"{event.node}, asked to delete {what}, answered {event.at} that this is out of range",
+            f"its high watermark was {event.high_watermark}, and DeleteRecords may ask for any offset up to there",
+        )
 
 
 def _check_fetched(partition: PartitionState, event: TraceRow, confirmed: frozenset[int]) -> None:
@@ -374,5 +388,6 @@ HANDLERS: Mapping[str, TraceRowHandler] = {
     "offsets_told": _offsets_told,
     "offset_told": _offset_told,
     "deletion_confirmed": _deletion_confirmed,
+    "deletion_refused": _deletion_refused,
     "consumer_moved": _consumer_moved,
 }

@@ -312,6 +312,8 @@ class Replica:
         """Advance the log start to `offset`, or with -1 to the high watermark: an error, or the new log start, which
         the low watermark has to reach."""
         error, new_start, step = log_start.delete_records(self.state, offset, self.limits)
+        if error is ErrorCode.offset_out_of_range:
+            self._trace.deletion_refused(self.state, offset)
         self._apply(step)
         return error, new_start
 

@@ -178,6 +178,10 @@ class ReplicaTrace:
         detail |= {"last": last, **_producer_epoch(header)}
         self.event(state, "append_refused", log_end=state.log_end, detail=detail)
 
+    def deletion_refused(self, state: Partition, offset: int) -> None:
+        """A DeleteRecords below this offset is out of range."""
+        self.event(state, "deletion_refused", offset=offset, high_watermark=state.high_watermark)
+
     def high_watermark(self, state: Partition, moved: HighWatermarkMoved) -> None:
         """The high watermark changed; an event of a leader has the positions that allowed it."""
         if state.role is not ReplicaRole.LEADER:

@@ -336,6 +336,12 @@ def test_each_broken_promise_is_found(kind: str) -> None:
     assert found(BROKEN[kind]) == {kind}
 
 
+@pytest.mark.parametrize(("below", "wrongly"), [(-2, False), (-1, True), (0, True), (5, True), (6, False)])
+def test_a_deletion_of_what_is_committed_is_not_out_of_range(below: int, wrongly: bool) -> None:
+    refused = event(5, "b1", "deletion_refused", offset=below, high_watermark=5, leader=1, leader_epoch=1)
+    assert kinds([*COPIED, refused]) == (["deletion-refused-wrongly"] if wrongly else [])
+
+
 def test_a_deletion_is_answered_once_the_isr_has_made_it() -> None:
     settings = CheckSettings(retention_bytes=100)
     events = [*COPIED, MOVED, log_start(4, "b1", 4, "retention_bytes"), log_start(4.2, "b2", 4, "leader")]

@@ -121,6 +121,12 @@ def _refused_as_nothing_new(patch: Patch) -> None:
     replace_in(patch, _RESPONSE, "error_code=result.error", "error_code=NO_ERROR")
 
 
+def _below_an_offset_alone(patch: Patch) -> None:
+    """DeleteRecords has to name an offset."""
+    function = "images.broker.replication.log_start:delete_records"
+    replace_in(patch, function, "bound if offset == TO_HIGH_WATERMARK else offset", by="offset")
+
+
 KILLS = {"faults": ["kill"], "seed": 3}
 GROUPS = KILLS | {"workload": "groups"}
 ALL_RESTART: Fault = {"at": "3s", "for": "1s", "fault": "kill", "nodes": ["brokers"]}
@@ -128,6 +134,7 @@ SLOW: Fault = {"at": "3.5s", "for": "6s", "fault": "packets", "nodes": ["control
 MOVED: Fault = {"at": "2s", "for": "7s", "fault": "move-leadership", "moves": 6, "patience_ms": 1000}
 LATE: Fault = {"at": "2s", "for": "7s", "fault": "packets", "channel": "metadata", "nodes": ["b1"], "delay_ms": 400}
 """Clients hear from others that b1 leads again before b1 has heard that it had been deposed."""
+ALL_COMMITTED: Fault = {"at": 3, "for": 3, "fault": "delete-records", "stalled": True}
 DELETIONS: Sequence[Fault] = [{"at": at, "fault": "delete-records"} for at in (3, 5, 7)]
 TAKEN_AWAY: Fault = {"at": "3s", "for": "3s", "fault": "reassign"}
 """The leader epoch rises, and the leader stays."""
@@ -140,6 +147,7 @@ MISTAKES = (
     PlayedMistake("refusal-untold", _refused_once, [MOVED, LATE], {"seed": 2, "consumers": 3}, said="nothing is new"),
     PlayedMistake("refusal-untold", _refused_as_nothing_new, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake("log-start-untold", _new_for_other_ends_alone, DELETIONS, {"rate": 5}),
+    PlayedMistake("deletion-refused-wrongly", _below_an_offset_alone, [ALL_COMMITTED]),
     PlayedMistake("request-refused-otherwise", _epoch_errors_exchanged, [MOVED, LATE], {"seed": 2, "consumers": 3}),
     PlayedMistake(
         "latest-unconfirmed", _reads_of_before, [TAKEN_AWAY], {"seed": 2}, said="of which no fetch had confirmed"
