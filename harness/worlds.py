@@ -135,6 +135,14 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension(30, "segment.bytes", (1 << 30, 1_024, 4_096, 16_384), broker_name="log.segment.bytes"),
     Dimension(31, "segment.ms", (604_800_000, 1_000, 10_000), broker_name="log.roll.ms"),
     Dimension(32, "flush.messages", ((1 << 63) - 1, 1, 10), broker_name="log.flush.interval.messages"),
+    # Bytes that a read walks at most to its batch; with the rare one more than are read at a time.
+    Dimension(
+        78,
+        "index.interval.bytes",
+        (0, 300, 4_096, 65_536),
+        weights={65_536: _RARE},
+        broker_name="log.index.interval.bytes",
+    ),
     Dimension(33, "max.message.bytes", (1_048_588, 2_500, 10_000, 100_000), broker_name="message.max.bytes"),
     Dimension(
         34,

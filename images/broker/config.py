@@ -113,6 +113,12 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
     "retention.ms": ConfigKey(int, 604_800_000, "Age at which a closed segment is removed; -1 for never.", minimum=-1),
     "retention.bytes": ConfigKey(int, -1, "Size of a log above which its oldest segments go; -1 for none.", minimum=-1),
     "flush.messages": ConfigKey(int, (1 << 63) - 1, "Records between two forced flushes of a log.", minimum=1),
+    "index.interval.bytes": ConfigKey(
+        int,
+        0,
+        "Bytes of a segment between two entries of its offset index; with 0 every batch has one.",
+        maximum=_INT32_MAX,
+    ),
     "message.timestamp.after.max.ms": ConfigKey(
         int, 3_600_000, "How far ahead of the broker's clock a record's timestamp may be."
     ),
@@ -131,6 +137,7 @@ BROKER_NAME_OF_TOPIC_KEY: Mapping[str, str] = {
     "retention.ms": "log.retention.ms",
     "retention.bytes": "log.retention.bytes",
     "flush.messages": "log.flush.interval.messages",
+    "index.interval.bytes": "log.index.interval.bytes",
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "max.message.bytes": "message.max.bytes",
 }
@@ -335,6 +342,7 @@ class TopicConfig:
     retention_ms: int
     retention_bytes: int
     flush_interval_messages: int
+    index_interval_bytes: int
     timestamp_after_ms_max: int
     max_batch_bytes: int
 
@@ -427,6 +435,7 @@ class NodeConfig:
             retention_ms=value("retention.ms"),
             retention_bytes=value("retention.bytes"),
             flush_interval_messages=value("flush.messages"),
+            index_interval_bytes=value("index.interval.bytes"),
             timestamp_after_ms_max=value("message.timestamp.after.max.ms"),
             max_batch_bytes=value("max.message.bytes"),
         )

@@ -24,6 +24,7 @@ class LogConfig:
     max_batch_bytes: int = 1_048_588
     """The largest batch that a leader accepts from a producer. The leader checks it, the log does not."""
     index_interval_bytes: int = 0
-    """Least distance between two index entries; with 0 every batch has one."""
+    """Least distance between two index entries; with 0 every batch has one (Kafka's `index.interval.bytes`). A segment
+    keeps that with which it was created or opened."""
     rules: Rules = field(default_factory=Rules)
     """The safety rules that its broker follows."""

@@ -312,6 +312,7 @@ class ReplicaManager:
             flush_interval_messages=settings.flush_interval_messages,
             producer_expiration_ms=self._config.number("producer.id.expiration.ms"),
             max_batch_bytes=settings.max_batch_bytes,
+            index_interval_bytes=settings.index_interval_bytes,
             rules=self._config.rules,
         )
 
