@@ -35,6 +35,7 @@ INEXCUSABLE = frozenset(
     {
         "bytes-left-behind",
         "synced-beyond-end",
+        "index-entry-left",
         "producer-snapshot-left",
         "cut-left-unsynced",
         "opened-unsynced",

@@ -22,7 +22,8 @@ log_recovered             broker      offset=log start, log_end, high_watermark=
                                       start_checkpoint=[log start, base offset], if there were any; bytes_behind=bytes
                                       that its file has behind the last batch, if any; last_segment=[base offset,
                                       largest timestamp] of its last segment, if known; synced_below=the offset below
-                                      which it counts all as on disk, if above its end; first_segment=[base offset, the
+                                      which it counts all as on disk, if above its end; indexed_above=the last offset
+                                      at its end or above that its index has, if any; first_segment=[base offset, the
                                       one in the log-start checkpoint or -1] of the first segment, if not at 0;
                                       holes=[[end of a segment, base offset of the next one], …] where these differ;
                                       base, producers_before, as of log_start_written; unsynced=the records at its end
@@ -36,7 +37,7 @@ clean_shutdown            broker      broker_epoch: its process is about to leav
                                       else asked, or unasked
 became_leader             broker      leader_epoch, partition_epoch, offset=LESO, log_end, members=ISR; detail: epochs,
                                       producers, batches, producer_times, producer_expiration_ms, bytes_behind,
-                                      synced_below, last_segment, as above;
+                                      synced_below, indexed_above, last_segment, as above;
                                       high_watermark with which it takes over, before it counts; positions {replica:
                                       LEO} that it keeps of an earlier leadership; min_isr=its min.insync.replicas
 became_follower           broker      leader_epoch, partition_epoch, leader (-1 for none), log_end, high_watermark
@@ -58,16 +59,16 @@ appended                  broker      leader_epoch of the batch, partition_epoch
                                       cut_unsynced, where a cut of its segment, or of that one, is not known to be on
                                       disk then
 truncated                 broker      offset=new LEO, log_end=LEO before, high_watermark before; detail: epochs,
-                                      producers, batches, bytes_behind, synced_below, last_segment, snapshots_above, as
-                                      they are then; log_start, if that changed; answer, the [epoch, end offset] of the
-                                      leader that asked for it, if one did
+                                      producers, batches, bytes_behind, synced_below, indexed_above, last_segment,
+                                      snapshots_above, as they are then; log_start, if that changed; answer, the
+                                      [epoch, end offset] of the leader that asked for it, if one did
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader), kept_bytes=size of the
                                       segments that remain, after retention_bytes, now_ms=time on the node's clock,
                                       after retention_ms
 log_start_written         broker      … offset=log start, log_end, when it is on disk; detail: epochs, producers,
-                                      batches, bytes_behind, synced_below, last_segment, as above; base=offset of the
-                                      first segment,
+                                      batches, bytes_behind, synced_below, indexed_above, last_segment, as above;
+                                      base=offset of the first segment,
                                       producers_before={id: last sequence} of the batches before it, which its snapshot
                                       replaces
 leader_log_start          follower    it has taken an answer by which its leader's log starts above where its own did:

@@ -133,6 +133,7 @@ deleted-log-came-back     the log of a replica that was deleted never stands on 
                           finds it there as that of no replica
 bytes-left-behind         the file of a log that was opened or cut ends where the log does
 synced-beyond-end         … and of what it appends next none counts as synced already
+index-entry-left          … and its offset index has no entry for it yet
 producer-snapshot-left    … and it has no snapshot of its producers above its end
 cut-left-unsynced         nothing is appended behind a cut of the log before that is on disk
 opened-unsynced           … and with `flush.messages` fewer than so many records of an opened log may not be on disk

@@ -275,8 +275,8 @@ def check_disks(cluster: ClusterState, replica_ends: pa.Table, collected_ns: int
 
 
 def _check_file(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
-    """A log that was opened or cut ends where its file ends, counts nothing as synced that it has not, and leaves no
-    more unsynced than its settings allow."""
+    """A log that was opened or cut ends where its file ends, counts nothing as synced and has nothing in its index that
+    it has not, and leaves no more unsynced than its settings allow."""
     detail, end, did = event.details(), event.end_after, _did(event)
     if behind := detail.get("bytes_behind", 0):
         left = (
@@ -293,6 +293,12 @@ def _check_file(partition: PartitionState, event: TraceRow, settings: CheckSetti
     if (synced := detail.get("synced_below", end)) > end:
         counts = f"{event.node} {did} its log {event.at}, which ends at {end}, and counts all below {synced} as on disk"
         partition.report(event, "synced-beyond-end", end, counts, "what it appends next would not be synced")
+    if (indexed := detail.get("indexed_above")) is not None:
+        left = (
+            f"{event.node} {did} its log {event.at}, which ends at {end}, and kept an index entry of offset {indexed}"
+        )
+        later = "a read of what it appends next may begin where no batch does"
+        partition.report(event, "index-entry-left", end, left, later)
 
 
 def _deleted(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:

@@ -122,6 +122,11 @@ class Segment:
         """Bytes that the file has behind the last batch."""
         return max(0, self._file.size() - self.size)
 
+    @property
+    def indexed_above(self) -> int | None:
+        """The last offset at its end or above that has an index entry: none, since a cut takes the entries, too."""
+        return self._offsets[-1] if self._offsets and self._offsets[-1] >= self.end else None
+
     def append(self, batch: bytes, header: Header) -> None:
         """Write one batch at the end. On OSError the file may hold part of it: see `discard_partial_write`."""
         self._file.append(batch)

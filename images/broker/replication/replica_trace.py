@@ -361,11 +361,12 @@ def _producer_epoch(header: Header) -> dict[str, object]:
 
 def log_detail(log: Log) -> dict[str, object]:
     """The state of a log besides its records: epoch cache, last sequence number of each producer and the time from
-    which it expires, bytes behind its end, the recovery point if that is above the end, and the largest timestamp in
-    its last segment as far as it is known."""
+    which it expires, bytes behind its end, the recovery point and the last index entry if those are above the end, and
+    the largest timestamp in its last segment as far as it is known."""
     behind = log.bytes_behind
     last = [segment for segment in log.segments[-1:] if segment.size and segment.known_max_timestamp is not None]
     synced_behind = {"synced_below": log.recovery_point} if log.recovery_point > log.end else {}
+    indexed = [above for segment in log.segments[-1:] if (above := segment.indexed_above) is not None]
     return {
         "epochs": [list(entry) for entry in log.epochs.entries],
         "producers": last_sequences(log.producers),
@@ -377,6 +378,7 @@ def log_detail(log: Log) -> dict[str, object]:
         "producer_expiration_ms": log.config.producer_expiration_ms,
         **({"bytes_behind": behind} if behind else {}),
         **synced_behind,
+        **({"indexed_above": indexed[0]} if indexed else {}),
         **({"last_segment": [last[0].base_offset, last[0].known_max_timestamp]} if last else {}),
     }
 

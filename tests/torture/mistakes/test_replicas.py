@@ -122,6 +122,12 @@ def _times_cut_off(patch: Patch) -> None:
     replace_in(patch, target, "self._max_timestamp = None if position else -1", "self._max_timestamp = -1")
 
 
+def _index_uncut(patch: Patch) -> None:
+    """A segment that is cut keeps the index entries of what it has lost."""
+    cut = "del self._offsets[keep:], self._positions[keep:]"
+    replace_in(patch, "images.broker.log.segment:Segment.truncate", cut, "pass")
+
+
 def _synced_though_cut(patch: Patch) -> None:
     """A cut leaves what counts as synced as it was."""
     right = Log.truncate
@@ -375,6 +381,7 @@ MISTAKES = (
     PlayedMistake("answer-unasked", _discarded_unnamed, [MOVES], {"partitions": 3}),
     PlayedMistake("bytes-left-behind", _torn_tail_kept, [TORN], {"settings": {"flush.messages": "1000"}}),
     PlayedMistake("corrupt-log", _lengths_alone_checked, [TORN], {"clients": {"batch": 10}, "seed": 3}),
+    PlayedMistake("index-entry-left", _index_uncut, [CUT_OFF]),
     PlayedMistake("synced-beyond-end", _synced_though_cut, [CUT_OFF], {"settings": {"flush.messages": "1"}}),
     PlayedMistake(
         "producer-snapshot-left", _snapshots_left, [CUT_OFF], {"settings": {"segment.bytes": "1024"}, "seed": 2}
