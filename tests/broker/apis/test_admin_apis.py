@@ -28,6 +28,7 @@ from kio.schema.produce.v11 import request as producing
 from images.broker.apis.forwarded import FORWARDED, ForwardedApis
 from images.broker.config import Endpoint, Voter
 from images.broker.controller.channel import ControllerChannel, ControllerLocator
+from images.broker.log.log import Log
 from images.broker.runtime.server import Request
 from images.wire import batch as batches
 from images.wire.get_replica_log_info import GetReplicaLogInfoRequest, TopicPartitions
@@ -94,6 +95,30 @@ def test_a_changed_topic_configuration_is_described_and_applied(tmp_path: Path) 
         assert await produced(cluster, b"two") is ErrorCode.none
 
     in_cluster(tmp_path, scenario)
+
+
+def test_the_index_distance_of_a_topic_reaches_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distances: list[int] = []
+    right = Log.append
+
+    def append(self: Log, batch: bytes, *, trusted: bool = False) -> Any:
+        if self.directory == "t-0":
+            distances.append(self.config.index_interval_bytes)
+        return right(self, batch, trusted=trusted)
+
+    monkeypatch.setattr(Log, "append", append)
+
+    async def scenario(cluster: Cluster) -> None:
+        by_default = await configured(cluster, "index.interval.bytes")
+        assert (by_default.value, by_default.config_type) == ("0", 3), "a whole number of 32 bits, as in Kafka"
+        refused = await cluster.call(configure("index.interval.bytes", "-1"))
+        assert refused.responses[0].error_code is ErrorCode.invalid_config
+        await cluster.call(configure("index.interval.bytes", "700"))
+        await until_described(cluster, "index.interval.bytes", "700")
+        assert await produced(cluster, b"two") is ErrorCode.none
+
+    in_cluster(tmp_path, scenario)
+    assert distances == [0, 700]
 
 
 def test_a_configuration_that_cannot_be_changed_is_refused_with_a_reason(tmp_path: Path) -> None:

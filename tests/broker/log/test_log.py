@@ -148,6 +148,17 @@ def test_the_index_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [parse(log.read(offset, 1, 500)).base_offset for offset in range(500)] == list(range(500))
 
 
+def test_a_changed_index_distance_counts_for_segments_that_begin_later() -> None:
+    log = filled(DiskModel(), 10, LogConfig())
+    log.config = LogConfig(index_interval_bytes=1 << 20)
+    for _ in range(2):
+        for _ in range(10):
+            log.append(batch(log.end))
+        log.roll()
+    assert [len(segment._offsets) for segment in log.segments] == [20, 1, 0]
+    assert [parse(log.read(offset, 1, 30)).base_offset for offset in range(30)] == list(range(30))
+
+
 # ---- epochs ----------------------------------------------------------------------------------------------------------
 
 
