@@ -3,8 +3,8 @@
 The offset index is in memory only: base offset and file position, by default of every batch, so that a read is two
 binary searches and one call to the file, and decodes nothing. With a distance between two entries (Kafka's
 `index.interval.bytes`) a read also walks the headers between them. When the index grows beyond INDEX_ENTRIES_MAX, every
-second entry is dropped, and the distance grows. A segment that was closed
-cleanly is opened without reading it; the first read builds its index.
+second entry is dropped, and the distance grows. A segment that was closed cleanly is opened without reading it; the
+first read builds its index.
 
 Epochs, producers and syncing policy are the log's part.
 """
