@@ -5,8 +5,9 @@ replica together with the offset and the leader epoch of the request; the replic
 applies. Partitions that have not changed since the last request are left out (`fetch_sessions.py`). An answer has room
 for the data of some partitions only: those whose data it brings come after the others in later requests, as in Kafka,
 so that each has its turn also at a leader that keeps no session, and serves them as they are asked for. A partition
-that fails is delayed by `replica.fetch.backoff.ms`, the others go on. If the truncation protocol has a follower send
-OffsetForLeaderEpoch before it fetches (`truncation.py`), that request comes first, for all such partitions at once.
+that fails is delayed by `replica.fetch.backoff.ms`, at most until its replica has read of a new leader epoch; the
+others go on. If the truncation protocol has a follower send OffsetForLeaderEpoch before it fetches (`truncation.py`),
+that request comes first, for all such partitions at once.
 """
 
 from __future__ import annotations
@@ -95,6 +96,14 @@ class _LeaderOffset(NamedTuple):
     epoch: int
 
 
+class _Delay(NamedTuple):
+    """The pause of a replica after a request that it sent in a leader epoch, until a time of the loop. It ends with
+    the epoch: the leader may have refused the request since it leads in a later one."""
+
+    leader_epoch: int
+    until: float
+
+
 class _Divergence(NamedTuple):
     """The last answer with a divergence, and whether its repetition was logged."""
 
@@ -125,7 +134,7 @@ class Fetcher:
         self._log = log
         self._replicas: dict[Replica, None] = {}
         """In the order in which their partitions are fetched."""
-        self._delayed_until: dict[Replica, float] = {}
+        self._delays: dict[Replica, _Delay] = {}
         self._last_divergence: dict[Replica, _Divergence] = {}
         self._connection: Connection | None = None
         self._wake_up: asyncio.Future[None] | None = None
@@ -139,9 +148,7 @@ class Fetcher:
         fetcher."""
         followed = dict.fromkeys(replicas)
         self._replicas = {replica: None for replica in self._replicas if replica in followed} | followed
-        self._delayed_until = {
-            replica: until for replica, until in self._delayed_until.items() if replica in self._replicas
-        }
+        self._delays = {replica: delay for replica, delay in self._delays.items() if replica in self._replicas}
         self._last_divergence = {
             replica: last for replica, last in self._last_divergence.items() if replica in self._replicas
         }
@@ -177,7 +184,7 @@ class Fetcher:
             for replica in self._replicas
             if replica.state.role is ReplicaRole.FOLLOWER
             and replica.state.leader == self.leader
-            and self._delayed_until.get(replica, now) <= now
+            and not self._is_delayed(replica, now)
         }
 
     async def _fetch(self, states: Mapping[Key, _FetchState]) -> None:
@@ -301,7 +308,7 @@ class Fetcher:
 
     def _on_query_failed(self, state: _FetchState) -> None:
         if state.epoch_query is None or not state.replica.on_epoch_query_failed(state.epoch_query, state.leader_epoch):
-            self._delay(state.replica)
+            self._delay(state)
 
     async def _process(self, state: _FetchState, answer: Any) -> None:
         replica = state.replica
@@ -322,12 +329,12 @@ class Fetcher:
                 self._replicas[replica] = self._replicas.pop(replica)
             if problem is not None:
                 self._log(problem)
-                self._delay(replica)
+                self._delay(state)
         elif answer.error_code is ErrorCode.offset_out_of_range:
             await self._on_offset_out_of_range(state)
         else:
             # Fenced, epoch unknown, not the leader: one of the two brokers has yet to read newer metadata.
-            self._delay(replica)
+            self._delay(state)
 
     def _delay_if_repeated(self, state: _FetchState, epoch: int, end: int) -> None:
         """Delay a replica whose logs do not converge. With a sound leader the diverging epochs of one leader epoch
@@ -342,7 +349,7 @@ class Fetcher:
                 f"{state.replica.name}: diverges again from broker {self.leader} in leader epoch {state.leader_epoch}, "
                 f"at epoch {epoch}, offset {end}: fetching with a pause of {self._limits.backoff_s:g} s from now on"
             )
-        self._delay(state.replica)
+        self._delay(state)
 
     async def _on_offset_out_of_range(self, state: _FetchState) -> None:
         """Truncate to the leader's end offset if that is lower, else start again at the leader's start offset."""
@@ -354,7 +361,7 @@ class Fetcher:
         if start is not None and start.offset > state.offset:
             state.replica.truncate_fully_and_start_at(state.offset, state.leader_epoch, start.offset, start.epoch)
         else:
-            self._delay(state.replica)
+            self._delay(state)
 
     async def _leader_start(self, state: _FetchState) -> _LeaderOffset | None:
         """Where the leader's log starts, and the leader epoch of the last record that it has deleted; None if it did
@@ -403,8 +410,13 @@ class Fetcher:
         answer = response.topics[0].partitions[0]
         return _LeaderOffset(answer.offset, answer.leader_epoch) if answer.error_code is NO_ERROR else None
 
-    def _delay(self, replica: Replica) -> None:
-        self._delayed_until[replica] = asyncio.get_running_loop().time() + self._limits.backoff_s
+    def _delay(self, state: _FetchState) -> None:
+        until = asyncio.get_running_loop().time() + self._limits.backoff_s
+        self._delays[state.replica] = _Delay(state.leader_epoch, until)
+
+    def _is_delayed(self, replica: Replica, now: float) -> bool:
+        delay = self._delays.get(replica)
+        return delay is not None and delay.leader_epoch == replica.state.leader_epoch and now < delay.until
 
     async def _back_off(self) -> None:
         """Wait for the back-off, or until `follow` brings other replicas."""

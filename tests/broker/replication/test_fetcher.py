@@ -143,6 +143,34 @@ def test_a_follower_that_converges_in_several_rounds_does_not_pause() -> None:
     assert lines == []
 
 
+@pytest.mark.parametrize("read_before_answer", [False, True])
+def test_a_follower_that_was_fenced_fetches_as_soon_as_it_has_read_of_the_new_leader_epoch(
+    read_before_answer: bool,
+) -> None:
+    """The leader leads in epoch 6 by now. Its follower reads of that 50 ms after the refusal of its fetch in epoch 5,
+    or just before the refusal arrives: in neither case is there a reason for a pause of a second any more."""
+    node = Node(1)
+    node.follow(2, 5)
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        if node.replica.state.leader_epoch == 6 and request.session_id:
+            return FetchResponse(throttle_time=timedelta(0), error_code=ErrorCode.none, session_id=7, responses=())
+        fenced = request.topics[0].partitions[0].current_leader_epoch == 5
+        if read_before_answer:
+            node.follow(2, 6)
+        error = ErrorCode.fenced_leader_epoch if fenced else ErrorCode.none
+        return replace(_fetch_answer(request, error_code=error), session_id=0 if fenced else 7)
+
+    def read(fetcher: Fetcher) -> None:
+        node.follow(2, 6)
+        fetcher.follow([node.replica])
+
+    requests, _ = fetched(node, seconds=0.1, answer=answer, halfway=read)
+    first, second, *_ = requests
+    assert first.topics[0].partitions[0].current_leader_epoch == 5
+    assert second.topics[0].partitions[0].current_leader_epoch == 6
+
+
 def test_a_follower_that_sends_no_epoch_names_a_partition_again_after_its_answer_was_discarded() -> None:
     """The answer has an error for the first partition. While the fetcher asks for the leader's offsets because of it,
     the leader epoch of the second one rises, so that the rest of the same answer is discarded."""
