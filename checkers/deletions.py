@@ -15,8 +15,14 @@ the history, and nobody has read those logs: any record may be gone by a retenti
 A record below the permitted offset is *deleted*, not lost; the loss of one above it is a violation as ever. So is
 whatever was observed before the deletion (`checkers.violations`).
 
-Blind spots: without a trace, requests that were refused, and retention that deletes more than its settings allow, which
-`checkers.protocol` finds otherwise.
+A producer whose state has expired is forgotten, too, with every batch of it: as in Kafka, a leader then takes a retry
+of one for new, and a batch of any sequence number. The trace says which broker has forgotten whom, and when
+(`producers_expired`); nothing else is permitted by it than what such a broker appends as leader, as long as its log is
+not cut to before that.
+
+Blind spots: a broker that has forgotten a producer too early, or knows it again since it started anew, and appends a
+batch twice, which `checkers.protocol` finds. Without a trace, requests that were refused, and retention that deletes
+more than its settings allow, which `checkers.protocol` finds otherwise.
 """
 
 from __future__ import annotations
@@ -24,11 +30,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.evidence import CheckSettings, RunEvidence
-from checkers.tables import of_partition
+from checkers.tables import TraceRow, of_partition, trace_rows
 from checkers.violations import Deletion
 from workloads.columns import NEVER, named_partitions
 from workloads.history import TopicPartition
@@ -165,3 +173,68 @@ def _on_disk(evidence: RunEvidence, name: TopicPartition, request: DeletionReque
     starts = of_partition(evidence.replica_ends, *name).column("log_start").to_pylist()
     if since_ns and starts:
         yield Deletion(min(since_ns), max(starts), 0)
+
+
+# ---- producers that have expired -------------------------------------------------------------------------------------
+
+_EXPIRED = "producers_expired"
+_OF_LOGS = (_EXPIRED, "appended", "truncated", "log_recovered", "replica_deleted")
+
+
+class ForgetfulAppend(NamedTuple):
+    """A batch that a leader has appended since it has forgotten the producer's earlier ones."""
+
+    offsets: range
+    leader_epoch: int
+    forgotten_below: int
+    """Where its log ended when the state of the producer expired."""
+    time_ns: int
+    copies: tuple[range, ...]
+    """Where the same batch was appended before that."""
+
+
+def forgetful_appends(evidence: RunEvidence) -> Mapping[TopicPartition, Sequence[ForgetfulAppend]]:
+    """For each partition of which a broker has forgotten a producer, what it has appended of that as leader since."""
+    trace = evidence.trace
+    expired = trace.filter(pc.equal(trace["kind"], _EXPIRED))
+    names = {*zip(expired["topic"].to_pylist(), expired["partition"].to_pylist(), strict=True)}
+    if not names or not evidence.settings.has_ordered_trace:
+        return {}
+    appends: dict[TopicPartition, list[ForgetfulAppend]] = {name: [] for name in sorted(names)}
+    forgotten: dict[tuple[TopicPartition, str], dict[int, list[int]]] = {}
+    places: dict[tuple[TopicPartition, tuple[int, ...]], list[range]] = {}
+    for event in trace_rows(trace.filter(pc.is_in(trace["kind"], value_set=pa.array(_OF_LOGS)))):
+        name = event.topic, event.partition
+        if name not in appends:
+            continue
+        ends = forgotten.setdefault((name, event.node), {})
+        if event.kind == _EXPIRED:
+            for producer in event.details()["producers"]:
+                ends.setdefault(int(producer), []).append(event.log_end)
+        elif event.kind != "appended":
+            _cut(ends, event)
+        elif event.node == f"b{event.leader}" and (numbers := batch_numbers(event)) is not None:
+            offsets, before = range(event.offset, event.log_end), places.setdefault((name, numbers), [])
+            below = max((end for end in ends.get(numbers[0], ()) if end <= event.offset), default=None)
+            if below is not None:
+                copies = tuple(copy for copy in before if copy.stop <= below)
+                appends[name].append(ForgetfulAppend(offsets, event.leader_epoch, below, event.time_ns, copies))
+            before.append(offsets)
+    return appends
+
+
+def _cut(ends: dict[int, list[int]], event: TraceRow) -> None:
+    """A log that is cut, or begins anew, has nothing of what was forgotten behind its end."""
+    is_empty = event.kind == "replica_deleted" or event.end_after <= 0 or "log_start" in event.details()
+    for producer in ends:
+        ends[producer] = [end for end in ends[producer] if end <= event.end_after and not is_empty]
+
+
+def batch_numbers(event: TraceRow) -> tuple[int, ...] | None:
+    """By what a batch that is sent again is the same, its producer id first; None where it is of no idempotent
+    producer."""
+    detail = event.details()
+    producer, sequence = int(detail.get("producer_id", -1)), int(detail.get("sequence", -1))
+    if producer < 0 or sequence < 0:
+        return None
+    return producer, int(detail.get("producer_epoch", 0)), sequence, event.log_end - event.offset

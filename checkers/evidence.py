@@ -123,6 +123,8 @@ class CheckSettings:
     """How far the producers' clocks, by which records are stamped, may be wrong."""
     producer_id_expiration_ms: int = _DAY_MS
     """`producer.id.expiration.ms`: age of its newest batch at which brokers forget a producer."""
+    expiry_check_ms: int = -1
+    """`producer.id.expiration.check.interval.ms`; -1 where it is not known, or nodes may differ."""
     clock_gain_ms: int = 0
     """How far apart scripted faults bring a clock and the time that passes, at most."""
     flush_messages: int = 0
@@ -236,9 +238,10 @@ class EvidencePart(StrEnum):
     TRACE = "trace"
     """The protocol trace of every node, where its events have an order (`CheckSettings.has_ordered_trace`)."""
     LOSSES = "trace of losses"
-    """The events of the trace that date what replicas lost, what brokers deleted, and unclean elections: in a run with
-    a fault that lost data, a deletion, a retention, or a topic that permits unclean elections, a checker that rests on
-    them rests on the whole trace; in any other run, on nothing."""
+    """The events of the trace that date what replicas lost, what brokers deleted, which producers they forgot, and
+    unclean elections: in a run with a fault that lost data, a deletion, a retention, producers that may expire, or a
+    topic that permits unclean elections, a checker that rests on them rests on the whole trace; in any other run, on
+    nothing."""
     FAULTS = "fault evidence"
     RECOVERY = "recovery"
     SETTINGS = "settings"

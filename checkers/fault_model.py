@@ -48,12 +48,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.deletions import deletions
+from checkers.deletions import deletions, forgetful_appends
 from checkers.evidence import RunEvidence
 from checkers.tables import held_since, of_partition
 from checkers.unclean_elections import first_unclean_elections
 from checkers.verdict import Verdict
-from checkers.violations import FaultModelExceeded, Tolerance, merge_verdicts
+from checkers.violations import FaultModelExceeded, RepeatedBatch, Tolerance, merge_verdicts
 from workloads.columns import NEVER, named_partitions, partitions
 from workloads.history import TopicPartition
 
@@ -447,6 +447,9 @@ def tolerances(evidence: RunEvidence) -> Tolerances:
             special[name] = replace(special[name], exceeded=too_much)
     for name, deleted in deletions(evidence).items():
         special[name] = replace(special[name], deletions=deleted)
+    for name, appends in forgetful_appends(evidence).items():
+        repeated = [RepeatedBatch(copy, each.offsets, each.time_ns) for each in appends for copy in each.copies]
+        special[name] = replace(special[name], repeated=tuple(repeated))
     return special
 
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from checkers import faults, logs, loss, processes, reads
 from checkers.clients import availability, coordinator, positions, producers, time_offsets, visibility
 from checkers.deletions import DELETE_RECORDS
-from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence, gap_lines
+from checkers.evidence import CheckSettings, EvidenceGap, EvidencePart, RunEvidence, gap_lines, producers_may_expire
 from checkers.fault_model import node_failures, vanished_nodes
 from checkers.groups import checker as groups
 from checkers.linearizability import checker as linearizability
@@ -122,13 +122,14 @@ def reads_trace(settings: CheckSettings, faults: pa.Table, recovery: Mapping[str
 
 
 def _needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
-    """Whether verdicts on partitions rest on it: for what replicas lost, for what was deleted, and for unclean
-    elections."""
+    """Whether verdicts on partitions rest on it: for what replicas lost, for what was deleted, for unclean elections,
+    and for producers that have expired."""
     lossy = any(failure.may_have_lost for failure in node_failures(faults))
     return (
         lossy
         or settings.retains_less
         or settings.unclean_election
+        or producers_may_expire(settings.producers_kept_ms, settings.time_limit_ns)
         or DELETE_RECORDS in faults.column("fault").to_pylist()
     )
 

@@ -202,6 +202,8 @@ INEXCUSABLE = frozenset(
         "sequence-gap",
         "producer-epoch-fell",
         "producer-id-twice",
+        "producer-expired-early",
+        "producer-expiration-overdue",
         "leader-epoch-fell",
         "epoch-checkpoint-unordered",
         "epoch-checkpoint-damaged",
@@ -252,6 +254,17 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatedBatch:
+    """A batch that a leader has appended again once it had forgotten the producer, whose state had expired."""
+
+    first: range
+    """The offsets of an earlier copy."""
+    again: range
+    time_ns: int
+    """Time at which it appended it again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tolerance:
     """The violations that one partition may show without a bug."""
 
@@ -262,6 +275,7 @@ class Tolerance:
     exceeded: tuple[FaultModelExceeded, ...] = ()
     deletions: tuple[Deletion, ...] = ()
     """The deletions that are permitted (`checkers.deletions`), in the order of the times."""
+    repeated: tuple[RepeatedBatch, ...] = ()
 
     @classmethod
     def of_any(cls, tolerances: Iterable[Tolerance]) -> Tolerance:
@@ -294,6 +308,15 @@ class Tolerance:
             for deletion in self.deletions
         ]
         return np.asarray(np.any(between, axis=0)) if between else np.zeros(len(violations), dtype=bool)
+
+    def repeats(self, violations: Violations) -> npt.NDArray[np.bool_]:
+        """Which of these duplicates are two copies of a batch that was appended again."""
+        second, are = violations.second, np.zeros(len(violations), dtype=bool)
+        for batch in self.repeated:
+            place = violations.offsets - batch.first.start
+            copies = (place >= 0) & (place < len(batch.first)) & (batch.time_ns <= violations.times_ns)
+            are |= copies if second is None else copies & (second.offsets - batch.again.start == place)
+        return are
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -388,6 +411,12 @@ def verdict_of(
         excusable = violations.kind not in INEXCUSABLE
         if violations.kind in OF_DELETED and tolerance.deletions:
             kept = np.flatnonzero(~tolerance.deleted(violations))
+            counts["allowed"] += len(violations) - len(kept)
+            violations = violations.chosen(kept)
+            if not len(violations):
+                continue
+        if violations.kind == "duplicate" and tolerance.repeated:
+            kept = np.flatnonzero(~tolerance.repeats(violations))
             counts["allowed"] += len(violations) - len(kept)
             violations = violations.chosen(kept)
             if not len(violations):

@@ -240,9 +240,8 @@ class Spec:
         """Raise ValueError for a field that clients of another library than the native one cannot carry."""
         if self.environment == "sim":
             others = ", ".join(name for name in ENVIRONMENTS if name != "sim")
-            raise ValueError(
-                f"clients.library: {library} needs real sockets; choose {NATIVE}, or an environment: {others}"
-            )
+            reason = f"{library} needs real sockets; choose {NATIVE}, or an environment: {others}"
+            raise ValueError(f"clients.library: {reason}")
         lacks = (
             ("workload", self.workload == "groups", "members of a group"),
             ("clients.operations", bool(self.operations), "a script"),
@@ -372,6 +371,7 @@ class Spec:
             retention_check_ms=-1 if self.node_settings else self._setting("log.retention.check.interval.ms", -1),
             clock_gain_ms=clock_gain_ms,
             producer_id_expiration_ms=self._setting("producer.id.expiration.ms", 86_400_000),
+            expiry_check_ms=-1 if self.node_settings else self._setting("producer.id.expiration.check.interval.ms", -1),
             flush_messages=0 if self.node_settings else self._setting("flush.messages", 0),
             replica_lag_ms=-1 if self.node_settings else int(self.settings.get(PATIENCE_SETTINGS[0], -1)),
             controller_silence_ms=-1 if self.node_settings else longest_silence_ms(self.settings),

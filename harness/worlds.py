@@ -31,6 +31,8 @@ World = Mapping[str, Any]
 UNNAMED: Final = "unnamed"
 """Of a setting that the spec does not name, where naming its default would ask for something else."""
 _RARE: Final = 0.2
+_LONG_MS: Final = 60_000
+"""As long as no drawn run is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +181,15 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     # With the least, one snapshot follows the other, and a node that reads one in parts may be too late.
     Dimension(46, "metadata.log.max.record.bytes.between.snapshots", (8_192, 1_000, 65_536, 200)),
     Dimension(72, "controller.quorum.fetch.snapshot.max.bytes", (1 << 20, 100, 500)),
-    # No state is so old in any run, but the times of two batches in flight may lie so far apart.
-    Dimension(70, "producer.id.expiration.ms", (86_400_000, 1_800_000)),
+    # No state is half an hour old in any run, but the times of two batches in flight may lie so far apart. The others
+    # have producers forgotten that fall idle or end (`CONSTRAINTS`).
+    Dimension(
+        70,
+        "producer.id.expiration.ms",
+        (86_400_000, 1_800_000, 10_000, 20_000),
+        weights={10_000: 0.5, 20_000: 0.5},
+    ),
+    Dimension(79, "producer.id.expiration.check.interval.ms", (600_000, 1_000)),
     # Kafka's brokers ask for a thousand, and hardly ever a second time within a run.
     Dimension(56, "faultline.producer.id.block.size", (1_000, 1, 3)),
     Dimension(47, "max.incremental.fetch.session.cache.slots", (1_000, 0, 2)),
@@ -214,6 +223,11 @@ def _holds_batch(records: int, size: int, workload: str) -> bool:
     return size >= max(61 + 32 * records, 4_000 if workload == "groups" else 0)
 
 
+def _finds_expired(error_s: float, expiration_ms: int, check_ms: int) -> bool:
+    """Whether brokers find those producers within a run that expire within it, and none that still send."""
+    return check_ms <= expiration_ms and (check_ms > _LONG_MS or 1_000 * error_s < expiration_ms)
+
+
 CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
     ("replication_factor", "brokers"): lambda replicas, brokers: replicas <= brokers,
     ("min.insync.replicas", "replication_factor"): lambda in_sync, replicas: in_sync <= replicas,
@@ -231,6 +245,11 @@ CONSTRAINTS: Final[Mapping[tuple[str, ...], Callable[..., bool]]] = {
     ("unclean.leader.election.enable", "unclean.recovery.strategy"): lambda enabled, strategy: (
         enabled == "false" or strategy in OBEYING_STRATEGIES
     ),
+    # A producer that is forgotten while it may send a batch again has that appended twice, as in Kafka.
+    ("clients.delivery_timeout", "clients.clock_error", "producer.id.expiration.ms"): lambda delivery_s, error_s, ms: (
+        ms > _LONG_MS or 1_000 * (delivery_s + error_s) < ms
+    ),
+    ("clients.clock_error", "producer.id.expiration.ms", "producer.id.expiration.check.interval.ms"): _finds_expired,
     ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"): lambda wait_ms, lag_ms: wait_ms < lag_ms,
     ("broker.heartbeat.interval.ms", "broker.session.timeout.ms"): lambda beat_ms, session_ms: (
         3 * beat_ms <= session_ms

@@ -62,6 +62,9 @@ truncated                 broker      offset=new LEO, log_end=LEO before, high_w
                                       producers, batches, bytes_behind, synced_below, indexed_above, last_segment,
                                       snapshots_above, as they are then; log_start, if that changed; answer, the
                                       [epoch, end offset] of the leader that asked for it, if one did
+producers_expired         broker      producers whose newest batch is too old are forgotten: log_end; detail: producers=
+                                      {id: largest timestamp in its newest batch} of them, now_ms=time on the node's
+                                      clock
 log_start                 broker      offset=new log start, log_end, high_watermark; detail: before, reason
                                       (delete_records, retention_ms, retention_bytes, leader), kept_bytes=size of the
                                       segments that remain, after retention_bytes, now_ms=time on the node's clock,
@@ -306,7 +309,7 @@ BROKER_KINDS: Final = (
     "request_fenced", "append_refused", "isr_too_small", "answer_unasked", "records_refused", "acknowledged",
     "append_unacknowledged", "latest_asked", "latest_told", "offset_told", "epoch_end_told", "metadata_applied",
     "metadata_told", "coordinators_told", "producer_id_assigned", "fetch_refused", "log_start_told",
-    "deletion_refused",
+    "deletion_refused", "producers_expired",
 )  # fmt: skip
 """Those that brokers write, but for the coordinators of groups."""
 GROUP_KINDS: Final = (

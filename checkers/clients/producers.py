@@ -22,8 +22,11 @@ truncations, unclean elections and power losses, too. Three things are no violat
 - where records were deleted (`checkers.deletions`), a replica that began anew at the log start knows no producer from
   before, and as a leader it accepts any sequence number. So a record whose predecessor may have been deleted counts in
   the figures only;
-- the state of a producer expires `producer.id.expiration.ms` after its newest batch. Where that is not far longer than
-  the run, sequence numbers and epochs are not compared.
+- a leader that has forgotten a producer, whose state had expired, accepts any sequence number of it, as Kafka's does.
+  Where it did so, as the trace tells (`checkers.deletions.forgetful_appends`), a record is not compared with one from
+  before; and a batch that it has appended a second time, once more, has its place in the *order* where it stood first.
+  Without a trace sequence numbers and epochs are not compared where `producer.id.expiration.ms` is not far longer than
+  the run.
 
 *Producer ids* are joined by value: the history says which process appended it, the logs which id it has. Controllers
 hand out ids in blocks, from their committed metadata, so only a disk of a controller that lies about fsync excuses an
@@ -38,7 +41,7 @@ of a producer id; records of a compacted topic, which are taken for missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -46,11 +49,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from checkers.deletions import ForgetfulAppend, forgetful_appends
 from checkers.evidence import EXCUSES, SEQUENCE_MODULUS, EvidencePart, RunEvidence, producers_may_expire
 from checkers.fault_model import check_partitions, lied_since
 from checkers.verdict import Finding, Verdict
 from checkers.violations import Tolerance, Violations, verdict_of
 from workloads.columns import APPEND, FOREIGN, NEVER, OK, Columns, Int64, numbers
+from workloads.history import TopicPartition
 
 NAME = "producers"
 RESTS_ON = EXCUSES | {EvidencePart.HISTORY, EvidencePart.REPLICAS}
@@ -61,7 +66,8 @@ def check(evidence: RunEvidence) -> Verdict:
     check_one = partial(
         check_partition,
         acks=evidence.settings.acks,
-        expiration_ms=evidence.settings.producers_kept_ms,
+        expiration_ms=NEVER if evidence.settings.has_ordered_trace else evidence.settings.producers_kept_ms,
+        forgetful=forgetful_appends(evidence),
         controllers_lied_since={node: at for node, at in lied_since(evidence.faults).items() if node.startswith("c")},
     )
     return check_partitions(NAME, evidence, check_one, evidence.replicas)
@@ -75,15 +81,17 @@ def check_partition(
     partition: int = -1,
     acks: int = -1,
     expiration_ms: int = NEVER,
+    forgetful: Mapping[TopicPartition, Sequence[ForgetfulAppend]] = MappingProxyType({}),
     controllers_lied_since: Mapping[str, int] = MappingProxyType({}),
     tolerance: Tolerance | None = None,
 ) -> Verdict:
     """One partition of one run."""
     columns = Columns.from_table(history)
-    log = _Batches(replicas, topic, partition)
+    appends = forgetful.get((topic, partition), ())
+    log = _Batches(replicas, topic, partition, appends)
     ended_ns = int(columns.completed_ns[columns.completed_ns != NEVER].max(initial=0))
     expires = producers_may_expire(expiration_ms, ended_ns)
-    order = _order(columns, acks, topic, partition)
+    order = _order(columns, acks, topic, partition, [each.offsets for each in appends if each.copies])
     first_ns = min(controllers_lied_since.values(), default=NEVER)
     twice, forgotten = _ids_twice(columns, log, first_ns)
     violations = [order, *([] if expires else log.violations()), twice]
@@ -109,9 +117,12 @@ def _has_stayed(columns: Columns, tolerance: Tolerance) -> bool:
     return bool((acknowledged & ((columns.offset >= deleted_below) | (deleted_below == 0))).any())
 
 
-def _order(columns: Columns, acks: int, topic: str, partition: int) -> Violations:
-    """Acknowledged appends below the greatest offset of those that their producer had invoked before."""
+def _order(columns: Columns, acks: int, topic: str, partition: int, repeated: Sequence[range]) -> Violations:
+    """Acknowledged appends below the greatest offset of those that their producer had invoked before. One that stands
+    at these offsets for a second time is left out."""
     counts = (columns.kind == APPEND) & (columns.outcome == OK) & (columns.offset >= 0)
+    for again in repeated:
+        counts &= (columns.offset < again.start) | (columns.offset >= again.stop)
     if acks != -1:
         counts &= _polled_in_place(columns)
     rows = np.flatnonzero(counts)
@@ -160,8 +171,13 @@ def _polled_in_place(columns: Columns) -> npt.NDArray[np.bool_]:
 class _Batches:
     """The records of idempotent producers in every log of a partition, ordered by node, producer id and offset."""
 
-    def __init__(self, replicas: pa.Table, topic: str, partition: int) -> None:
+    def __init__(
+        self, replicas: pa.Table, topic: str, partition: int, forgetful: Sequence[ForgetfulAppend] = ()
+    ) -> None:
         self.topic, self.partition = topic, partition
+        self._forgotten_below = {
+            (offset, each.leader_epoch): each.forgotten_below for each in forgetful for offset in each.offsets
+        }
         nodes = replicas.column("node").to_pylist()
         self.names = sorted(set(nodes))
         node = np.searchsorted(self.names, nodes) if nodes else np.empty(0, dtype=np.int64)
@@ -170,16 +186,28 @@ class _Batches:
         order = np.lexsort((columns["offset"][chosen], columns["producer_id"][chosen], node[chosen]))
         chosen = chosen[order]
         self.node = node[chosen]
-        self.producer_id, self.epoch, self.sequence, self.offset, self.value = (columns[name][chosen] for name in _READ)
+        self.producer_id, self.epoch, self.sequence, self.offset, self.value, self.leader_epoch = (
+            columns[name][chosen] for name in _READ
+        )
 
     def violations(self) -> list[Violations]:
         """Records that do not follow the one before of their producer id in the same log."""
         same = (self.node[1:] == self.node[:-1]) & (self.producer_id[1:] == self.producer_id[:-1])
         step = self.epoch[1:] - self.epoch[:-1]
         due = np.where(step > 0, 0, (self.sequence[:-1] + 1) % SEQUENCE_MODULUS)
+        same &= ~self._forgotten_before()
         gaps = np.flatnonzero(same & (step >= 0) & (self.sequence[1:] != due)) + 1
         falls = np.flatnonzero(same & (step < 0)) + 1
         return [self._of("sequence-gap", gaps), self._of("producer-epoch-fell", falls)]
+
+    def _forgotten_before(self) -> npt.NDArray[np.bool_]:
+        """Of which records the leader that appended them had forgotten the one before."""
+        below = [
+            self._forgotten_below.get((offset, epoch), 0)
+            for offset, epoch in zip(self.offset[1:].tolist(), self.leader_epoch[1:].tolist(), strict=True)
+            if self._forgotten_below
+        ]
+        return self.offset[:-1] < np.array(below or [0], dtype=np.int64)
 
     def _of(self, kind: str, records: Int64) -> Violations:
         """Each record once, though several logs may hold it. Its violation stands at the offset of its predecessor:
@@ -208,7 +236,7 @@ class _Batches:
         )
 
 
-_READ = ("producer_id", "producer_epoch", "sequence", "offset", "value")
+_READ = ("producer_id", "producer_epoch", "sequence", "offset", "value", "leader_epoch")
 
 
 def _ids_twice(columns: Columns, log: _Batches, lied_since_ns: int) -> tuple[Violations, Violations]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from checkers.evidence import SEQUENCE_MODULUS
 from checkers.tables import TraceRow
 
+BATCHES_KEPT: Final = 5
+"""Batches of a producer that its retries are compared with: as many as it may have in flight (KIP-98)."""
 UNKNOWN = -1
 """The leader epoch of a record that the trace does not contain. It matches every epoch."""
 
@@ -70,6 +73,17 @@ class ReplicaBatch(NamedTuple):
         return self.producer_epoch, self.first_sequence, self.last_sequence
 
 
+class KeptProducer(NamedTuple):
+    """A state of a producer that a broker was to forget."""
+
+    node: str
+    producer: int
+    due_ns: int
+    """Since when."""
+    until_ns: int
+    """As long as it had that, at least."""
+
+
 @dataclass(slots=True)
 class ReplicaBatches:
     """The batches in the log of one replica."""
@@ -81,6 +95,13 @@ class ReplicaBatches:
     in_order: list[ReplicaBatch] = field(default_factory=list)
     of_producer: dict[int, list[ReplicaBatch]] = field(default_factory=dict)
     """Those of idempotent producers by producer id, in the order of the log."""
+    forgotten_below: dict[int, int] = field(default_factory=dict)
+    """Producer id → the offset below which its state has no batch any more, since it has expired."""
+    expired_at: dict[int, list[int]] = field(default_factory=dict)
+    """Producer id → where the log ended whenever its state expired. One that is made anew, from a snapshot and the
+    batches behind it, may have all batches again, or those since one of these."""
+    _states: dict[int, list[ReplicaBatch]] = field(default_factory=dict)
+    """The states that were asked for and have not changed otherwise than by a batch since."""
 
     def append(self, batch: ReplicaBatch) -> None:
         """The replica appends a batch, with a producer id or without."""
@@ -89,6 +110,8 @@ class ReplicaBatches:
         self.in_order.append(batch)
         if batch.is_numbered:
             self.of_producer.setdefault(batch.producer, []).append(batch)
+            if batch.producer in self._states:
+                self._states[batch.producer] = _recorded([batch], self._states[batch.producer])
 
     def resize(self, end: int) -> None:
         """The log ends at `end`: the batches beyond are gone, and those up to there that it had not are unknown."""
@@ -96,8 +119,40 @@ class ReplicaBatches:
             batch = self.in_order.pop()
             if batch.is_numbered:
                 self.of_producer[batch.producer].pop()
+                self._states.pop(batch.producer, None)
         self.unknown_below = end if end > self.end else min(self.unknown_below, end)
         self.end = end
+
+    def expire(self, producer: int) -> None:
+        """The state of a producer has expired."""
+        self.forget_below(producer, self.end)
+        self.expired_at.setdefault(producer, []).append(self.end)
+
+    def forget_below(self, producer: int, offset: int) -> None:
+        """The state of a producer has its batches from this offset on."""
+        self.forgotten_below[producer] = offset
+        self._states.pop(producer, None)
+
+    def beginnings(self, producer: int, end: int) -> list[int]:
+        """From which offsets on a state of a producer that is made anew for a log up to `end` may have its batches:
+        first that from which it had them last."""
+        begins = [self.forgotten_below.get(producer, 0), *reversed(self.expired_at.get(producer, [])), 0]
+        return [offset for offset in begins if offset <= end]
+
+    def state(self, producer: int) -> list[ReplicaBatch]:
+        """The batches that the state of a producer has, oldest first."""
+        state = self._states.get(producer)
+        if state is None:
+            state = self._states[producer] = self.state_of(producer, self.forgotten_below.get(producer, 0), self.end)
+        return state
+
+    def state_of(self, producer: int, begin: int, end: int) -> list[ReplicaBatch]:
+        """The batches that a state of a producer has that is made from the known ones between two offsets: the last
+        ones of its last producer epoch, without second copies of those."""
+        begin = max(begin, self.unknown_below)
+        return _recorded(
+            batch for batch in self.of_producer.get(producer, ()) if begin <= batch.base < batch.end <= end
+        )
 
     def from_offset(self, start: int) -> list[ReplicaBatch] | None:
         """All that end above `start`, in the order of the log; None if one of them, or its timestamp, is not known."""
@@ -116,12 +171,13 @@ class ReplicaBatches:
             for before, after in pairwise(batches)
         )
 
-    def newest(self, producer: int, start: int, end: int, count: int) -> list[ReplicaBatch]:
-        """The last batches of this producer between two offsets, oldest first: `count` of them at most."""
-        newest: list[ReplicaBatch] = []
-        for batch in reversed(self.of_producer.get(producer, ())):
-            if batch.base < start or len(newest) == count:
-                break
-            if batch.end <= end:
-                newest.insert(0, batch)
-        return newest
+
+def _recorded(batches: Iterable[ReplicaBatch], state: list[ReplicaBatch] | None = None) -> list[ReplicaBatch]:
+    """A producer's state once these batches of it follow."""
+    state = state or []
+    for batch in batches:
+        if state and state[-1].producer_epoch != batch.producer_epoch:
+            state = []
+        if all(each.numbers != batch.numbers for each in state):
+            state = [*state[1 - BATCHES_KEPT :], batch]
+    return state

@@ -105,6 +105,11 @@ retention-overdue         a leader deletes a whole segment below its high waterm
                           its last record, or the segments behind it have retention.bytes: at the latest when it has
                           been at work for two intervals of its checks and 3 s more, by timers that run right, and by
                           as much as its clock can be behind
+producer-expired-early    no broker forgets a producer before its newest batch is so old, by its largest timestamp on
+                          the node's own clock, which is right but for what faults can have done to it
+producer-expiration-overdue  … and all that are so old when it looks for them; so none is kept for long: at the latest
+                          when the broker has been at work for two intervals of its checks and 3 s more, by timers that
+                          run right, and by as much as its clock, and that of the producer, can be behind
 log-start-unfounded       a log that is replaced, recovered or follows starts no higher than some leader had decided
 acknowledged-uncommitted  an acks=all append is acknowledged when the high watermark has passed it, in the leadership in
                           which it was made
@@ -338,6 +343,7 @@ from checkers.fault_model import (
     vanished_nodes,
     wiped_since,
 )
+from checkers.protocol.expiration_promises import check_kept
 from checkers.protocol.groups.coordinator_promises import check_loading
 from checkers.protocol.log_promises import check_disks, check_told_ends
 from checkers.protocol.metadata_promises import check_epochs
@@ -385,6 +391,7 @@ def check(evidence: RunEvidence) -> Verdict:
         check_disks(cluster, evidence.replica_ends, pc.max(evidence.history.column("completed_ns")).as_py() or 0)
     verdicts, converged = [], _convergences(evidence.trace)
     check_overdue(cluster, evidence.trace, evidence.settings)
+    check_kept(cluster, evidence.trace, evidence.settings)
     check_loading(cluster, evidence.trace)
     for name, partition in sorted(cluster.partitions.items()):
         check_ages(partition, of_partition(evidence.history, *name), evidence.settings, cluster.clocks)
@@ -444,7 +451,6 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
         clocks=wrong_clocks(evidence.faults, healed=not evidence.recovery.get("unhealed")),
         stalls=traced_stalls(evidence.trace),
         lag_max_ms=evidence.settings.replica_lag_ms,
-        clock_gain_ms=evidence.settings.clock_gain_ms,
     )
 
 

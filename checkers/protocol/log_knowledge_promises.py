@@ -1,9 +1,12 @@
 """Promises about what a replica knows of its own log: its epoch cache, and the state of its producers.
 See `checkers.protocol.checker`.
 
-Both follow from the log alone, on leaders and followers. A replica tells of them when it opens its log, cuts it, or
-begins to lead; and a leader shows what it knows of a producer with each batch that it appends, refuses, or takes for a
-retry.
+Both follow from the log alone, on leaders and followers, but for the producers that have expired, which each replica
+tells (`checkers.protocol.expiration_promises`): it knows none of their earlier batches any more. Where it opens its log
+or cuts it, its state is made anew from an older one, which may be from before or after that, and the batches behind.
+
+A replica tells of both when it opens its log, cuts it, or begins to lead; and a leader shows what it knows of a
+producer with each batch that it appends, refuses, or takes for a retry.
 """
 
 from __future__ import annotations
@@ -11,14 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from checkers.evidence import SEQUENCE_MODULUS, CheckSettings, producers_may_expire
-from checkers.protocol.batches import UNKNOWN, ReplicaBatch, ReplicaBatches
+from checkers.evidence import SEQUENCE_MODULUS, CheckSettings
+from checkers.protocol.batches import BATCHES_KEPT, UNKNOWN, ReplicaBatch, ReplicaBatches
 from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow
 
 _OUT_OF_ORDER, _EARLIER_EPOCH = "out_of_order_sequence_number", "invalid_producer_epoch"
-BATCHES_KEPT = 5
-"""Batches of a producer that its retries are compared with: as many as it may have in flight (KIP-98)."""
 
 
 class CachedEpoch(NamedTuple):
@@ -84,6 +85,9 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
     empty may have begun anew."""
     detail, end = event.details(), event.end_after
     lied, emptied = cluster.lied(event.node, event.time_ns), _is_emptied(cluster, partition, event)
+    state = detail.get("producers")
+    if isinstance(state, dict) and event.kind in ("log_recovered", "truncated"):
+        _take_state(partition, event, state, detail.get("batches", {}))
     if emptied or (lied and event.kind == "log_recovered"):
         partition.replica_batches[event.node] = ReplicaBatches(end, end)
         partition.snapshots.pop(event.node, None)
@@ -99,8 +103,7 @@ def check_knowledge(cluster: ClusterState, partition: PartitionState, event: Tra
         _check_epoch_cache(partition, event, [CachedEpoch(*entry) for entry in entries], start)
     if "last_segment" in detail:
         _check_last_segment(partition, event, *detail["last_segment"])
-    state = detail.get("producers")
-    if isinstance(state, dict) and not emptied and not _may_expire(cluster, event, detail["producer_expiration_ms"]):
+    if isinstance(state, dict) and not emptied:
         if partition.batches_of(event.node).unknown_below <= start:
             _check_producers(partition, event, state, start)
             _check_batches(partition, event, detail.get("batches", {}), start)
@@ -120,8 +123,22 @@ def _is_emptied(cluster: ClusterState, partition: PartitionState, event: TraceRo
     return cluster.lost_data(event.node, partition.opened.get(event.node, 0), event.time_ns)
 
 
-def _may_expire(cluster: ClusterState, event: TraceRow, expiration_ms: int) -> bool:
-    return producers_may_expire(expiration_ms - cluster.clock_gain_ms, event.time_ns)
+def _take_state(
+    partition: PartitionState, event: TraceRow, state: Mapping[str, int], told: Mapping[str, list[list[int]]]
+) -> None:
+    """A state that was made anew has of a producer that had expired what it says, if it can have that."""
+    held, end = partition.batches_of(event.node), event.end_after
+    for producer in held.expired_at:
+        last, places = state.get(str(producer)), told.get(str(producer))
+        begins = held.beginnings(producer, end)
+        held.expired_at[producer] = [offset for offset in held.expired_at[producer] if offset <= end]
+        held.forget_below(producer, 0)
+        for begin in begins:
+            batches = held.state_of(producer, begin, end)
+            fits = places is None or [[batch.base, batch.end] for batch in batches] == places
+            if fits and last == (batches[-1].last_sequence if batches else None):
+                held.forget_below(producer, begin)
+                break
 
 
 def _check_empty(cluster: ClusterState, partition: PartitionState, event: TraceRow, detail: Mapping[str, Any]) -> None:
@@ -151,18 +168,18 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
     """The snapshot in place of the batches before the first segment has the last one of each producer there, and no
     later one."""
     detail, held = event.details(), partition.batches_of(event.node)
-    lied = cluster.lied(event.node, event.time_ns)
-    if lied or _may_expire(cluster, event, detail.get("producer_expiration_ms", 0)):
-        return
-    if "base" not in detail:
+    if cluster.lied(event.node, event.time_ns) or "base" not in detail:
         return
     base, state = detail["base"], detail["producers_before"]
     partition.snapshots[event.node] = state
     for producer in sorted({*held.of_producer, *map(int, state)}):
-        batches, known = held.newest(producer, held.unknown_below, base, 1), state.get(str(producer))
-        if batches and known != batches[0].last_sequence:
-            ends = f"ends with sequence {batches[0].last_sequence}"
-        elif not batches and known is not None and not held.unknown_below:
+        known = state.get(str(producer))
+        states = [held.state_of(producer, begin, base) for begin in held.beginnings(producer, base)]
+        if known in [each[-1].last_sequence if each else None for each in states]:
+            continue
+        if batches := states[-1]:
+            ends = f"ends with sequence {batches[-1].last_sequence}"
+        elif not held.unknown_below:
             ends = "is none"
         else:
             continue
@@ -177,8 +194,10 @@ def check_snapshot(cluster: ClusterState, partition: PartitionState, event: Trac
 
 
 def _check_kept(partition: PartitionState, event: TraceRow, state: Mapping[str, int]) -> None:
-    """The producers of deleted batches are known after a restart as before: a retry of such a batch is one still."""
-    for producer in sorted(partition.snapshots.get(event.node, {}).keys() - state.keys()):
+    """The producers of deleted batches are known after a restart as before, but for those that have expired: a retry of
+    such a batch is one still."""
+    expired = {str(producer) for producer in partition.batches_of(event.node).expired_at}
+    for producer in sorted(partition.snapshots.get(event.node, {}).keys() - state.keys() - expired):
         partition.report(
             event,
             "producer-state-wrong",
@@ -205,10 +224,13 @@ def _check_producers(partition: PartitionState, event: TraceRow, state: Mapping[
     """The last sequence number of each producer, be its batch deleted or not."""
     held = partition.batches_of(event.node)
     for producer in sorted({*held.of_producer, *map(int, state)}):
-        batches, known = held.newest(producer, held.unknown_below, event.end_after, 1), state.get(str(producer))
-        if batches and known != batches[0].last_sequence:
-            ends = f"the last batch of producer id {producer} in its log, at {batches[0].base}, ends with sequence "
-            ends += f"{batches[0].last_sequence}"
+        begin, known = held.forgotten_below.get(producer, 0), state.get(str(producer))
+        batches = held.state_of(producer, begin, event.end_after)
+        if batches and known != batches[-1].last_sequence:
+            ends = f"the last batch of producer id {producer} in its log, at {batches[-1].base}, ends with sequence "
+            ends += f"{batches[-1].last_sequence}"
+        elif not batches and known is not None and begin:
+            ends = f"its log has no batch of producer id {producer} since that has expired, at {begin}"
         elif not batches and known is not None and start == 0:
             ends = f"its log has no batch of producer id {producer}"
         else:
@@ -225,10 +247,10 @@ def _check_batches(
     time the first copy counts, and nothing is said."""
     held = partition.batches_of(event.node)
     for producer, known in sorted(state.items()):
-        if held.repeats(int(producer)):
+        if start > 0 and held.repeats(int(producer)):
             continue
-        batches = held.newest(int(producer), start, event.end_after, BATCHES_KEPT)
-        expected = [[batch.base, batch.end] for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]
+        batches = held.state_of(int(producer), max(start, held.forgotten_below.get(int(producer), 0)), event.end_after)
+        expected = [[batch.base, batch.end] for batch in batches]
         told = [[base, end] for base, end in known if base >= start]
         if told != expected or len(known) > BATCHES_KEPT:
             partition.report(
@@ -245,9 +267,11 @@ def _check_times(partition: PartitionState, event: TraceRow, times: Mapping[str,
     """A producer expires by the time of its newest batch. Where one came a second time the first copy counts."""
     held = partition.batches_of(event.node)
     for producer, time_ms in sorted(times.items()):
-        if held.repeats(int(producer)) or not (newest := held.newest(int(producer), start, event.end_after, 1)):
+        begin = max(start, held.forgotten_below.get(int(producer), 0))
+        batches = held.state_of(int(producer), begin, event.end_after)
+        if not batches or (start > 0 and held.repeats(int(producer))):
             continue
-        (batch,) = newest
+        batch = batches[-1]
         if batch.timestamp_ms in (UNKNOWN, time_ms):
             continue
         partition.report(
@@ -322,16 +346,16 @@ def _resized(partition: PartitionState, event: TraceRow, _: CheckSettings) -> No
 # ---- what a leader does with a batch ---------------------------------------------------------------------------------
 
 
-def _appended(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+def _appended(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A leader appends no retry, and of a producer that its log has only the batch that follows."""
     batch = ReplicaBatch.of(event)
     if event.node == f"b{event.leader}" and batch.first_sequence >= 0 and batch.producer >= 0:
-        _check_appended(partition, event, batch, settings)
+        _check_appended(partition, event, batch)
     partition.batches_of(event.node).append(batch)
 
 
-def _check_appended(partition: PartitionState, event: TraceRow, batch: ReplicaBatch, settings: CheckSettings) -> None:
-    kept = _kept(partition, event, batch.producer, settings)
+def _check_appended(partition: PartitionState, event: TraceRow, batch: ReplicaBatch) -> None:
+    kept = _kept(partition, event, batch.producer)
     copies = [each for each in kept if each.numbers == batch.numbers]
     appended = f"{event.node} appended {_numbered(batch)} at {event.offset} {event.at}"
     if copies:
@@ -359,7 +383,7 @@ def _acknowledged(partition: PartitionState, event: TraceRow, _: CheckSettings) 
         partition.report(event, "retry-without-batch", event.offset, took, has)
 
 
-def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings) -> None:
+def _refused(partition: PartitionState, event: TraceRow, _: CheckSettings) -> None:
     """A batch is refused as out of order if it neither is a retry nor follows the last one of its producer, and as of
     an earlier producer epoch if it is; one of a producer without any batch is not."""
     detail = event.details()
@@ -367,7 +391,7 @@ def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings
     if error not in (_OUT_OF_ORDER, _EARLIER_EPOCH):
         return
     batch = ReplicaBatch(UNKNOWN, UNKNOWN, detail["producer_id"], detail.get("producer_epoch", 0), detail["sequence"])
-    kept = _kept(partition, event, batch.producer, settings)
+    kept = _kept(partition, event, batch.producer)
     copies = [each for each in kept if each.numbers[:2] == batch.numbers[:2]]
     if copies:
         why = f"its log has this batch at {copies[0].base}, one of the last {BATCHES_KEPT} of its producer: a retry"
@@ -375,8 +399,8 @@ def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings
         why = f"it follows the last batch of the producer in its log, at {kept[-1].base}"
     elif kept and (error == _EARLIER_EPOCH) is not (batch.producer_epoch < kept[-1].producer_epoch):
         why = f"the last batch of the producer in its log, at {kept[-1].base}, is {_numbered(kept[-1])}"
-    elif not partition.log_starts.get(event.node, 0) and _has_none(partition, event.node, batch.producer):
-        why = "its log has no batch of this producer, and begins at 0"
+    elif _has_none(partition, event.node, batch.producer):
+        why = "its log has no batch of this producer, and begins at 0, or none since that has expired"
     else:
         return
     refused = f"{event.node} refused {_numbered(batch)} with {error} {event.at}"
@@ -384,19 +408,21 @@ def _refused(partition: PartitionState, event: TraceRow, settings: CheckSettings
 
 
 def _has_none(partition: PartitionState, node: str, producer: int) -> bool:
-    """Whether a log, all of which is known, has no batch of a producer."""
+    """Whether a log has no batch of a producer: all of it is known, or all since the producer has expired."""
     held = partition.batches_of(node)
-    return not held.unknown_below and not held.of_producer.get(producer)
+    begin = held.forgotten_below.get(producer, 0)
+    return (
+        (begin > 0 or not partition.log_starts.get(node, 0))
+        and held.unknown_below <= begin
+        and not held.state(producer)
+    )
 
 
-def _kept(partition: PartitionState, event: TraceRow, producer: int, settings: CheckSettings) -> list[ReplicaBatch]:
+def _kept(partition: PartitionState, event: TraceRow, producer: int) -> list[ReplicaBatch]:
     """The batches in the leader's log, or deleted from it, with which one of this producer is compared: the last of its
-    last producer epoch; none where they are not known, or may count no more."""
+    last producer epoch; none where they are not known."""
     held, start = partition.batches_of(event.node), partition.log_starts.get(event.node, 0)
-    if held.unknown_below > start or producers_may_expire(settings.producers_kept_ms, event.time_ns):
-        return []
-    batches = held.newest(producer, held.unknown_below, held.end, BATCHES_KEPT)
-    return [batch for batch in batches if batch.producer_epoch == batches[-1].producer_epoch]
+    return [] if held.unknown_below > start else held.state(producer)
 
 
 def _follows(batch: ReplicaBatch, last: ReplicaBatch) -> bool:

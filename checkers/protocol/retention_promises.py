@@ -172,11 +172,8 @@ def check_overdue(cluster: ClusterState, trace: pa.Table, settings: CheckSetting
     for (topic, _), partition in cluster.partitions.items():
         kept = () if topic in configured else (*partition.overdue, *_overdue_at_end(partition, last_ns, settings))
         for overdue in kept:
-            due_ns = _due_by_clock_ns(cluster, overdue)
-            if (
-                overdue.until_ns - due_ns <= patience_ns
-                or at_work_ns(trace, overdue.node, due_ns, overdue.until_ns) <= patience_ns
-            ):
+            due_ns = due_by_clocks_ns(cluster, overdue.node, overdue.due_ns, overdue.until_ns, by_wall=overdue.by_age)
+            if not is_overdue(trace, overdue.node, due_ns, overdue.until_ns, patience_ns):
                 continue
             lines = (
                 f"{overdue.node} led, and its log started at {overdue.start} still at {overdue.until_ns / 1e9:.6f} s",
@@ -187,12 +184,17 @@ def check_overdue(cluster: ClusterState, trace: pa.Table, settings: CheckSetting
             partition.violations.append(violation)
 
 
-def _due_by_clock_ns(cluster: ClusterState, overdue: Overdue) -> int:
-    """When a leader had to delete records by its own clocks, at the latest. How many bytes it has no clock tells."""
-    node, due_ns, until_ns = overdue.node, overdue.due_ns, overdue.until_ns
-    if overdue.by_age:
+def due_by_clocks_ns(cluster: ClusterState, node: str, due_ns: int, until_ns: int, *, by_wall: bool) -> int:
+    """When something was due on a node by its own clocks, at the latest, if by then. What does not depend on the age of
+    anything (`by_wall`) no wall clock tells."""
+    if by_wall:
         due_ns = cluster.clocks.read_by_ns(node, due_ns, until_ns)
     return max([due_ns, *cluster.wrong_timers.ends_between(node, due_ns, until_ns)])
+
+
+def is_overdue(trace: pa.Table, node: str, due_ns: int, until_ns: int, patience_ns: int) -> bool:
+    """Whether a node was at work for longer than its patience between these times."""
+    return until_ns - due_ns > patience_ns and at_work_ns(trace, node, due_ns, until_ns) > patience_ns
 
 
 def _retentions_changed(trace: pa.Table) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from checkers.deletions import DeletionRequest
 from checkers.evidence import CheckSettings
-from checkers.protocol.batches import UNKNOWN, AppendedBatch, ReplicaBatches
+from checkers.protocol.batches import UNKNOWN, AppendedBatch, KeptProducer, ReplicaBatches
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
 from checkers.tables import FaultTimes, TraceRow, WrongClocks
@@ -222,6 +222,12 @@ class PartitionState:
     """The greatest log start that any node has decided on, not following its leader."""
     expirations: list[TraceRow] = field(default_factory=list)
     """Every move of a log's start by `retention.ms`."""
+    forgotten: list[TraceRow] = field(default_factory=list)
+    """Every expiry of producers."""
+    renewed: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Node → producer id → the time in ns of the newest batch in its state, or a later one."""
+    kept_producers: list[KeptProducer] = field(default_factory=list)
+    """Producers whose state was kept for longer than it expires."""
     retained: dict[str, RetainedLog] = field(default_factory=dict)
     """By node, where the topic has a retention."""
     overdue: list[Overdue] = field(default_factory=list)
@@ -422,8 +428,6 @@ class ClusterState:
     """Nodes whose fetches have told the leader epoch of the record before: they cut their logs upon the answers."""
     lag_max_ms: int = UNKNOWN
     """`replica.lag.time.max.ms`; UNKNOWN where it is not known."""
-    clock_gain_ms: int = 0
-    """How far apart scripted faults bring a clock and the time that passes, at most."""
     standings: dict[int, list[BrokerStanding]] = field(default_factory=dict)
     """Broker → its changes, in the order of the metadata log."""
     applied: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from checkers.evidence import SEQUENCE_MODULUS
-from checkers.protocol.log_knowledge_promises import BATCHES_KEPT
+from checkers.protocol.batches import BATCHES_KEPT
 from checkers.tables import TraceRow
 from results.explanation.replay import UNKNOWN, PartitionReplay, ReplicaView
 from results.explanation.story import Step, StepKind, brokers, leader_name

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from checkers import reads
 from checkers.evidence import CheckSettings, RunEvidence
+from checkers.fault_model import tolerances
 from checkers.linearizability import checker as linearizability
 from checkers.linearizability.repeated_batches import offsets_of_copies
 from checkers.verdict import Validity
+from checkers.violations import RepeatedBatch
 from tests.checkers import small_evidence
 from tests.checkers.protocol.test_protocol import Event
-from tests.checkers.small_histories import append
+from tests.checkers.small_histories import append, poll
 from tests.checkers.test_deletions import start_moved
+from workloads.columns import INFO
 
 UNANSWERED = {"producer_id": 7, "sequence": 4}
 OTHERS = {"producer_id": 8, "sequence": 0}
@@ -83,3 +88,59 @@ def test_without_a_trace_whatever_was_deleted_may_have_been_sent_again() -> None
     faults = small_evidence.faults(asked | {"family": "admin", "detail": '{"partition": 0}'})
     assert linearizability.check(evidence(settings=untraced, faults=faults)).validity is Validity.VALID
     assert linearizability.check(evidence(settings=untraced)).validity is Validity.INVALID
+
+
+def forgotten(time_s: float, node: str, end: int, producer: int = 7) -> Event:
+    detail = {"producers": {str(producer): 0}, "now_ms": 0}
+    return small_evidence.event(time_s, node, "producers_expired", detail, log_end=end)
+
+
+def cut(time_s: float, node: str, end: int) -> Event:
+    return small_evidence.event(time_s, node, "truncated", {}, offset=end, log_end=4)
+
+
+EXPIRING = CheckSettings(producer_id_expiration_ms=10_000)
+EXPIRED = forgotten(3, "b2", 2)
+
+
+def test_a_batch_that_is_sent_again_after_its_producer_expired_explains_both_its_places() -> None:
+    twice = evidence(FIRST, EXPIRED, AGAIN, settings=EXPIRING)
+    assert offsets_of_copies(twice) == {("t", 0): [range(2), range(2, 4)]}
+    assert linearizability.check(twice).validity is Validity.VALID
+    assert tolerances(twice)["t", 0].repeated == (RepeatedBatch(range(2), range(2, 4), 5_000_000_000),)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (FIRST, AGAIN, forgotten(6, "b2", 2)),
+        (FIRST, forgotten(3, "b1", 2), AGAIN),
+        (FIRST, forgotten(3, "b2", 2, producer=8), AGAIN),
+        (FIRST, forgotten(3, "b2", 1), AGAIN),
+        (FIRST, EXPIRED, cut(4, "b2", 1), AGAIN),
+        (batch(1, 0, 2, {**UNANSWERED, "producer_epoch": 1}), EXPIRED, AGAIN),
+        (FIRST, EXPIRED, batch(5, 2, 4, UNANSWERED, node="b2", leader=1)),
+    ],
+    ids=[
+        "it expired later",
+        "another broker had forgotten it",
+        "another producer had expired",
+        "it expired before",
+        "that log was cut to before that",
+        "of another producer epoch",
+        "a follower's copy",
+    ],
+)
+def test_no_other_expiry_explains_them(events: tuple[Event, ...]) -> None:
+    assert offsets_of_copies(evidence(*events, settings=EXPIRING)) == {}
+    assert tolerances(evidence(*events, settings=EXPIRING))["t", 0].repeated == ()
+
+
+@pytest.mark.parametrize(("places", "validity"), [((0, 2), Validity.VALID), ((0, 3), Validity.INVALID)])
+def test_two_copies_of_one_record_are_excused_where_those_batches_have_it(
+    places: tuple[int, int], validity: Validity
+) -> None:
+    polls = [poll(place, 6, 7 + number, 20) for number, place in enumerate(places)]
+    history = small_evidence.history([append(20, 1, 9, outcome=INFO), append(21, 1, 9, outcome=INFO), *polls])
+    run = evidence(FIRST, EXPIRED, AGAIN, settings=EXPIRING)
+    assert reads.check(replace(run, history=history)).validity is validity

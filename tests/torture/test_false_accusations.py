@@ -292,6 +292,30 @@ def test_a_retry_that_outlives_its_batch_stands_twice(monkeypatch: pytest.Monkey
     assert accused_of(spec, monkeypatch, NOTHING_STANDS_TWICE) == {"unexplained-offset"}
 
 
+NOBODY_IS_FORGOTTEN: Final = Mistake(
+    "nobody_is_forgotten",
+    "Whoever judges a history takes every producer to be known for ever.",
+    "checkers.deletions:forgetful_appends",
+    replace="if not names or",
+    by="if True or",
+)
+
+
+def test_a_retry_that_outlives_the_state_of_its_producer_stands_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer hears nothing of what the leader appends; meanwhile the leader's clock jumps, so that the producer has
+    expired for it, and what it sends again is appended again: as in Kafka."""
+    script = [
+        {"at": 2, "for": 4, "fault": "partition", "nodes": ["b1"], "shape": "one-way", "channel": "client"},
+        {"at": 3, "for": 2, "fault": "clock", "nodes": ["b1", "b2"], "wall_jump_ms": 20_000},
+    ]
+    clients = {"producers": 1, "consumers": 1, "end_offset_readers": 0, "rate": 5}
+    expiry = {"producer.id.expiration.ms": 10_000, "producer.id.expiration.check.interval.ms": 200}
+    settings = {"min.insync.replicas": 1, **expiry}
+    cluster = {"brokers": 2, "replication_factor": 2, "partitions": 1}
+    spec = parse({"seed": 1, "time_limit": 9, **cluster, **clients, "settings": settings, "faults": script})
+    assert accused_of(spec, monkeypatch, NOBODY_IS_FORGOTTEN) == {"duplicate", "sequence-gap"}
+
+
 COMPLETE_BY_ELECTION: Final = Mistake(
     "complete_by_election",
     "Whoever judges the beginning of a reassignment counts a leader that the same change elects to the ISR.",

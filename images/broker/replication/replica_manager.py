@@ -32,6 +32,7 @@ from images.broker.replication.partition import Limits, PartitionRegistration, P
 from images.broker.replication.replica import Replica
 from images.broker.replication.replica_trace import (
     deleted_detail,
+    expired_detail,
     log_detail,
     snapshots_detail,
     synced_detail,
@@ -139,7 +140,19 @@ class ReplicaManager:
         """Forget the producers of every log that have been idle for too long."""
         now_ms = self._node_ports.now_ms()
         for replica in self._replicas.values():
+            before = replica.log.producers
             replica.log.expire_producers(now_ms)
+            if replica.log.producers is not before:
+                self._node_ports.trace(
+                    TraceEvent(
+                        "producers_expired",
+                        replica.topic,
+                        replica.index,
+                        log_end=replica.log.end,
+                        detail=expired_detail(before, replica.log.producers, now_ms),
+                        topic_id=str(replica.topic_id),
+                    )
+                )
 
     def checkpoint_high_watermarks(self) -> None:
         """Replace the checkpoint of the high watermarks. Before the first metadata is applied it stays as it is."""

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from images.broker.log.log import Log
 from images.broker.log.log_config import NEVER
-from images.broker.log.producer_state import ProducerTable
+from images.broker.log.producer_state import ProducerState, ProducerTable
 from images.broker.log.retention import LogStartReason
 from images.broker.log.segment import segment_name
 from images.broker.replication.partition import (
@@ -374,7 +374,7 @@ def log_detail(log: Log) -> dict[str, object]:
             str(producer): [[batch.base_offset, batch.last_offset + 1] for batch in state.batches]
             for producer, state in log.producers.items()
         },
-        "producer_times": {str(producer): state.timestamp_ms for producer, state in log.producers.items()},
+        "producer_times": _times(log.producers),
         "producer_expiration_ms": log.config.producer_expiration_ms,
         **({"bytes_behind": behind} if behind else {}),
         **synced_behind,
@@ -400,6 +400,17 @@ def synced_detail(log: Log) -> dict[str, object]:
 def last_sequences(producers: ProducerTable) -> dict[str, int]:
     """The last sequence number of each producer, by its id."""
     return {str(producer): state.batches[-1].last_sequence for producer, state in producers.items()}
+
+
+def _times(producers: Mapping[int, ProducerState]) -> dict[str, int]:
+    """The time from which each producer expires, by its id."""
+    return {str(producer): state.timestamp_ms for producer, state in producers.items()}
+
+
+def expired_detail(before: ProducerTable, after: ProducerTable, now_ms: int) -> dict[str, object]:
+    """The producers that have expired, each with the time from which it did, and the time at which that was found."""
+    expired = {producer: state for producer, state in before.items() if producer not in after}
+    return {"producers": _times(expired), "now_ms": now_ms}
 
 
 def deleted_detail(log: Log) -> dict[str, object]:

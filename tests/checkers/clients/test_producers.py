@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from checkers.clients import producers
+from checkers.deletions import ForgetfulAppend
 from checkers.tables import REPLICAS
 from checkers.verdict import Validity, Verdict
 from checkers.violations import Deletion, Tolerance
@@ -105,6 +106,28 @@ def test_sequence_numbers_of_producers_that_expire_are_not_compared() -> None:
     gap = log((0, 7, 1, 0, 0), (1, 8, 1, 0, 3))
     assert verdict([append(7, 0, 100, 0)], gap, expiration_ms=60_000).validity is Validity.VALID
     assert verdict([append(7, 0, 100, 0)], gap, expiration_ms=86_400_000).validity is Validity.INVALID
+
+
+@pytest.mark.parametrize(
+    ("below", "leader_epoch", "validity"),
+    [(1, 0, Validity.VALID), (0, 0, Validity.INVALID), (1, 1, Validity.INVALID)],
+    ids=["the one before is forgotten", "it is not", "by another leader"],
+)
+def test_a_leader_that_has_forgotten_a_producer_accepts_any_sequence(
+    below: int, leader_epoch: int, validity: Validity
+) -> None:
+    forgetful = {("t", 0): [ForgetfulAppend(range(1, 2), leader_epoch, below, 5, ())]}
+    for epoch in (1, 0):
+        gap = log((0, 7, 1, 1, 0), (1, 8, 1, epoch, 3))
+        assert verdict([append(7, 0, 100, 0)], gap, forgetful=forgetful).validity is validity
+
+
+def test_a_batch_appended_again_keeps_the_order_of_its_first_copy() -> None:
+    rows = [append(7, 0, 9, 2), append(8, 1, 4, 1)]
+    again = ForgetfulAppend(range(2, 3), 1, 2, 5, (range(1),))
+    assert kinds(verdict(rows)) == ["producer-order"]
+    assert verdict(rows, forgetful={("t", 0): [again]}).validity is Validity.VALID
+    assert kinds(verdict(rows, forgetful={("t", 0): [again._replace(copies=())]})) == ["producer-order"]
 
 
 def test_a_producer_id_belongs_to_one_producer() -> None:

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from checkers.evidence import CheckSettings
 from tests.checkers import small_evidence
 from tests.checkers.protocol.test_protocol_replicas import BORN, Event, decided, kinds
 from tests.checkers.small_evidence import event, fault
 
-LONG_MS, SHORT_MS = 86_400_000, 10_000
+LONG_MS = 86_400_000
 
 
 def produced(
@@ -340,11 +339,91 @@ def test_a_producer_of_whom_a_log_has_nothing_begins_with_any_batch() -> None:
     assert found([*SIX, all_cut, refused(6)]) == ["batch-refused-wrongly"]
 
 
-def test_producers_that_expire_may_be_forgotten() -> None:
-    settings = CheckSettings(retention_bytes=100, producer_id_expiration_ms=SHORT_MS)
-    forgotten = told(4, "truncated", 2, producers={}, producer_expiration_ms=SHORT_MS)
-    for events in ([*SIX, produced(3, 1, 6)], [*SIX, produced(3, 9, 6)], [*SIX, refused(1)], [*SIX, forgotten]):
-        assert found(events, settings=settings) == []
+def expired(time_s: float, end: int, *producers: int) -> Event:
+    """The state of these producers expires on b1, whose log ends at `end`."""
+    detail = {"producers": {str(producer): 0 for producer in producers}, "now_ms": 1_000 * time_s}
+    return event(time_s, "b1", "producers_expired", detail, log_end=end)
+
+
+FORGOTTEN = [*SIX, expired(4, 6, 1)]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [produced(5, 1, 6)],
+        [produced(5, 9, 6), produced(6, 10, 7)],
+        [produced(5, 1, 6, epoch=1)],
+        [told(5, "became_leader", 6, epochs=((1, 0), (2, 6)), producers={})],
+        [told(5, "log_recovered", 6, producers={})],
+        [told(5, "log_recovered", 6), produced(6, 6, 6)],
+        [produced(5, 5, 6), told(6, "log_recovered", 7, producers={1: 5}, batches={"1": [[6, 7]]})],
+        [produced(5, 5, 6), told(6, "log_recovered", 7, producers={1: 5}, batches={"1": KNOWN_BATCHES})],
+        [produced(5, 2, 6), told(6, "log_recovered", 7, producers={1: 5}, batches={"1": KNOWN_BATCHES})],
+        [produced(5, 9, 6), told(6, "truncated", 6, producers={}), produced(7, 3, 6)],
+        [told(5, "truncated", 4, producers={1: 3}), produced(6, 4, 4)],
+    ],
+    ids=[
+        "a retry is appended again",
+        "a batch of any sequence follows, and then that behind it",
+        "a producer epoch begins with any sequence",
+        "its state is gone",
+        "a restart may not bring it back",
+        "a restart may bring it back",
+        "only what came since is known",
+        "or all, and the first copy counts",
+        "or all, as if it had not come again",
+        "a cut may leave the state as it was when it expired",
+        "a cut to before that brings it back",
+    ],
+)
+def test_a_producer_that_has_expired_is_forgotten(events: list[Event]) -> None:
+    assert found([*FORGOTTEN, *events]) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "kind"),
+    [
+        ([refused(9)], "batch-refused-wrongly"),
+        ([refused(1)], "batch-refused-wrongly"),
+        ([produced(5, 9, 6), produced(6, 11, 7)], "batch-out-of-sequence"),
+        ([produced(5, 1, 6), produced(6, 1, 7)], "batch-appended-twice"),
+        ([told(5, "became_leader", 6, epochs=((1, 0), (2, 6)))], "producer-state-wrong"),
+        ([told(5, "log_recovered", 6), produced(6, 3, 6)], "batch-appended-twice"),
+        ([told(5, "log_recovered", 6, batches={"1": [[5, 6]]})], "producer-state-wrong"),
+        ([told(5, "truncated", 4, producers={})], "producer-state-wrong"),
+        ([produced(5, 9, 6), told(6, "log_recovered", 7, producers={})], "producer-state-wrong"),
+    ],
+    ids=[
+        "a batch is refused",
+        "a retry is refused",
+        "a gap behind the first batch since",
+        "a retry of a batch since",
+        "its state is known still",
+        "a state that has come back counts",
+        "a part of it comes back",
+        "a cut to before that does not bring it back",
+        "what came since is not known",
+    ],
+)
+def test_of_a_producer_that_has_expired_what_came_since_counts(events: list[Event], kind: str) -> None:
+    assert found([*FORGOTTEN, *events]) == [kind]
+
+
+def test_another_producer_than_the_one_that_has_expired_is_known() -> None:
+    of_two = [*SIX, produced(3, 0, 6, producer=2), expired(4, 7, 2)]
+    assert found([*of_two, produced(5, 1, 7)]) == ["batch-appended-twice"]
+    assert found([*of_two, produced(5, 7, 7)]) == ["batch-out-of-sequence"]
+
+
+def test_a_snapshot_has_a_producer_that_has_expired_or_has_it_not() -> None:
+    for producers, wrong in (({"1": 2}, []), ({"1": 1}, ["producer-state-wrong"])):
+        written = told(5, "log_start_written", 6, **WRITTEN | {"producers_before": producers}, producers={})
+        assert found([*SIX, expired(3, 6, 1), started_at(4), written]) == wrong
+    early = [*SIX[: len(BORN) + 3], expired(2.5, 3, 1), produced(3, 9, 3), started_at(4)]
+    for producers in ({}, {"1": 2}):
+        facts = WRITTEN | {"producers_before": producers}
+        assert found([*early, told(5, "log_start_written", 4, **facts, producers={1: 9})]) == []
 
 
 def test_a_disk_that_lied_may_have_an_older_state_of_both() -> None:

@@ -63,12 +63,6 @@ def _directory_of_its_name(patch: Patch) -> None:
     replace_in(patch, function, "files, directory) != topic.id:", by="files, directory) is None:")
 
 
-def _time_of_first_batch(patch: Patch) -> None:
-    """A producer expires by the time of the first batch that is known of it, however many follow."""
-    function = "images.broker.log.producer_state:record"
-    replace_in(patch, function, "batch), timestamp_ms))", by="batch), state.timestamp_ms))")
-
-
 def _nothing_forgotten(patch: Patch) -> None:
     """A fetch session keeps what its follower asks to leave out."""
     right = FetchSessionCache.open
@@ -369,7 +363,6 @@ ENDED_EARLIER: Fault = {"at": "2s", "fault": "recreate-topic", "victim": "b2", "
 MISTAKES = (
     PlayedMistake("not-recovered", _found_once, [THERE_AND_BACK], {"partitions": 4, "time_limit": "14s"}),
     PlayedMistake("high-watermark-unfounded", _directory_of_its_name, [ENDED_EARLIER], {"time_limit": "14s"}),
-    PlayedMistake("producer-state-wrong", _time_of_first_batch, [THERE_AND_BACK], said="from which it expires"),
     PlayedMistake("truncation-needless", _cut_to_high_watermark, world={"faults": ["kill"], "seed": 3}),
     PlayedMistake("segment-time-wrong", _times_cut_off, [TO_AND_FRO]),
     PlayedMistake("truncation-incomplete", _cut_to_leaders_end_alone, [TO_AND_FRO]),
