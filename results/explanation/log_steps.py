@@ -272,6 +272,8 @@ def _acknowledged(state: PartitionReplay, event: TraceRow) -> Iterator[Step]:
     if retry is None or replica.role != "leader":
         return
     producer, sequence = retry[:2]
+    if producer in replica.expired:
+        return
     copies = {key: copy for key, copy in replica.batches.items() if key[:2] == (producer, sequence)}
     offsets = [copy.offset for copy in copies.values()]
     first = next((copy for copy in copies.values() if copy.offset == event.offset), None)

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.protocol.log_knowledge_promises import epoch_cache_of
+from checkers.protocol.state import differs
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.event_facts import positions_of
 from results.explanation.log_bounds_steps import bytes_left, live_segment_deleted
 from results.explanation.log_steps import truncation_of
-from results.explanation.replay import UNKNOWN, ReplicaView, differs
+from results.explanation.replay import UNKNOWN, ReplicaView
 from results.explanation.steps import appended_behind
 from results.explanation.story import Step, StepKind, span
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from checkers.protocol.state import differs
 from checkers.tables import TraceRow, trace_rows
 from results.explanation.event_facts import batch_of, is_unclean_election, positions_of, session_of
 from results.explanation.story import Belief, brokers
@@ -103,6 +104,8 @@ class ReplicaView:
     """The `became_follower` after which its log was not compared with its leader's yet."""
     batches: dict[tuple[int, int, int], BatchCopy] = field(default_factory=dict)
     """By producer id, sequence and checksum, the batches in its log."""
+    expired: set[int] = field(default_factory=set)
+    """The producers whose state has expired."""
     fetch_refused: TraceRow | None = None
     """The last refusal of a fetch that its leader has not accepted one after."""
     divergences: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -382,6 +385,13 @@ def _appended(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> 
         replica.batches[batch] = BatchCopy(event.offset, leader, event.log_end, producer_epoch)
 
 
+def _expired(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
+    """The batches of a producer that has expired count no more; where its state comes back, nothing is said of them."""
+    expired = event.details()["producers"]
+    replica.batches = {batch: copy for batch, copy in replica.batches.items() if str(batch[0]) not in expired}
+    replica.expired |= {int(producer) for producer in expired}
+
+
 def _truncated(state: PartitionReplay, replica: ReplicaView, event: TraceRow) -> None:
     replica.resize(event.offset)
     replica.high_watermark = min(replica.high_watermark, event.offset)
@@ -472,6 +482,7 @@ _APPLY: Final = {
     "became_follower": _role,
     "resigned": _resigned,
     "appended": _appended,
+    "producers_expired": _expired,
     "truncated": _truncated,
     "log_recovered": _recovered,
     "log_start": _log_start,
@@ -486,13 +497,3 @@ _APPLY: Final = {
     "isr_rejected": _isr_decided,
     "isr_counted": _isr_counted,
 }
-
-
-def differs(log: list[int], wanted: list[int]) -> int | None:
-    """The first place at which `log` does not hold what is wanted, a place behind its end included."""
-    if log == wanted:
-        return None
-    for place, (ours, theirs) in enumerate(zip(log, wanted, strict=False)):
-        if ours != theirs and UNKNOWN not in (ours, theirs):
-            return place
-    return len(log) if len(log) < len(wanted) else None

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from checkers.protocol.state import differs
 from checkers.tables import TraceRow
 from results.explanation import (
     belief_steps,
@@ -32,7 +33,6 @@ from results.explanation.replay import (
     Decision,
     PartitionReplay,
     ReplicaView,
-    differs,
 )
 from results.explanation.story import Belief, Step, StepKind, brokers, listed, span
 

@@ -253,6 +253,12 @@ CASES: dict[str, tuple[Sequence[Event], Sequence[Event]]] = {
 }
 
 
+def test_the_batches_of_a_producer_that_has_expired_count_no_more() -> None:
+    for producer, told in ((4, []), (5, ["batch-refused-wrongly"])):
+        expired = event(4.5, "b1", "producers_expired", {"producers": {str(producer): 0}, "now_ms": 0}, log_end=6)
+        assert kinds([*BORN, WITH_BATCH, expired, refused_batch(8)]) == told
+
+
 def test_an_emptied_log_brings_no_deleted_records_back() -> None:
     assert kinds(opened(0, end=0)) == ["log-came-back-shorter"]
 
