@@ -4,9 +4,10 @@ The state of a producer expires `producer.id.expiration.ms` after the largest ti
 clock of each replica's node, which looks for such every `producer.id.expiration.check.interval.ms`, in all of its logs,
 and tells which it has found and what the clock read.
 
-Blind spots: a state that is kept for too long where clocks of producers may be wrong for as long; where nodes have
-settings of their own; of a node that has shown no event for most of that time; and of a log whose batches are not
-known. Where no clock is known to be right (on machines), it is taken to read what it tells.
+Blind spots: a log that a check leaves out, and a later one soon takes; a state that is kept for too long where clocks
+of producers may be wrong for as long, where nodes have settings of their own, on a node that has shown no event for
+most of that time, and of a log whose batches are not known. Where no clock is known to be right (on machines), it is
+taken to read what it tells.
 """
 
 from __future__ import annotations
