@@ -113,6 +113,7 @@ class BrokerNode:
         self._isr_channel = channel("alter-partition")
         self._forwarding_channel = channel("forwarding")
         self._backoff_s = config.seconds("replica.fetch.backoff.ms")
+        self._retry_s = retry_s
         self._server: Server | None = None
         self._replica_manager: ReplicaManager | None = None
 
@@ -394,18 +395,18 @@ class BrokerNode:
             try:
                 response = await self._metadata_channel.call(self._metadata_fetch(), _METADATA_WAIT_S)
             except ConnectionLost:
-                await asyncio.sleep(self._backoff_s)
+                await asyncio.sleep(self._retry_s)
                 continue
             answer = response.responses[0].partitions[0] if response.responses else None
             if answer is not None:
                 self._controllers.update(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
             if answer is None or answer.error_code is not ErrorCode.none:
-                await asyncio.sleep(self._backoff_s)
+                await asyncio.sleep(self._retry_s)
                 continue
             if answer.snapshot_id.end_offset >= 0:
                 snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
                 if not await self._load_snapshot(snapshot):
-                    await asyncio.sleep(self._backoff_s)
+                    await asyncio.sleep(self._retry_s)
                     continue
             if answer.records:
                 self._read_metadata(answer.records)

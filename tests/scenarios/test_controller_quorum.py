@@ -159,6 +159,21 @@ def test_a_controller_that_resigns_is_succeeded_at_once() -> None:
     play(scenario)
 
 
+def test_brokers_read_on_in_the_metadata_at_once_when_a_controller_has_resigned() -> None:
+    """However long followers of partitions pause: brokers that read of no change for a second take a topic for unknown
+    that there is, and a leader for another one."""
+
+    async def scenario(cluster: Cluster) -> None:
+        epoch = cluster.told("quorum_leader")[-1].leader_epoch
+        assert (await cluster.deployment.admin.move_controller()).outcome == DONE
+        await cluster.until_decided()
+        await asyncio.sleep(0.3)
+        for broker in ("b1", "b2", "b3"):
+            assert cluster.told("metadata_applied", broker)[-1].leader_epoch > epoch
+
+    play(scenario, replica_fetch_backoff_ms="5000")
+
+
 def test_a_leader_that_was_kept_from_looking_for_its_quorum_tells_how_long() -> None:
     async def scenario(cluster: Cluster) -> None:
         former = await cluster.active()

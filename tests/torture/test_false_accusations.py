@@ -85,7 +85,7 @@ def test_a_new_controller_finds_the_change_committed_that_completes_a_reassignme
     script = [
         {"at": 0.1, "for": 0, "fault": "wipe-disk", "nodes": ["b3"]},
         {"at": 1, "for": 0.5, "fault": "reassign", "partition": 0},
-        {"at": 2.2874, "for": 3, "fault": "partition", "shape": "controllers-apart", "nodes": ["c1"]},
+        {"at": 2.2861, "for": 3, "fault": "partition", "shape": "controllers-apart", "nodes": ["c1"]},
     ]
     clients = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 5}
     world: dict[str, Any] = {"seed": 1, "time_limit": 6, "controllers": 3, "partitions": 1, "replication_factor": 2}
