@@ -239,9 +239,9 @@ class EvidencePart(StrEnum):
     """The protocol trace of every node, where its events have an order (`CheckSettings.has_ordered_trace`)."""
     LOSSES = "trace of losses"
     """The events of the trace that date what replicas lost, what brokers deleted, which producers they forgot, and
-    unclean elections: in a run with a fault that lost data, a deletion, a retention, producers that may expire, or a
-    topic that permits unclean elections, a checker that rests on them rests on the whole trace; in any other run, on
-    nothing."""
+    unclean elections: in a run with a fault that lost data, a deletion, a retention, producers that may expire, a topic
+    that permits unclean elections, or an administrator who asks for one, a checker that rests on them rests on the
+    whole trace; in any other run, on nothing."""
     FAULTS = "fault evidence"
     RECOVERY = "recovery"
     SETTINGS = "settings"

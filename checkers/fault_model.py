@@ -413,8 +413,9 @@ def _lost_by_last_known_leaders(
 
 
 class Tolerances(dict[TopicPartition, Tolerance]):
-    """The tolerance of every partition. The dict has those that lost or deleted records, and, where the topic permits
-    unclean elections, those of which it is known when they had one; the others have `default`."""
+    """The tolerance of every partition. The dict has those that lost or deleted records, those for which an unclean
+    election was asked, and, where the topic permits unclean elections, those of which it is known when they had one;
+    the others have `default`."""
 
     def __init__(self, default: Tolerance) -> None:
         self.default = default
@@ -433,9 +434,8 @@ class Tolerances(dict[TopicPartition, Tolerance]):
 def tolerances(evidence: RunEvidence) -> Tolerances:
     """The tolerances of a run."""
     special = Tolerances(Tolerance(evidence.settings.unclean_election))
-    if evidence.settings.unclean_election:
-        for name, first_ns in first_unclean_elections(evidence).items():
-            special[name] = Tolerance(first_ns < NEVER, first_ns)
+    for name, first_ns in first_unclean_elections(evidence).items():
+        special[name] = Tolerance(first_ns < NEVER, first_ns)
     losses = replica_losses(evidence)
     last_known_leaders, lowered = (_last_known_leaders(evidence), _lowered_minimums(evidence)) if losses else ({}, {})
     for name, lost in losses.items():

@@ -33,6 +33,7 @@ from checkers.linearizability import checker as linearizability
 from checkers.liveness import checker as liveness
 from checkers.protocol import checker as protocol
 from checkers.raft import checker as raft
+from checkers.unclean_elections import ELECT_UNCLEAN
 from checkers.verdict import Verdict
 from checkers.violations import merge_verdicts, unknown_verdict
 from workloads.columns import partitions
@@ -130,7 +131,7 @@ def _needs_trace(settings: CheckSettings, faults: pa.Table) -> bool:
         or settings.retains_less
         or settings.unclean_election
         or producers_may_expire(settings.producers_kept_ms, settings.time_limit_ns)
-        or DELETE_RECORDS in faults.column("fault").to_pylist()
+        or not {DELETE_RECORDS, ELECT_UNCLEAN}.isdisjoint(faults.column("fault").to_pylist())
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from nemesis.ports import EnvironmentCapability
 
 RECOVERY_STRATEGY: Final = "unclean.recovery.strategy"
+_ENABLED: Final = "unclean.leader.election.enable"
 _FLUSHES: Final = ("log.flush.interval.messages", "flush.messages")
 _SEGMENT_SIZES: Final = ("log.segment.bytes", "segment.bytes")
 _SEGMENT_TIMES: Final = ("log.roll.ms", "segment.ms")
@@ -47,6 +48,9 @@ class ClusterShape:
 
     synced_appends: bool = False
     """Whether brokers sync every append before they answer."""
+    waits_for_operator: bool = False
+    """Whether the spec names the strategy by which nothing but an administrator's request elects a leader where nobody
+    is left who is known to have everything."""
     recovery_compares_logs: bool = False
     """Whether such a recovery asks replicas for their log ends."""
     logs_roll: bool = True
@@ -119,6 +123,7 @@ def facts_of(settings: Mapping[str, str]) -> dict[str, Any]:
         "lag_s": int(settings.get("replica.lag.time.max.ms", 0)) / 1000,
         # A spec that names a strategy wants it tested; one that names none keeps to the loss budget.
         "unclean_recovery": strategy != "manual",
+        "waits_for_operator": settings.get(RECOVERY_STRATEGY) == "manual" and settings.get(_ENABLED) != "true",
         "recovery_compares_logs": strategy in ("balanced", "proactive"),
         "synced_appends": next((settings[name] for name in _FLUSHES if name in settings), "") == "1",
         "logs_roll": logs_roll(settings),

@@ -192,7 +192,8 @@ class AdminRequest:
     """A change of the metadata that the administrator asked for, once, and what it was told."""
 
     change: str
-    """`create`, `grow`, `delete`, `configure`, `reassign`, `cancel` or `elect`."""
+    """`create`, `grow`, `delete`, `configure`, `reassign`, `cancel`, `elect` (the preferred replica) or
+    `elect-unclean`."""
     topic: str
     partition: int
     """-1 for all partitions of the topic."""
@@ -266,6 +267,9 @@ class ClusterAdmin(Protocol):
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """Have the preferred replica elected."""
+
+    async def elect_unclean(self, topic: str, partition: int) -> AdminResult:
+        """Have any live replica elected where a partition has no leader, whatever its topic permits."""
 
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Log start offset and high watermark of a partition; None when no leader answers."""

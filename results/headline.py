@@ -33,7 +33,8 @@ def remarks(verdicts: Sequence[Verdict], settings: CheckSettings) -> Iterator[st
     lost = loss.get("acknowledged_lost_allowed", 0) + loss.get("allowed", 0)
     if lost:
         reasons = [f"acks={settings.acks}"] if settings.acks != -1 else []
-        reasons += ["unclean election"] if settings.unclean_election else []
+        # Without such a setting an administrator may have asked for one.
+        reasons += ["unclean election"] if settings.unclean_election or not reasons else []
         yield f"{lost:,.0f} acknowledged {_records(lost)} lost, permitted by {' and '.join(reasons)}"
     availability, planned = figures.get("availability", {}), settings.planned_appends
     acknowledged, read = availability.get("ok"), availability.get("read")

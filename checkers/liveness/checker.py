@@ -37,8 +37,9 @@ A partition may also have to stay without a leader: after unclean shutdowns of a
 operator (`unclean.recovery.strategy=manual`, as the topic has it in the end) rather than risk a loss. The verdict is
 then `unknown`, with that cause. It takes both: that many brokers killed or switched off, shown by the faults' evidence,
 and, where there is a trace with comparable clocks, partitions that the controllers left without a leader, with ISR and
-ELR empty. A member of either is elected once it is unfenced. Only what is missing of these partitions is excused:
-whatever else is, is `not-recovered`.
+ELR empty. A member of either is elected once it is unfenced. One broker is enough where an administrator had asked for
+an unclean election of each of these partitions, and its ISR has not had `min.insync.replicas` members since: its leader
+alone has all there is. Only what is missing of these partitions is excused: whatever else is, is `not-recovered`.
 What the controllers take for unclean is no evidence: a broker that stopped cleanly each time is to stay a candidate.
 
 The verdict is `unknown` when the run ended before recovery began, when a fault could not be healed (`unhealed`), and
@@ -52,7 +53,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -63,9 +64,11 @@ from checkers.evidence import CheckSettings, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.liveness import log_starts, metadata_ends, out_of_sync
 from checkers.liveness.run_end import run_end
+from checkers.unclean_elections import UNCLEAN_ELECTION, election_requests
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 from workloads.columns import NEVER
+from workloads.history import TopicPartition
 
 NAME = "liveness"
 RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS, EvidencePart.TRACE, EvidencePart.SETTINGS})
@@ -225,18 +228,19 @@ def _leaderless_by_design(evidence: RunEvidence, waiting: list[str]) -> tuple[st
     failures = node_failures(evidence.faults)
     stopped = {failure.node for failure in failures if failure.killed > 0 or failure.may_have_lost}
     brokers = sorted(node for node in stopped if node.startswith("b"))
-    if len(brokers) <= settings.losses_tolerated:
+    survived = 0 if leaderless and all(leaderless.values()) else settings.losses_tolerated
+    if len(brokers) <= survived:
         return ()
     if leaderless is not None and not (waiting and all(_concerns(line, leaderless) for line in waiting)):
         return ()
     which = f": {', '.join(leaderless)}" if leaderless else ""
     return (
         f"{len(brokers)} brokers ended uncleanly ({', '.join(brokers)}), and the protocol survives "
-        f"{settings.losses_tolerated}: it may leave a partition without a leader rather than lose data{which}",
+        f"{survived}: it may leave a partition without a leader rather than lose data{which}",
     )
 
 
-def _concerns(line: str, names: list[str]) -> bool:
+def _concerns(line: str, names: Iterable[str]) -> bool:
     """Whether a line of what is missing names one of these partitions."""
     return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w)", line) for name in names)
 
@@ -245,22 +249,37 @@ def _waits_for_operator(settings: CheckSettings) -> bool:
     return settings.unclean_recovery == "manual" and not settings.unclean_election
 
 
-def _leaderless(evidence: RunEvidence) -> list[str] | None:
+def _leaderless(evidence: RunEvidence) -> dict[str, bool] | None:
     """Partitions that the controllers left without a leader or a replica to elect, as their topics are configured in
-    the end; None where it is not known what they decided."""
+    the end, each with whether one broker was enough (`_rests_on_one`); None where it is not known what they decided."""
     if not evidence.settings.has_ordered_trace:
         return None
     changes = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_PARTITIONS)))
     if not changes.num_rows:
         return None
-    in_order = changes.sort_by([("offset", "ascending"), ("seq", "ascending")])
-    last = {(row["topic"], row["partition"]): row for row in in_order.to_pylist()}
-    configurations = DecidedConfigurations(evidence.trace)
-    return [
-        f"{topic}-{partition}"
-        for (topic, partition), row in sorted(last.items())
-        if _is_abandoned(row) and _waits_for_operator(evidence.settings.as_configured(configurations.at(topic, NEVER)))
-    ]
+    decided: dict[TopicPartition, list[dict[str, Any]]] = {}
+    for row in changes.sort_by([("offset", "ascending"), ("seq", "ascending")]).to_pylist():
+        decided.setdefault((row["topic"], row["partition"]), []).append(row)
+    configurations, requests = DecidedConfigurations(evidence.trace), election_requests(evidence)
+    return {
+        f"{topic}-{partition}": (topic, partition) in requests and _rests_on_one(rows)
+        for (topic, partition), rows in sorted(decided.items())
+        if _is_abandoned(rows[-1])
+        and _waits_for_operator(evidence.settings.as_configured(configurations.at(topic, NEVER)))
+    }
+
+
+def _rests_on_one(decisions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an administrator had an unclean election made, and the ISR has been smaller than its minimum since."""
+    rests = False
+    for decision in decisions:
+        detail = json.loads(decision["detail"] or "{}")
+        minimum = min(detail.get("min_isr", 1), len(detail.get("replicas") or ()))
+        if len(decision["members"] or ()) >= minimum:
+            rests = False
+        elif detail.get("reason") == UNCLEAN_ELECTION:
+            rests = True
+    return rests
 
 
 def _is_abandoned(decision: Mapping[str, Any]) -> bool:

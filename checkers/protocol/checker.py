@@ -12,7 +12,8 @@ candidate-incomplete      after every ISR change, election, registration and rec
                           everything committed (Leader Candidate Completeness)
 unclean-election          no replica outside ISR and ELR is elected, unless the topic allows it: any replica by unclean
                           election or proactive recovery, a member of the LastKnownELR by balanced recovery, the only
-                          one as last known leader when ISR and ELR are empty
+                          one as last known leader when ISR and ELR are empty; or any upon an administrator's request,
+                          where nobody leads
 unclean-not-excluded      a broker that registers after an unclean shutdown is in no ISR and no ELR until it has
                           joined an ISR again, or was elected by an unclean recovery (Unclean Exclusion)
 fenced-broker-elected     no broker is elected that the controllers have fenced, or registered and not unfenced yet
@@ -351,6 +352,7 @@ from checkers.protocol.retention_promises import check_ages, check_overdue
 from checkers.protocol.state import ClusterState, ProtocolViolation
 from checkers.protocol.trace_replay import replay_trace
 from checkers.tables import of_partition, trace_rows, traced_stalls, wrong_clocks, wrong_timers
+from checkers.unclean_elections import election_requests
 from checkers.verdict import Finding, Verdict
 from checkers.violations import by_kind, merge_verdicts, unknown_verdict, verdict_of
 
@@ -419,7 +421,8 @@ def _check_decisions(evidence: RunEvidence) -> Verdict:
     of_logs = pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_LOGS))
     changes = evidence.trace.filter(of_logs)
     decisions = evidence.trace.filter(pc.invert(of_logs))
-    cluster = replay_trace(decisions, evidence.settings, ended=bool(evidence.recovery))
+    before = ClusterState(election_requests=election_requests(evidence))
+    cluster = replay_trace(decisions, evidence.settings, cluster=before, ended=bool(evidence.recovery))
     failures = (*node_failures(evidence.faults), *vanished_nodes(evidence.recovery))
     unreliable = {failure.node for failure in failures if failure.may_have_lost} | lied_to(evidence.faults)
     on_disk = not any(gap.part in _DISKS for gap in evidence.gaps)
@@ -451,6 +454,7 @@ def _cluster(evidence: RunEvidence) -> ClusterState:
         clocks=wrong_clocks(evidence.faults, healed=not evidence.recovery.get("unhealed")),
         stalls=traced_stalls(evidence.trace),
         lag_max_ms=evidence.settings.replica_lag_ms,
+        election_requests=election_requests(evidence),
     )
 
 

@@ -90,22 +90,22 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     ) or (
         reason == LAST_KNOWN_LEADER_ELECTED and not before and len(partition.elr) <= 1 and last_known == {event.leader}
     )
+    traced, ordered = settings.has_trace, settings.has_ordered_trace
+    requested = partition.leader < 0 and partition.election_requests.permit(
+        detail, event.time_ns, traced=traced, ordered=ordered
+    )
+    permitted = settings.unclean_election or recovered or requested
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1
         partition.record_leader(event, f"b{event.leader}")
         # A reassignment completes in the change that a leader requested; the leader waits for the replicas it proposed.
         proposed = isr if detail.get("reason") == "alter_partition" else frozenset[int]()
-        if (
-            before is not None
-            and event.leader not in before | partition.elr | proposed
-            and not settings.unclean_election
-            and not recovered
-        ):
+        if before is not None and event.leader not in before | partition.elr | proposed and not permitted:
             held = f"the ISR was {names(before)} and the ELR {names(partition.elr)}"
             elected = f"b{event.leader} was elected in leader epoch {event.leader_epoch} {event.at}"
             partition.report(event, "unclean-election", UNKNOWN, elected, held)
     joined = isr - (before or frozenset())
-    if settings.unclean_election or recovered or before is None or detail.get("reason") == "alter_partition":
+    if permitted or before is None or detail.get("reason") == "alter_partition":
         partition.excluded -= joined
     partition.shrunk -= {f"b{member}" for member in joined}
     partition.leader, partition.leader_epoch = event.leader, event.leader_epoch

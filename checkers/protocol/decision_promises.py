@@ -7,7 +7,8 @@ replica that an unclean recovery chose; all else follows:
 
 leader        the preferred replica upon a preferred election, if it is in the ISR and may lead; else the leader before;
               else the first of the ISR; if that is empty the first of the ELR, which becomes the ISR; if that is empty,
-              too, the last known leader, with that strategy; else any replica, where unclean elections are allowed
+              too, the last known leader, with that strategy; else any replica, where unclean elections are allowed,
+              or upon the request of one
 ELR           empty while the ISR has min.isr members, and after an election that may lose records; else whoever was in
               ISR or ELR, is a replica, is not in the ISR now, and has not just registered after an unclean shutdown
 replicas      as before, but where a reassignment begins, is cancelled, or completes: once every added replica is in the
@@ -50,13 +51,12 @@ from checkers.evidence import CheckSettings
 from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import ClusterState, names
+from checkers.unclean_elections import UNCLEAN_ELECTION
 
 _LAST_KNOWN_LEADER = "last-known-leader"
 _FINDING_ALL = ("balanced", "manual")
 """Strategies under which the LastKnownELR has everybody who left the ELR."""
-_OF_ISR_BEFORE = frozenset(
-    {"elected", "configured", "preferred_election", "unclean_election", LAST_KNOWN_LEADER_ELECTED}
-)
+_OF_ISR_BEFORE = frozenset({"elected", "configured", "preferred_election", UNCLEAN_ELECTION, LAST_KNOWN_LEADER_ELECTED})
 """Reasons of changes that keep the ISR, unless they elect."""
 _OF_REPLICAS = frozenset({"reassignment", "reassignment_cancelled"})
 _InForce = Callable[[str, int], CheckSettings]
@@ -378,8 +378,9 @@ def _elected(situation: _Situation, isr: frozenset[int], elr: frozenset[int], la
         if eligible(last):
             return _Elected(last, last_known, may_lose=True)
     any_replica = next(filter(eligible, after.replicas), None)
-    allowed = settings.unclean_election or situation.reason == "unclean_election"
-    if allowed and any_replica is not None and (after.leader != NO_LEADER or settings.unclean_at_once):
+    requested = situation.reason == UNCLEAN_ELECTION
+    permitted = settings.unclean_at_once or (settings.unclean_election and after.leader != NO_LEADER)
+    if any_replica is not None and (requested or permitted):
         return _Elected(any_replica, frozenset({any_replica}), may_lose=True)
     return _Elected(NO_LEADER, isr)
 

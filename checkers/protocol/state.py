@@ -16,6 +16,7 @@ from checkers.protocol.batches import UNKNOWN, AppendedBatch, KeptProducer, Repl
 from checkers.protocol.group_state import GroupsState
 from checkers.protocol.segments import Overdue, RetainedLog
 from checkers.tables import FaultTimes, TraceRow, WrongClocks
+from checkers.unclean_elections import ElectionRequests
 from workloads.columns import NEVER
 
 _OFFSETS_MAX: Final = 1000
@@ -216,6 +217,8 @@ class PartitionState:
     """Of each node, in its latest leadership."""
     log_starts: dict[str, int] = field(default_factory=dict)
     """Where each node's log starts; at 0 unless it is in here."""
+    election_requests: ElectionRequests = field(default_factory=ElectionRequests)
+    """The unclean elections that administrators asked for."""
     settled_log_starts: dict[str, int] = field(default_factory=dict)
     """The same as of the node's next event: a move is traced before it is written down."""
     decided_log_start: int = 0
@@ -434,6 +437,8 @@ class ClusterState:
     """Node → the end of the metadata that takes effect in its life."""
     applied_ns: dict[str, int] = field(default_factory=dict)
     """Node → time in ns since which it does."""
+    election_requests: Mapping[tuple[str, int], ElectionRequests] = field(default_factory=dict)
+    """Partition → the unclean elections of it that administrators asked for."""
     topic_ends: dict[str, list[int]] = field(default_factory=dict)
     """Name → metadata offsets at which a topic of that name was deleted."""
 

@@ -37,6 +37,7 @@ from checkers.protocol.groups import (
 )
 from checkers.protocol.state import ClusterRowHandler, ClusterState, PartitionState, TraceRowHandler
 from checkers.tables import TraceRow, trace_rows
+from checkers.unclean_elections import ElectionRequests
 
 
 def replay_trace(
@@ -74,6 +75,9 @@ def replay_trace(
             if partition is None:
                 partition = cluster.partitions[event.topic, event.partition] = PartitionState()
                 partition.groups.stalls = cluster.stalls
+                partition.election_requests = cluster.election_requests.get(
+                    (event.topic, event.partition), ElectionRequests()
+                )
                 if not event.topic.startswith("__") and not settings.is_side_topic(event.topic):
                     partition.deletion_request = deletions.get(event.partition, DeletionRequest())
             partition.events += 1

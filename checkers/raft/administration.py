@@ -3,7 +3,7 @@
 The administrator of the faults records each change of the metadata that it asks for, with the times and the answer
 (`requests` of the run's recovery). Some changes in the trace are made upon such a request alone: a topic that faults
 create is created, deleted or gets more partitions, `configured`, `reassignment`, `reassignment_cancelled`,
-`preferred_election`. Each of them belongs to a request:
+`preferred_election`, `unclean_election`. Each of them belongs to a request:
 
 - one that was answered as done, and the change came between request and answer; such a request is carried out once;
 - or one in doubt: a broker that was asked did not answer, or could not pass it on for certain. It may be carried out at
@@ -14,7 +14,10 @@ for: partitions up to another number. The reverse: a topic is created
 or deleted, or gets the partitions that were asked for, between a request and its answer `done`; the partition has the
 replicas or the leader that were asked for at some moment between them, the topic the configuration. That they had it
 before does not suffice: a controller that does not know yet that it is deposed would answer by old metadata that
-nothing is to be changed, and what its successor has decided meanwhile would be in force.
+nothing is to be changed, and what its successor has decided meanwhile would be in force. An unclean election that is
+answered as done has been decided between them: it is for a partition without a leader. Such a request is refused only
+where the partition had a leader at some moment between it and its answer, or had no replica that may lead: unfenced,
+and not shutting down.
 
 Example: a broker passes the creation of a topic on, the controller creates it, and its answer is lost. The broker may
 say that the request timed out. If it asks once more, it is told TOPIC_ALREADY_EXISTS, and the administrator with it,
@@ -37,11 +40,20 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.decided_metadata import OF_BROKERS
+from checkers.decided_metadata import (
+    NO_LEADER,
+    OF_BROKERS,
+    DecidedChange,
+    DecidedMetadata,
+    DecidedPartition,
+    MetadataReplay,
+    changes_of,
+)
 from checkers.evidence import CheckSettings
 from checkers.raft.configurations import Configurations, configuration_findings, may_become
 from checkers.raft.dry_runs import DRY_RUN_OTHERWISE, AdminRecord, dry_run_findings, last_dry_run
 from checkers.tables import TraceRow, trace_rows
+from checkers.unclean_elections import ELECT_UNCLEAN, UNCLEAN_ELECTION
 from checkers.verdict import Finding
 from workloads.columns import NEVER
 
@@ -53,8 +65,11 @@ _CHANGE_OF: Final = {
     "reassignment": "reassign",
     "reassignment_cancelled": "cancel",
     "preferred_election": "elect",
+    UNCLEAN_ELECTION: ELECT_UNCLEAN,
 }
 """Reason of a `partition_changed` → the request that it is made upon."""
+_NOBODY_ELIGIBLE: Final = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+_ELECTION_REFUSED: Final = ("ELECTION_NOT_NEEDED", _NOBODY_ELIGIBLE)
 _NOTHING_DECIDED: Final = "no controller had decided on that by then"
 _KINDS: Final = ("partition_changed", "partition_deleted", "topic_configured")
 _OF_DRY_RUNS: Final = (*_KINDS, *OF_BROKERS)
@@ -152,6 +167,7 @@ def administration_findings(trace: pa.Table, recovery: Mapping[str, Any], settin
     mixed_settings = settings.mixed_settings
     changed = list(trace_rows(trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(_OF_DRY_RUNS)))))
     events = [event for event in changed if event.kind in _KINDS]
+    decided = changes_of(changed)
     creations = _Creations(events, settings.side_topics)
     changes = _once([*creations.changes(), *_changes(events, settings.side_topics)])
     yield from _unasked(changes, requests, dry_runs)
@@ -163,6 +179,8 @@ def administration_findings(trace: pa.Table, recovery: Mapping[str, Any], settin
             yield from _undone_of_topic(request, changes)
         elif request.outcome == _DONE:
             yield from _undone(request, events, mixed_settings)
+        elif request.place.change == ELECT_UNCLEAN and request.outcome in _ELECTION_REFUSED:
+            yield from _refused(request, decided)
 
 
 def _request(recorded: Mapping[str, Any]) -> _AskedChange:
@@ -249,8 +267,39 @@ def _undone(request: _AskedChange, events: Sequence[TraceRow], mixed_settings: b
     first = Configurations(events).first_configurations
     states = [event for event in events if _concerns(request, event) and event.time_ns <= request.ended_ns]
     before = sum(event.time_ns < request.began_ns for event in states)
-    if not any(_holds(request, event, first, mixed_settings) for event in states[max(0, before - 1) :]):
+    since = before if request.place.change == ELECT_UNCLEAN else max(0, before - 1)
+    if not any(_holds(request, event, first, mixed_settings) for event in states[since:]):
         yield Finding("answered-undone", (str(request), _NOTHING_DECIDED), time_ns=request.ended_ns)
+
+
+def _refused(request: _AskedChange, changes: Sequence[DecidedChange]) -> Iterator[Finding]:
+    """An unclean election that was refused although nobody led until the answer, or, too, a replica might."""
+    place, able = (request.place.topic, request.place.partition), None
+    for partition, metadata in _states(place, changes, request.began_ns, request.ended_ns):
+        able = [replica for replica in partition.replicas if metadata.is_active(replica)]
+        nobody_able = request.outcome == _NOBODY_ELIGIBLE and not able
+        if partition.leader != NO_LEADER or nobody_able or not metadata.knows(partition.replicas):
+            return
+    if able is not None:
+        might = ", ".join(f"b{replica}" for replica in able) or "nobody"
+        line = f"the partition had no leader from before the request to the answer; at last {might} might lead"
+        yield Finding("election-refused", (str(request), line), time_ns=request.ended_ns)
+
+
+def _states(
+    place: tuple[str, int], changes: Sequence[DecidedChange], began_ns: int, ended_ns: int
+) -> Iterator[tuple[DecidedPartition, DecidedMetadata]]:
+    """The states of a partition, and of the metadata, between these times, with the one that it had before them."""
+    replay = MetadataReplay(list(changes))
+    for change in changes:
+        time_ns = min(each.event.time_ns for each in change.events)
+        if time_ns > began_ns and place in replay.metadata.partitions:
+            yield replay.metadata.partitions[place], replay.metadata
+        if time_ns > ended_ns:
+            return
+        replay.read_to(change.offset)
+    if place in replay.metadata.partitions:
+        yield replay.metadata.partitions[place], replay.metadata
 
 
 def _concerns(request: _AskedChange, event: TraceRow) -> bool:
@@ -273,6 +322,8 @@ def _holds(
         return may_become(config, config, request.wanted, first[detail["id"]], mixed_settings=mixed_settings)
     if change == "elect":
         return bool(replicas[:1] == [leader])
+    if change == ELECT_UNCLEAN:
+        return leader != NO_LEADER
     if change == "cancel":
         return not detail.get("adding") and not removing
     return bool([replica for replica in replicas if replica not in removing] == request.wanted)

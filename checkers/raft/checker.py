@@ -79,6 +79,7 @@ fenced-in-session           a broker is fenced as silent once a session has pass
 change-unasked              a change that is made upon an administrator's request alone belongs to one that was answered
                             as done, and is made once, or to one whose answer was lost
 answered-undone             what is answered as done to an administrator has been decided
+election-refused            an unclean election is refused only where there is a leader, or nobody who may lead
 partitions-added-otherwise  partitions that are added to a topic follow those that it has, with as many replicas
 configured-otherwise        a topic's configuration changes as was asked, no other key (`checkers.raft.configurations`)
 reassignments-misstated     administrators are told which reassignments are under way (`checkers.raft.reassignments`)

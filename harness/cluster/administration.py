@@ -63,7 +63,9 @@ _DESCRIBE_QUORUM: Final = describing_quorum.DescribeQuorumRequest(
         ),
     )
 )
-_TOPIC, _PREFERRED = 2, 0
+_TOPIC = 2
+_PREFERRED, _UNCLEAN = 0, 1
+"""Election types."""
 _OPERATIONS: Final = (ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND, ConfigOperation.SUBTRACT)
 """In the order of Kafka's numbers."""
 _EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
@@ -218,9 +220,17 @@ class Administration:
 
     async def elect_preferred(self, topic: str, partition: int) -> AdminResult:
         """ElectLeaders."""
-        wanted = electing.TopicPartitions(topic=topic, partitions=(partition,))
-        request = electing.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=(wanted,), timeout=_TIMEOUT)
-        asked = self._asked("elect", topic, partition)
+        return await self._elect(_PREFERRED, self._asked("elect", topic, partition))
+
+    async def elect_unclean(self, topic: str, partition: int) -> AdminResult:
+        """ElectLeaders, of the other type."""
+        return await self._elect(_UNCLEAN, self._asked("elect-unclean", topic, partition))
+
+    async def _elect(self, election_type: int, asked: AdminRequest) -> AdminResult:
+        wanted = electing.TopicPartitions(topic=asked.topic, partitions=(asked.partition,))
+        request = electing.ElectLeadersRequest(
+            election_type=election_type, topic_partitions=(wanted,), timeout=_TIMEOUT
+        )
         return await self._change(asked, request, lambda answer: answer.replica_election_results[0].partition_result[0])
 
     async def configure(

@@ -58,6 +58,7 @@ def _needs(kind: type[Fault], controllers: int) -> list[frozenset[EnvironmentCap
         brokers=("b1", "b2", "b3", "b4"),
         controllers=names,
         partitions=2,
+        waits_for_operator=True,
         recovery_compares_logs=True,
         queries_epochs=True,
         fetches_are_small=True,

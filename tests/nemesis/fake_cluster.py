@@ -109,6 +109,10 @@ class FakeCluster:
         self.calls.append(f"elect {topic}-{partition}")
         return self._answer()
 
+    async def elect_unclean(self, topic: str, partition: int) -> AdminResult:
+        self.calls.append(f"elect {topic}-{partition} uncleanly")
+        return self._answer()
+
     async def offsets(self, topic: str, partition: int) -> tuple[int, int] | None:
         return self.offsets_told
 

@@ -23,6 +23,7 @@ CLUSTER = ClusterShape(
     ("b1", "b2", "b3", "b4"),
     ("c1", "c2", "c3"),
     partitions=2,
+    waits_for_operator=True,
     recovery_compares_logs=True,
     queries_epochs=True,
     fetches_are_small=True,

@@ -286,7 +286,7 @@ class MetadataChange:
             return _refused(name, index, ErrorCode.election_not_needed, "The leader is there already.")
         if unclean:
             change = self._partition_change(topic, partition).allow_unclean_election()
-            self._append_change(change, "unclean_election")
+            self._append_change(change, unclean_recovery.UNCLEAN_ELECTION)
             elected = self.image.topics[name].partitions[index].leader != NO_LEADER
             error = ErrorCode.eligible_leaders_not_available
         else:

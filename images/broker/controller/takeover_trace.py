@@ -6,7 +6,8 @@ second time; the reader of both traces keeps the events with a new `offset`. An 
 of an unclean recovery, are recognised by the state before: nobody led, and nobody in ISR or ELR was elected. Who
 registers with the same change may have lost its place in both. Nothing tells by which log ends a recovery elected. With
 `unclean.leader.election.enable`, where that counts, any leader from outside ISR and ELR is elected uncleanly, for an
-unknown reason. A request of a leader for another ISR is recognised by who joins it.
+unknown reason. Where neither elects such a one and nobody led, an administrator asked for it. A request of a leader for
+another ISR is recognised by who joins it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 from images.broker.controller.unclean_recovery import (
     LAST_KNOWN_LEADER_ELECTED,
+    UNCLEAN_ELECTION,
     UNCLEAN_RECOVERY,
     Strategy,
     recovery_needed,
@@ -76,7 +78,7 @@ def _partition(
     reason = _reason(topic, before_change, partition, registered)
     permitted = topic is not None and unclean_election_allowed(topic) and reason == "taken_over"
     unclean = permitted and before_change is not None and _leads_from_outside(before_change, partition)
-    unclean = unclean or reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY)
+    unclean = unclean or reason in (LAST_KNOWN_LEADER_ELECTED, UNCLEAN_RECOVERY, UNCLEAN_ELECTION)
     return partition_changed(topic, partition, reason=reason, unclean=unclean, taken_over=True)
 
 
@@ -108,4 +110,7 @@ def _reason(
     ):
         return LAST_KNOWN_LEADER_ELECTED
     recovery = recovery_needed(topic, before)
-    return UNCLEAN_RECOVERY if recovery is not None and after.leader in recovery.replicas else "taken_over"
+    if recovery is not None and after.leader in recovery.replicas:
+        return UNCLEAN_RECOVERY
+    requested = before.leader == NO_LEADER and not unclean_election_allowed(topic)
+    return UNCLEAN_ELECTION if requested else "taken_over"

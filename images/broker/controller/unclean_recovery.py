@@ -52,6 +52,8 @@ LAST_KNOWN_LEADER_ELECTED = "last_known_leader"
 """Reason, in the trace, of a change that elects the last known leader."""
 UNCLEAN_RECOVERY = "unclean_recovery"
 """Reason, in the trace, of a change that elects by log ends."""
+UNCLEAN_ELECTION = "unclean_election"
+"""Reason, in the trace, of a change upon an administrator's request to elect any replica."""
 
 
 class Strategy(StrEnum):
