@@ -135,3 +135,102 @@ def test_a_fenced_broker_in_the_isr_is_a_violation_whatever_elections_are_permit
     verdict = protocol.check(of_run(*events, changed(4.5, 1, 3, (1,)), joined))
     assert "fenced-broker-joined-isr" in [finding.kind for finding in verdict.findings]
     assert verdict.validity is Validity.INVALID
+
+
+# --- elections that an administrator asks for -------------------------------------------------------------------------
+
+AWAY = [BORN, SHRUNK, changed(4, -1, 2, (), elr=(1, 2), reason="fenced") | {"offset": 3}]
+ELECTED = changed(5, 3, 3, (3,), unclean=True, reason="unclean_election") | {"offset": 4}
+FOUND_LATER = changed(9, 3, 3, (3,), unclean=True, reason="unclean_election", taken_over=True) | {"offset": 4}
+
+
+def request(began_s: float, ended_s: float | None, outcome: str = "", *, in_doubt: bool = False) -> dict[str, Any]:
+    return {
+        "change": "elect-unclean",
+        "topic": "t",
+        "partition": 0,
+        "began_ns": round(began_s * S),
+        "ended_ns": None if ended_s is None else round(ended_s * S),
+        "outcome": outcome,
+        "in_doubt": in_doubt,
+    }
+
+
+DONE, LOST = request(4.5, 6), request(4.5, None, "UNANSWERED", in_doubt=True)
+REFUSED = request(4.5, 6, "ELECTION_NOT_NEEDED")
+
+
+def with_requests(run: RunEvidence, *requests: dict[str, Any]) -> RunEvidence:
+    return replace(run, recovery={**run.recovery, "requests": list(requests)})
+
+
+def asked_of(*events: dict[str, Any], requests: list[dict[str, Any]], **settings: Any) -> RunEvidence:
+    """A run whose topic permits no unclean election by itself."""
+    return with_requests(of_run(*events, settings=CheckSettings(topic="t", **settings)), *requests)
+
+
+@pytest.mark.parametrize(
+    ("events", "requests", "first"),
+    [
+        ([*AWAY, ELECTED], [DONE], {T: 5 * S}),
+        ([*AWAY, ELECTED], [LOST], {T: 5 * S}),
+        ([*AWAY, ELECTED], [REFUSED | {"in_doubt": True}], {T: 5 * S}),
+        ([*AWAY, ELECTED], [request(5.5, 6)], {T: NEVER}),
+        ([*AWAY, ELECTED], [request(4.1, 4.5)], {T: NEVER}),
+        ([*AWAY, ELECTED], [REFUSED], {}),
+        ([*AWAY, ELECTED], [], {}),
+        ([*AWAY, ELECTED], [DONE | {"partition": 1}], {("t", 1): 4.5 * S}),
+        ([*AWAY, ELECTED | {"time_ns": 9 * S}], [DONE], {T: NEVER}),
+        ([*AWAY, FOUND_LATER], [DONE], {T: 9 * S}),
+        ([BORN, SHRUNK, OUTSIDE], [LOST], {T: NEVER}),
+        ([BORN, SHRUNK, TOLD], [LOST], {T: NEVER}),
+        ([BORN], [LOST], {T: NEVER}),
+        ([SHRUNK, ELECTED], [LOST], {T: 4.5 * S}),
+    ],
+    ids=[
+        *("done", "answer lost", "in doubt", "asked later", "answered before", "refused", "nobody asked"),
+        *("another partition", "made after the answer", "found committed", "for an unknown reason", "for another one"),
+        *("not made", "decisions not known"),
+    ],
+)
+def test_of_a_topic_that_permits_none_an_election_counts_that_was_asked_for(
+    events: list[dict[str, Any]], requests: list[dict[str, Any]], first: dict[Any, Any]
+) -> None:
+    assert first_unclean_elections(asked_of(*events, requests=requests)) == first
+
+
+def test_an_election_that_was_asked_for_excuses_a_loss_and_is_no_violation_where_nobody_led() -> None:
+    def found(*events: dict[str, Any], requests: list[dict[str, Any]]) -> list[str]:
+        evidence = asked_of(*events, requests=requests)
+        lost = ["lost"] if loss.check(evidence).validity is Validity.INVALID else []
+        kinds = {finding.kind for finding in protocol.check(evidence).findings}
+        return [*lost, *sorted(kinds & {"unclean-election"})]
+
+    assert found(*AWAY, ELECTED, requests=[DONE]) == []
+    assert found(*AWAY, ELECTED, requests=[]) == ["lost", "unclean-election"]
+    assert found(*AWAY, ELECTED, requests=[REFUSED]) == ["lost", "unclean-election"]
+    assert found(BORN, SHRUNK, OUTSIDE, requests=[DONE]) == ["lost", "unclean-election"]
+    assert found(BORN, SHRUNK, ELECTED, requests=[DONE]) == ["unclean-election"], "there was a leader"
+
+
+def test_a_killed_run_is_excused_from_the_beginning_of_the_fault_that_asks() -> None:
+    asks = small_evidence.fault("elect-unclean", ["b3"], 4, 8, {"elected": 1}) | {"detail": '{"partition": 0}'}
+    killed = replace(asked_of(*AWAY, ELECTED, requests=[]), recovery={}, faults=small_evidence.faults(asks))
+    assert first_unclean_elections(killed) == {T: 4 * S}
+    assert not tolerances(killed)["t", 1].unclean
+
+
+def test_decisions_without_reasons_or_times_tell_whether_one_that_was_asked_for_took_place() -> None:
+    decided = {"has_trace": False, "has_decisions": True}
+    outside = changed(5, 3, 3, (3,), reason="decided") | {"offset": 4}
+    assert first_unclean_elections(asked_of(*AWAY, outside, requests=[DONE], **decided)) == {T: 4.5 * S}
+    assert first_unclean_elections(asked_of(BORN, SHRUNK, FROM_THE_ELR, requests=[DONE], **decided)) == {T: NEVER}
+    assert first_unclean_elections(asked_of(requests=[DONE], has_trace=False)) == {T: 4.5 * S}
+
+
+def test_without_its_trace_a_run_in_which_one_was_asked_for_is_not_judged_by_what_it_lost() -> None:
+    asks = small_evidence.faults(small_evidence.fault("elect-unclean", ["b3"], 4, 8, {"elected": 1}))
+    run = asked_of(requests=[DONE])
+    lacking = replace(run, faults=asks, gaps=(EvidenceGap(EvidencePart.TRACE, "damaged"),))
+    (verdict,) = registry.check(lacking, {"loss": loss.check})
+    assert (verdict.validity, verdict.findings[0].kind) == (Validity.UNKNOWN, "missing-evidence")

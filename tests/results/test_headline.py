@@ -40,6 +40,8 @@ def verdict(checker: str, **figures: float) -> Verdict:
             replace(SETTINGS, unclean_election=True),
             "valid; 1 acknowledged record lost, permitted by unclean election",
         ),
+        ("loss", {"allowed": 2}, SETTINGS, "valid; 2 acknowledged records lost, permitted by unclean election"),
+        ("loss", {"allowed": 2}, replace(SETTINGS, acks=1), "valid; 2 acknowledged records lost, permitted by acks=1"),
         ("loss", {"lost": 0.0, "allowed": 0.0}, replace(SETTINGS, unclean_election=True), "valid"),
         (
             "availability",

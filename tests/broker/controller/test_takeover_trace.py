@@ -104,17 +104,34 @@ def test_who_joins_the_isr_does_so_by_request_of_the_leader(
 @pytest.mark.parametrize(
     ("strategy", "leader", "unclean"), [("manual", 1, False), ("balanced", 3, False), ("balanced", 3, True)]
 )
-def test_a_leader_that_no_recovery_elects_is_not_taken_for_one_of_a_recovery(
+def test_a_leader_that_no_recovery_elects_is_taken_for_one_that_was_asked_for(
     strategy: str, leader: int, unclean: bool
 ) -> None:
     """Under `manual` there is none, and 3 is in no LastKnownELR, nor does the setting for unclean elections count under
-    `balanced`. A controller that elects them is wrong."""
+    `balanced`. A controller that elects them is wrong, unless an administrator has asked for it."""
     driver = left(strategy, 1, 2, 3, unclean=unclean)
     before = driver.partition
     assert (before.leader, before.last_known_elr) == (NO_LEADER, (1, 2))
     wrong = replace(before, leader=leader, isr=(leader,), leader_epoch=9, partition_epoch=before.partition_epoch + 1)
     (event,) = taken_over_from(driver.image, [wrong])
-    assert (event.detail["reason"], event.detail["unclean"]) == ("taken_over", False)
+    assert (event.detail["reason"], event.detail["unclean"]) == ("unclean_election", True)
+
+
+def test_an_unclean_election_that_was_asked_for_is_told_alike_by_a_successor() -> None:
+    driver = left("manual", 3)
+    own, taken_over = last(driver, lambda driver: driver.commit(driver.controller.elect([(TOPIC, 0)], unclean=True)))
+    assert own.leader == taken_over.leader == 3
+    for event in (own, taken_over):
+        assert (event.detail["reason"], event.detail["unclean"]) == ("unclean_election", True)
+
+
+def test_one_that_is_asked_for_and_elects_a_member_of_the_elr_is_a_clean_one() -> None:
+    driver = left("manual")
+    waiting = replace(driver.image.brokers[1], fenced=False)
+    image = replace(driver.image, brokers=driver.image.brokers.set(1, waiting))
+    result = replace(driver.controller, image=image).elect([(TOPIC, 0)], unclean=True)
+    (event,) = result.trace
+    assert (event.leader, event.detail["reason"], event.detail["unclean"]) == (1, "unclean_election", False)
 
 
 def test_the_last_known_leader_that_a_registration_lets_lead_is_an_unclean_one() -> None:

@@ -153,6 +153,37 @@ def test_a_partition_left_leaderless_by_as_many_unclean_shutdowns_as_min_isr_is_
     assert stuck(["b1", "c1"], -1).validity is Validity.INVALID
 
 
+@pytest.mark.parametrize(
+    ("asked", "isrs", "validity"),
+    [
+        (True, [], Validity.UNKNOWN),
+        (True, [(3,)], Validity.UNKNOWN),
+        (True, [(1, 3)], Validity.INVALID),
+        (False, [], Validity.INVALID),
+    ],
+    ids=["one leads", "and alone", "the ISR was large enough again", "nobody asked"],
+)
+def test_after_an_unclean_election_that_was_asked_for_one_unclean_shutdown_is_enough(
+    asked: bool, isrs: list[tuple[int, ...]], validity: Validity
+) -> None:
+    def changed(time_s: float, leader: int, isr: tuple[int, ...], reason: str) -> dict[str, Any]:
+        facts = {"elr": [], "replicas": [1, 2, 3], "min_isr": 2, "reason": reason}
+        return small_evidence.event(time_s, "c1", "partition_changed", facts, leader=leader, members=list(isr))
+
+    elected = changed(3, 3, (3,), "unclean_election")
+    since = [changed(4 + number, 3, isr, "alter_partition") for number, isr in enumerate(isrs)]
+    request = {"change": "elect-unclean", "topic": "t", "partition": 0, "began_ns": 2, "ended_ns": None}
+    requests = [request | {"outcome": "UNANSWERED", "in_doubt": True}] if asked else []
+    verdict = liveness.check(
+        RunEvidence(
+            recovery=STUCK | {"requests": requests},
+            trace=small_evidence.trace(elected, *since, changed(9, -1, (), "registered")),
+            faults=small_evidence.faults(small_evidence.fault("kill", ["b3"], 8, 8.5, {"killed": 1})),
+        )
+    )
+    assert verdict.validity is validity
+
+
 def test_a_broker_that_the_controllers_take_for_unclean_did_not_end_so_by_their_word() -> None:
     trace = small_evidence.trace(
         small_evidence.event(8, "b2", "clean_shutdown", broker_epoch=1),

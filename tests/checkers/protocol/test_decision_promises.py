@@ -224,6 +224,39 @@ def test_an_unclean_election_is_one_of_the_first_replica_that_may_lead_where_it_
     assert "leader-otherwise" in kinds(*empty, *elected)
 
 
+ASKED_FOR = {"reason": "unclean_election", "unclean": True}
+ONLY_3 = [*LEADERLESS, *unfenced(11, 3, 3)]
+"""b3 is back, and in neither ISR nor ELR."""
+OF_REQUESTS = {
+    "the one that may": ([*ONLY_3, decided(12, 3, (2, 4), (3,), **ASKED_FOR)], ""),
+    "nobody": ([*ONLY_3, decided(12, -1, (1, 4), (), (1, 2), (1,), **ASKED_FOR)], "leader-otherwise"),
+    "a fenced one": ([*ONLY_3, decided(12, 2, (2, 4), (2,), **ASKED_FOR)], "leader-otherwise"),
+    "one that shuts down": (
+        [*ONLY_3, broker(12, "shutting_down", 3, 3), decided(13, 3, (2, 4), (3,), **ASKED_FOR)],
+        "leader-otherwise",
+    ),
+    "not the member of the ELR that is back": (
+        [*ONLY_3, broker(12, "unfenced", 2, 2), decided(13, 3, (2, 4), (3,), **ASKED_FOR)],
+        "leader-otherwise",
+    ),
+    "another one than leads": (
+        [*WITHOUT_2, *unfenced(11, 3, 3), decided(12, 3, (1, 3), (3,), **ASKED_FOR)],
+        "leader-otherwise",
+    ),
+    "one beside whom others stay in the ELR": (
+        [*ONLY_3, decided(12, 3, (2, 4), (3,), (1, 2), **ASKED_FOR)],
+        "elr-otherwise",
+    ),
+}
+
+
+@pytest.mark.parametrize("elected", OF_REQUESTS)
+def test_an_election_that_was_asked_for_elects_whoever_would_be_where_any_may_lead(elected: str) -> None:
+    events, kind = OF_REQUESTS[elected]
+    of_changes = {"leader-otherwise", "isr-otherwise", "elr-otherwise", "last-known-elr-otherwise"}
+    assert of_changes.intersection(kinds(*events)) == ({kind} if kind else set())
+
+
 def test_changes_are_compared_in_the_order_of_the_metadata_log() -> None:
     late = [*WITHOUT_3[-2:], *WITHOUT_2[-2:]]
     assert kinds(*THREE, *late[2:], *late[:2]) == []

@@ -111,6 +111,7 @@ def test_what_a_successor_finds_committed_may_have_been_answered_before() -> Non
         (asked("reassign", 8, 9, "INVALID_REPLICA_ASSIGNMENT", partition=0, wanted=[1, 2, 3]), "reassignment"),
         (asked("cancel", 8, 9, "NO_REASSIGNMENT_IN_PROGRESS", partition=0), "reassignment_cancelled"),
         (asked("elect", 8, 9, "ELECTION_NOT_NEEDED", partition=0), "preferred_election"),
+        (asked("elect-unclean", 8, 9, "ELECTION_NOT_NEEDED", partition=0), "unclean_election"),
     ],
 )
 def test_what_was_refused_is_not_done(refused: dict[str, Any], reason: str) -> None:
@@ -144,6 +145,11 @@ def test_what_was_refused_is_not_done(refused: dict[str, Any], reason: str) -> N
             asked("elect", 9, 11, partition=0),
             decided(10, "preferred_election"),
             decided(10, "preferred_election", replicas=[2, 1]),
+        ),
+        (
+            asked("elect-unclean", 9, 11, partition=0),
+            decided(10, "unclean_election"),
+            decided(10, "unclean_election") | {"leader": -1},
         ),
     ],
 )
@@ -222,3 +228,60 @@ def test_the_verdict_of_the_controllers_has_it() -> None:
 )
 def test_what_is_so_already_need_not_be_done(events: list[dict[str, Any]], right: bool) -> None:
     assert kinds([asked("elect", 9, 11, partition=0)], *events) == ([] if right else ["answered-undone"])
+
+
+# --- unclean elections ------------------------------------------------------------------------------------------------
+
+
+def led_by(time_s: float, leader: int) -> dict[str, Any]:
+    return decided(time_s, "fenced") | {"leader": leader, "members": [leader] if leader > 0 else []}
+
+
+def broker(time_s: float, kind: str, number: int = 3) -> dict[str, Any]:
+    return small_evidence.event(time_s, "c1", f"broker_{kind}", broker=number, offset=round(time_s), topic="")
+
+
+FENCED = [broker(1, "registered", number) for number in (1, 2, 3)]
+ABLE = [*FENCED, broker(2, "unfenced")]
+NOT_NEEDED, NOBODY = "ELECTION_NOT_NEEDED", "ELIGIBLE_LEADERS_NOT_AVAILABLE"
+
+
+def test_an_unclean_election_that_is_done_was_decided_upon_the_request() -> None:
+    """That the partition has a leader already is no election."""
+    request = asked("elect-unclean", 9, 11, partition=0)
+    assert kinds([request], led_by(5, -1), decided(10, "unclean_election")) == []
+    assert kinds([request], led_by(5, 1)) == ["answered-undone"]
+    assert kinds([request], led_by(5, -1)) == ["answered-undone"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "events", "right"),
+    [
+        (NOT_NEEDED, [*ABLE, led_by(5, 1)], True),
+        (NOT_NEEDED, [*ABLE, led_by(5, -1)], False),
+        (NOT_NEEDED, [*FENCED, led_by(5, -1)], False),
+        (NOT_NEEDED, [*ABLE, led_by(5, -1), led_by(10, 1)], True),
+        (NOT_NEEDED, [*ABLE, led_by(5, 1), led_by(10, -1)], True),
+        (NOT_NEEDED, [*ABLE, led_by(5, -1), led_by(12, 1)], False),
+        (NOBODY, [*FENCED, led_by(5, -1)], True),
+        (NOBODY, [*ABLE, led_by(5, -1)], False),
+        (NOBODY, [*ABLE, broker(3, "shutting_down"), led_by(5, -1)], True),
+        (NOBODY, [*FENCED, led_by(5, -1), broker(10, "unfenced")], True),
+        (NOBODY, [*FENCED, led_by(5, -1), broker(8, "unfenced")], False),
+        (NOBODY, [*ABLE, led_by(5, -1), broker(10, "fenced")], True),
+        (NOBODY, [broker(2, "unfenced"), led_by(5, -1)], True),
+        (NOBODY, [*ABLE], True),
+        ("UNKNOWN_TOPIC_OR_PARTITION", [*ABLE, led_by(5, -1)], True),
+    ],
+    ids=[
+        *("led", "led by nobody", "led by nobody, and nobody able", "led since", "led before", "led too late"),
+        *("nobody able", "one able", "shutting down", "able since", "able before", "able until then"),
+        *("brokers not known", "partition not known", "another error"),
+    ],
+)
+def test_an_unclean_election_is_refused_where_there_is_a_leader_or_nobody_who_may_lead(
+    outcome: str, events: list[dict[str, Any]], right: bool
+) -> None:
+    assert kinds([asked("elect-unclean", 9, 11, outcome, partition=0)], *events) == (
+        [] if right else ["election-refused"]
+    )
