@@ -16,6 +16,7 @@ from nemesis.cluster_shape import ClusterShape
 from nemesis.conditions import NOBODY, LedBy
 from nemesis.drawing import Draws
 from nemesis.faults.administrators.admin import Reassign
+from nemesis.faults.administrators.requests import NotDone
 from nemesis.faults.fault import Family, Fault
 from nemesis.faults.scripted.script import until_event
 from nemesis.handle import FaultHandle
@@ -30,7 +31,8 @@ _LEAVES_LIMIT: Final = 4.0
 """Longest wait for the follower to leave the ISR, in the same."""
 _STAGED_WITHIN: Final = 5.0
 """Time for a follower to leave the ISR, for those in it to stop, and for the election, in the same."""
-_OUTCOMES: Final = {DONE: "elected", "ELECTION_NOT_NEEDED": "not_needed", UNANSWERED: "unanswered"}
+_NOT_NEEDED: Final = "ELECTION_NOT_NEEDED"
+_OUTCOMES: Final = {DONE: "elected", _NOT_NEEDED: "not_needed", UNANSWERED: "unanswered"}
 """Answer → what came of a request, as the evidence calls it."""
 
 
@@ -38,7 +40,9 @@ _OUTCOMES: Final = {DONE: "elected", "ELECTION_NOT_NEEDED": "not_needed", UNANSW
 class ElectUnclean(Fault):
     """Wait until a partition has no leader, and have any live replica elected.
 
-    Whoever asks waits a moment first, in most draws a short one, and asks until it is done. With `staged` the partition
+    Whoever asks waits a moment first, in most draws a short one, and asks until it is done. As few replicas have what
+    is committed then, the partition may lose its leader for good once more: the same is asked again when everything is
+    healed, and until the cluster has recovered. With `staged` the partition
     comes to have no leader: a follower is cut off from the others until it has left the ISR, and all members of the ISR
     stop cleanly, so that they lose nothing but what the follower lacks. They are back when the fault heals.
     """
@@ -89,12 +93,18 @@ class ElectUnclean(Fault):
             outcome = (await admin.elect_unclean(handle.topic, self.partition)).outcome
             handle.count_evidence(_OUTCOMES.get(outcome, "not_elected"))
             if outcome == DONE:
+                handle.confirm_at_end(f"electing a leader of partition {self.partition}", lambda: self._confirm(handle))
                 break
             await asyncio.sleep(_LOOKS_AGAIN * patience_s)
         if self.again_ms is not None:
             await asyncio.sleep(self.again_ms / 1000)
             again = (await admin.elect_unclean(handle.topic, self.partition)).outcome
             handle.count_evidence(_OUTCOMES.get(again, "not_elected"))
+
+    async def _confirm(self, handle: FaultHandle) -> None:
+        outcome = (await handle.cluster.admin.elect_unclean(handle.topic, self.partition)).outcome
+        if outcome not in (DONE, _NOT_NEEDED):
+            raise NotDone(outcome)
 
     async def _end_isr(self, handle: FaultHandle) -> None:
         """Keep a follower from the other members of the ISR until it has left that, and stop these, the leader last."""

@@ -11,6 +11,7 @@ import pytest
 from harness.spec import parse
 from nemesis.cluster_shape import ClusterShape, facts_of
 from nemesis.faults.administrators.elect_unclean import ElectUnclean
+from nemesis.faults.administrators.requests import NotDone
 from nemesis.handle import ActiveEffects, FaultHandle
 from nemesis.ports import UNANSWERED, both_ways
 from nemesis.swarm import draw
@@ -21,9 +22,9 @@ ASKS = "elect t-0 uncleanly"
 SHAPE = ClusterShape(("b1", "b2", "b3"), ("c1",), partitions=2, waits_for_operator=True)
 
 
-def handle_of(cluster: FakeCluster, *, leader: str | None) -> FaultHandle:
+def handle_of(cluster: FakeCluster, *, leader: str | None, effects: ActiveEffects | None = None) -> FaultHandle:
     """Of a cluster whose first partition has this leader, as far as is known, and all brokers in its ISR."""
-    handle = FaultHandle(cluster, ActiveEffects(), Random(3), "t", min_isr=2)
+    handle = FaultHandle(cluster, effects or ActiveEffects(), Random(3), "t", min_isr=2)
     partition = handle.situation.partition(0)
     partition.leader, partition.known = leader, True
     partition.isr = cluster.brokers if leader else ()
@@ -75,6 +76,23 @@ def test_a_tool_that_has_not_heard_the_answer_asks_once_more() -> None:
     assert handle.evidence == {"elected": 1.0, "not_needed": 1.0}
     with pytest.raises(ValueError, match="again_ms: -1 is less than 0"):
         ElectUnclean(again_ms=-1.0)
+
+
+def test_a_partition_that_was_brought_back_is_looked_after_until_the_end() -> None:
+    cluster, effects = FakeCluster(), ActiveEffects()
+    handle = handle_of(cluster, leader=None, effects=effects)
+    cluster.answers = ["ELIGIBLE_LEADERS_NOT_AVAILABLE", "", "ELECTION_NOT_NEEDED", "", UNANSWERED]
+
+    async def scenario() -> None:
+        await ElectUnclean().inject(handle)
+        (confirm,) = effects.confirmations.values()
+        await confirm()
+        await confirm()
+        with pytest.raises(NotDone, match=UNANSWERED):
+            await confirm()
+
+    run(scenario())
+    assert cluster.calls == [ASKS] * 5
 
 
 @pytest.mark.parametrize("leaves", [True, False])
