@@ -90,10 +90,11 @@ class ElectUnclean(Fault):
             await handle.situation.until(lambda: leaderless.holds(handle.situation, 0))
             # Requests need no injection: a pause before one may be shorter than that.
             await asyncio.sleep(handle.random.random() ** 3 * patience_s)
+            # Also where the answer is lost, and the request is carried out late.
+            handle.confirm_at_end(f"electing a leader of partition {self.partition}", lambda: self._confirm(handle))
             outcome = (await admin.elect_unclean(handle.topic, self.partition)).outcome
             handle.count_evidence(_OUTCOMES.get(outcome, "not_elected"))
             if outcome == DONE:
-                handle.confirm_at_end(f"electing a leader of partition {self.partition}", lambda: self._confirm(handle))
                 break
             await asyncio.sleep(_LOOKS_AGAIN * patience_s)
         if self.again_ms is not None:

@@ -78,6 +78,19 @@ def test_a_tool_that_has_not_heard_the_answer_asks_once_more() -> None:
         ElectUnclean(again_ms=-1.0)
 
 
+def test_a_partition_is_looked_after_also_where_the_answer_is_lost() -> None:
+    cluster, effects = FakeCluster(), ActiveEffects()
+    cluster.answers = [UNANSWERED] * 1_000
+    handle = handle_of(cluster, leader=None, effects=effects)
+
+    async def scenario() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ElectUnclean().inject(handle), 5.0)
+
+    run(scenario())
+    assert effects.confirmations
+
+
 def test_a_partition_that_was_brought_back_is_looked_after_until_the_end() -> None:
     cluster, effects = FakeCluster(), ActiveEffects()
     handle = handle_of(cluster, leader=None, effects=effects)
