@@ -270,6 +270,7 @@ _OF_CLUSTER_IN_ORDER: Sequence[Mapping[str, ClusterRowHandler]] = (
     dict.fromkeys(("log_recovered", "became_leader", "follower_high_watermark"), watermark_promises.check_founded),
     dict.fromkeys(("log_start_written", "log_recovered"), log_knowledge_promises.check_snapshot),
     {"partition_changed": controller_promises.check_fenced},
+    {"isr_proposed": watermark_promises.check_starts_of_joining},
     {"partition_changed": metadata_promises.check_told, "deletion_confirmed": read_promises.check_deletion},
     {"became_leader": read_promises.check_deletions_kept},
 )

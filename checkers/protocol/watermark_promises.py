@@ -157,7 +157,6 @@ def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) 
             f"its log had ended at {start} when it began to lead in that",
         )
     for member, position in positions.items() if isinstance(positions, dict) else ():
-        _check_start_of_joining(partition, event, f"b{member}")
         if position < max(event.high_watermark, event.offset):
             where = "never in this leadership" if position < 0 else f"at {position}"
             partition.report(
@@ -170,8 +169,17 @@ def _isr_proposed(partition: PartitionState, event: TraceRow, _: CheckSettings) 
             )
 
 
+def check_starts_of_joining(cluster: ClusterState, partition: PartitionState, event: TraceRow) -> None:
+    """… and once its log starts no lower: below its own start a leader cannot tell where the logs part. What a follower
+    has in a later life than the proposal names, the leader has not seen, and the controllers refuse the proposal."""
+    detail = event.details()
+    for member in detail.get("positions") or ():
+        standings, named = cluster.standings.get(int(member)), detail.get("epochs", {}).get(member)
+        if standings is None or named is None or standings[-1].epoch == named:
+            _check_start_of_joining(partition, event, f"b{member}")
+
+
 def _check_start_of_joining(partition: PartitionState, event: TraceRow, joining: str) -> None:
-    """… and once its log starts no lower: below its own start a leader cannot tell where the logs part."""
     least, start = partition.log_starts.get(event.node, 0), partition.log_starts.get(joining, 0)
     if start < least and joining in partition.opened and joining not in partition.removed:
         partition.report(

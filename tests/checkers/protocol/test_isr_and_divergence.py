@@ -323,6 +323,20 @@ def test_a_promise_that_is_broken(events: Sequence[Event], kind: str) -> None:
     assert kinds(events) == [kind]
 
 
+@pytest.mark.parametrize(("named", "seen"), [(12, True), (11, False)])
+def test_a_leader_has_seen_the_log_of_the_life_that_it_proposes(named: int, seen: bool) -> None:
+    """A late fetch of the life before has it proposed in that, which the controllers refuse."""
+    detail = {"positions": {"3": 5}, "epochs": {"1": 1, "3": named}}
+    events = [
+        *COPIED,
+        MOVED,
+        log_start(4, "b1", 4, "retention_bytes"),
+        event(4.5, "c1", "broker_registered", broker=3, broker_epoch=12, offset=113),
+        event(5, "b1", "isr_proposed", detail, offset=0, high_watermark=5, members=[1, 2, 3]),
+    ]
+    assert ("isr-proposal-behind" in kinds(events)) == seen
+
+
 def test_a_log_that_ends_before_its_start_does_not_go_on_there() -> None:
     moved_start = [*COPIED, MOVED, log_start(3, "b1", 4, "retention_bytes")]
     assert "log-end-below-start" in kinds([*moved_start, opened(4, start=4, end=2, high_watermark=4)])
