@@ -22,7 +22,7 @@ from harness.runner.run import run_in_simulation
 from harness.spec import TOPIC, Spec, parse
 from nemesis.nemesis import Nemesis
 from results.run import evidence_loader
-from tests.simulation.applied_mistake import apply_mistake
+from tests.simulation.applied_mistake import apply_mistake, replace_in
 
 EVERY_BROKER = ["b1", "b2", "b3", "b4", "b5"]
 
@@ -469,3 +469,25 @@ _until_ready = ReadinessProbe.until_ready
 async def _ready_once(probe: ReadinessProbe, deadline_s: float, steady_s: float = 0) -> list[str]:
     """The cluster is waited for until it has been ready for long, and not looked at again."""
     return await _until_ready(probe, deadline_s, steady_s) if steady_s else []
+
+
+def test_a_late_fetch_says_nothing_of_the_log_of_the_next_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    """b1 is deposed and has deleted a record. It takes a fetch that b3 sent before it lost its disk, proposes b3 in
+    that life, and is refused. Run 2,485 of range 76 of a hunt, with 51 faults, told with five."""
+    script = [
+        {"at": 1, "for": 0, "fault": "kill", "nodes": ["b3"]},
+        {"at": 1, "for": 3, "fault": "stale-broker-epoch", "victim": "b3", "partition": 1, "patience_ms": 1000},
+        {"at": 1, "for": 1, "fault": "delete-records", "stalled": True},
+        {"at": 3, "for": 0, "fault": "partition", "shape": "isolate", "nodes": ["b1"], "flavour": "reset"},
+        {"at": 3.1, "for": 0, "fault": "wipe-disk", "nodes": ["b3"]},
+    ]
+    settings = {"broker.session.timeout.ms": 1000, "controller.quorum.fetch.timeout.ms": 500, "min.insync.replicas": 3}
+    load = {"producers": 1, "consumers": 0, "end_offset_readers": 0, "rate": 3, "controllers": 1}
+    spec = parse({"seed": 564008465, "time_limit": 4, **load, "settings": settings, "faults": script})
+    outcome = run_in_simulation(spec)
+    assert outcome.validity is Validity.VALID, outcome.verdicts
+
+    check = "checkers.protocol.watermark_promises:check_starts_of_joining"
+    replace_in(monkeypatch, check, "standings is None or named is None or standings[-1].epoch == named", by="True")
+    kinds = {finding.kind for verdict in run_in_simulation(spec).verdicts for finding in verdict.findings}
+    assert "isr-proposal-behind" in kinds
