@@ -290,7 +290,7 @@ def test_a_controller_that_changes_the_strategy_before_enough_replicas_are_known
     """A recovery would then not ask the victim, which has left the ELR, and what it alone has would be lost."""
     if early:
         begin_early(monkeypatch)
-    outcome = outcome_of(9, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
+    outcome = outcome_of(11, [RECREATED | {"topics": 4, "victim": "b1", "changes": True}])
     assert outcome.validity is (Validity.INVALID if early else Validity.VALID), outcome.verdicts
     kinds = {each.kind for verdict in outcome.verdicts for each in verdict.findings}
     assert kinds == ({"strategy-changed-early"} if early else set())
