@@ -42,9 +42,9 @@ class ElectUnclean(Fault):
 
     Whoever asks waits a moment first, in most draws a short one, and asks until it is done. As few replicas have what
     is committed then, the partition may lose its leader for good once more: the same is asked again when everything is
-    healed, and until the cluster has recovered. With `staged` the partition
-    comes to have no leader: a follower is cut off from the others until it has left the ISR, and all members of the ISR
-    stop cleanly, so that they lose nothing but what the follower lacks. They are back when the fault heals.
+    healed, and until the cluster has recovered. With `staged` the partition comes to have no leader: a follower is cut
+    off from the others until it has left the ISR, and all members of the ISR stop cleanly, so that they lose nothing
+    but what the follower lacks. They are back when the fault heals.
     """
 
     name: ClassVar[str] = "elect-unclean"
