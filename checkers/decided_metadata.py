@@ -9,8 +9,9 @@ counts.
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from checkers.tables import TraceRow, trace_rows
+from workloads.history import TopicPartition
 
 OF_BROKERS: Final = ("broker_registered", "broker_fenced", "broker_unfenced", "broker_shutting_down")
 OF_PARTITIONS: Final = ("partition_changed", "partition_deleted")
@@ -212,6 +214,18 @@ class DecidedConfigurations:
         ends = self._ends.get(name, [])
         place = bisect_right(ends, offset)
         return self._of[name][ends[place - 1]] if place else {}
+
+
+def decisions_of_partitions(
+    trace: pa.Table, kinds: Collection[str] = OF_PARTITIONS
+) -> dict[TopicPartition, list[dict[str, Any]]]:
+    """The decisions on each partition in a trace (schema TRACE), in the order of the metadata log: rows of these kinds,
+    with the facts of their details."""
+    wanted = trace.filter(pc.is_in(trace.column("kind"), value_set=pa.array(kinds)))
+    decided: dict[TopicPartition, list[dict[str, Any]]] = {}
+    for row in wanted.sort_by([("offset", "ascending"), ("seq", "ascending")]).to_pylist():
+        decided.setdefault((row["topic"], row["partition"]), []).append(row | json.loads(row["detail"] or "{}"))
+    return decided
 
 
 def decided_changes(trace: pa.Table) -> list[DecidedChange]:

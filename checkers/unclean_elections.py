@@ -34,7 +34,8 @@ from typing import Any, Final
 
 import pyarrow.compute as pc
 
-from checkers.evidence import RunEvidence
+from checkers.decided_metadata import decisions_of_partitions
+from checkers.evidence import CheckSettings, RunEvidence
 from workloads.columns import NEVER
 from workloads.history import TopicPartition
 
@@ -42,6 +43,8 @@ ELECT_UNCLEAN: Final = "elect-unclean"
 """The change that an administrator asks for, and the fault in which one does."""
 UNCLEAN_ELECTION: Final = "unclean_election"
 """Reason of a `partition_changed` that is made upon such a request."""
+UNCLEAN_RECOVERY: Final = "unclean_recovery"
+"""Reason of one by the log ends of replicas."""
 _DONE: Final = ""
 
 
@@ -61,11 +64,12 @@ class ElectionRequests:
         """Whether an election that was traced at this time, maybe `late`, was made upon one of them."""
         return any(began_ns <= time_ns and (late or time_ns <= until_ns) for began_ns, until_ns in self.times_ns)
 
-    def permit(self, decision: Mapping[str, Any], time_ns: int, *, traced: bool, ordered: bool) -> bool:
-        """Whether a decision with this detail, made at this time, is an election upon one of them. Decisions that are
-        not `traced` have no reason, and the times of those that are not `ordered` cannot be compared."""
-        if traced and decision.get("reason") != UNCLEAN_ELECTION:
+    def permit(self, decision: Mapping[str, Any], time_ns: int, settings: CheckSettings) -> bool:
+        """Whether a decision with this detail, made at this time, is an election upon one of them. Without a trace
+        decisions have no reason, and without an ordered one their times cannot be compared."""
+        if settings.has_trace and decision.get("reason") != UNCLEAN_ELECTION:
             return False
+        ordered = settings.has_ordered_trace
         late = not ordered or bool(decision.get("taken_over"))
         return self.asked_for(time_ns if ordered else NEVER, late=late)
 
@@ -96,36 +100,20 @@ def first_unclean_elections(evidence: RunEvidence) -> Mapping[TopicPartition, in
         return {}
     leads_since_ns = _first_led(evidence) if settings.has_ordered_trace else {}
     first = {name: asked.first_ns for name, asked in requests.items()}
-    for name, decisions in _decided(evidence).items() if is_known else ():
+    decided = decisions_of_partitions(evidence.trace, ("partition_changed",)) if is_known else {}
+    for name, decisions in decided.items():
         if decisions[0].get("reason") != "created" or not (permitted or name in requests):
             continue
         elections = [
             min(election["time_ns"], leads_since_ns.get((*name, election["leader_epoch"]), NEVER))
             for election in _unclean(decisions)
-            if permitted or _was_requested(election, requests[name], evidence)
+            if permitted or requests[name].permit(election, election["time_ns"], settings)
         ]
         if settings.has_ordered_trace or not elections:
             first[name] = min(elections, default=NEVER)
         elif permitted:
             first[name] = 0
     return first
-
-
-def _was_requested(election: Mapping[str, Any], requests: ElectionRequests, evidence: RunEvidence) -> bool:
-    settings = evidence.settings
-    traced, ordered = settings.has_trace, settings.has_ordered_trace
-    return requests.permit(election, election["time_ns"], traced=traced, ordered=ordered)
-
-
-def _decided(evidence: RunEvidence) -> dict[TopicPartition, list[dict[str, Any]]]:
-    """The decisions on each partition, in the order of the metadata log, with their details."""
-    changes = evidence.trace.filter(pc.equal(evidence.trace.column("kind"), "partition_changed")).sort_by(
-        [("offset", "ascending"), ("seq", "ascending")]
-    )
-    decided: dict[TopicPartition, list[dict[str, Any]]] = {}
-    for row in changes.to_pylist():
-        decided.setdefault((row["topic"], row["partition"]), []).append(row | json.loads(row["detail"] or "{}"))
-    return decided
 
 
 def _unclean(decisions: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -59,7 +59,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from checkers.decided_metadata import DecidedConfigurations
+from checkers.decided_metadata import DecidedConfigurations, decisions_of_partitions
 from checkers.evidence import CheckSettings, EvidencePart, RunEvidence
 from checkers.fault_model import node_failures
 from checkers.liveness import log_starts, metadata_ends, out_of_sync
@@ -68,7 +68,6 @@ from checkers.unclean_elections import UNCLEAN_ELECTION, election_requests
 from checkers.verdict import Finding, Validity, Verdict
 from checkers.violations import unknown_verdict
 from workloads.columns import NEVER
-from workloads.history import TopicPartition
 
 NAME = "liveness"
 RESTS_ON = frozenset({EvidencePart.RECOVERY, EvidencePart.FAULTS, EvidencePart.TRACE, EvidencePart.SETTINGS})
@@ -77,7 +76,6 @@ _SETTLED_AFTER_NS = 3_000_000_000
 _OF_ISR_CHANGES = (
     "isr_proposed", "isr_committed", "isr_rejected", "became_leader", "became_follower", "resigned", "node_started",
 )  # fmt: skip
-_OF_PARTITIONS = ("partition_changed", "partition_deleted")
 
 
 def check(evidence: RunEvidence) -> Verdict:
@@ -254,12 +252,9 @@ def _leaderless(evidence: RunEvidence) -> dict[str, bool] | None:
     the end, each with whether one broker was enough (`_rests_on_one`); None where it is not known what they decided."""
     if not evidence.settings.has_ordered_trace:
         return None
-    changes = evidence.trace.filter(pc.is_in(evidence.trace.column("kind"), value_set=pa.array(_OF_PARTITIONS)))
-    if not changes.num_rows:
+    decided = decisions_of_partitions(evidence.trace)
+    if not decided:
         return None
-    decided: dict[TopicPartition, list[dict[str, Any]]] = {}
-    for row in changes.sort_by([("offset", "ascending"), ("seq", "ascending")]).to_pylist():
-        decided.setdefault((row["topic"], row["partition"]), []).append(row)
     configurations, requests = DecidedConfigurations(evidence.trace), election_requests(evidence)
     return {
         f"{topic}-{partition}": (topic, partition) in requests and _rests_on_one(rows)
@@ -273,17 +268,15 @@ def _rests_on_one(decisions: Sequence[Mapping[str, Any]]) -> bool:
     """Whether an administrator had an unclean election made, and the ISR has been smaller than its minimum since."""
     rests = False
     for decision in decisions:
-        detail = json.loads(decision["detail"] or "{}")
-        minimum = min(detail.get("min_isr", 1), len(detail.get("replicas") or ()))
+        minimum = min(decision.get("min_isr", 1), len(decision.get("replicas") or ()))
         if len(decision["members"] or ()) >= minimum:
             rests = False
-        elif detail.get("reason") == UNCLEAN_ELECTION:
+        elif decision.get("reason") == UNCLEAN_ELECTION:
             rests = True
     return rests
 
 
 def _is_abandoned(decision: Mapping[str, Any]) -> bool:
     """Whether a partition that exists has no leader and no replica that is known to hold every committed record."""
-    elr = json.loads(decision["detail"] or "{}").get("elr")
     is_deleted = decision["kind"] == "partition_deleted"
-    return bool(not is_deleted and decision["leader"] < 0 and not decision["members"] and not elr)
+    return bool(not is_deleted and decision["leader"] < 0 and not decision["members"] and not decision.get("elr"))

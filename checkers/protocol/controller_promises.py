@@ -10,6 +10,7 @@ from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import ClusterState, PartitionState, ProtocolViolation, TraceRowHandler, integers, names
 from checkers.tables import TraceRow
+from checkers.unclean_elections import UNCLEAN_RECOVERY
 
 
 def broker_changed(cluster: ClusterState, event: TraceRow) -> None:
@@ -83,17 +84,14 @@ def _partition_changed(partition: PartitionState, event: TraceRow, settings: Che
     candidates = last_known or frozenset(replicas)
     recovered = (
         settings.unclean_recovery == "balanced"
-        and reason == "unclean_recovery"
+        and reason == UNCLEAN_RECOVERY
         and not before
         and not partition.elr
         and event.leader in candidates
     ) or (
         reason == LAST_KNOWN_LEADER_ELECTED and not before and len(partition.elr) <= 1 and last_known == {event.leader}
     )
-    traced, ordered = settings.has_trace, settings.has_ordered_trace
-    requested = partition.leader < 0 and partition.election_requests.permit(
-        detail, event.time_ns, traced=traced, ordered=ordered
-    )
+    requested = partition.leader < 0 and partition.election_requests.permit(detail, event.time_ns, settings)
     permitted = settings.unclean_election or recovered or requested
     if event.leader >= 0 and event.leader_epoch != partition.leader_epoch:
         partition.elections += 1

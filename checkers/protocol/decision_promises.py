@@ -51,7 +51,7 @@ from checkers.evidence import CheckSettings
 from checkers.fault_model import LAST_KNOWN_LEADER_ELECTED
 from checkers.protocol.batches import UNKNOWN
 from checkers.protocol.state import ClusterState, names
-from checkers.unclean_elections import UNCLEAN_ELECTION
+from checkers.unclean_elections import UNCLEAN_ELECTION, UNCLEAN_RECOVERY
 
 _LAST_KNOWN_LEADER = "last-known-leader"
 _FINDING_ALL = ("balanced", "manual")
@@ -344,7 +344,7 @@ def _outcome(situation: _Situation) -> _Outcome:
     before, after = situation.before, situation.after
     gone = frozenset({situation.leaving}) if situation.leaving is not None else frozenset[int]()
     last_known = situation.last_known & frozenset(after.replicas)
-    if situation.reason == "unclean_recovery":
+    if situation.reason == UNCLEAN_RECOVERY:
         keeps = after.leader in last_known and after.min_isr > 1
         kept = last_known - {after.leader} if keeps else frozenset[int]()
         return _Outcome(after.leader, frozenset({after.leader}), frozenset(), kept)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 
@@ -23,10 +22,8 @@ from checkers.protocol.state import (
     names,
 )
 from checkers.tables import TraceRow, epoch_entries
+from checkers.unclean_elections import UNCLEAN_RECOVERY
 from workloads.columns import NEVER
-
-_RECOVERY: Final = "unclean_recovery"
-"""The reason of a decision by the log ends of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ def _check_reassignment(change: _Change, settings: CheckSettings) -> None:
         change.report("reassignment-shrinks-isr", f"min.insync.replicas asks for {least} in the ISR{needed}")
     forgotten = before.last_known_elr & gone
     # A recovery has heard of their logs, and that of its leader is no less.
-    recovered = change.reason == _RECOVERY and len(after.isr) >= minimum
+    recovered = change.reason == UNCLEAN_RECOVERY and len(after.isr) >= minimum
     if forgotten and not before.isr | before.elr and not (given_up or recovered):
         line = f"ISR and ELR are empty, so {names(forgotten)} may alone have had what is committed"
         change.report("reassignment-drops-last-known", line)
@@ -144,7 +141,7 @@ def _check_recovery(change: _Change) -> None:
     """An unclean recovery hears of every log that may be the greatest, and forgets none that may be needed again. A
     controller that only finds it committed does not know whom the one before had heard."""
     before, after = change.before, change.after
-    if change.reason != _RECOVERY:
+    if change.reason != UNCLEAN_RECOVERY:
         return
     detail = change.event.details()
     told = {int(replica) for replica in detail.get("told") or ()}
@@ -167,7 +164,7 @@ def _check_last_known(change: _Change) -> None:
     """A replica that leaves the ELR is in the LastKnownELR until the ISR is large enough again, or until an unclean
     election. With the strategy `last-known-leader` only the last leader is, until there is another one."""
     before, after, detail = change.before, change.after, change.event.details()
-    unclean = change.reason == _RECOVERY or detail.get("unclean")
+    unclean = change.reason == UNCLEAN_RECOVERY or detail.get("unclean")
     if unclean or "last-known-leader" in (before.strategy, after.strategy) or len(after.isr) >= after.min_isr:
         return
     known = (before.elr | before.last_known_elr) & after.replicas
@@ -184,7 +181,7 @@ def check_told(cluster: ClusterState, partition: PartitionState, event: TraceRow
     """An unclean recovery elects by the log ends that its replicas have: nothing is appended while there is no leader.
     A replica that has started again since, and is not registered yet, may have lost some."""
     detail = event.details()
-    if detail.get("reason") != _RECOVERY or detail.get("taken_over"):
+    if detail.get("reason") != UNCLEAN_RECOVERY or detail.get("taken_over"):
         return
     for replica, (last_epoch, log_end) in sorted((detail.get("told") or {}).items()):
         node = f"b{replica}"

@@ -185,8 +185,8 @@ def check_overdue(cluster: ClusterState, trace: pa.Table, settings: CheckSetting
 
 
 def due_by_clocks_ns(cluster: ClusterState, node: str, due_ns: int, until_ns: int, *, by_wall: bool) -> int:
-    """When something was due on a node by its own clocks, at the latest, if by then. What does not depend on the age of
-    anything (`by_wall`) no wall clock tells."""
+    """When something was due on a node by its own clocks, at the latest, if by then. A wall clock counts for what is
+    due at an age (`by_wall`)."""
     if by_wall:
         due_ns = cluster.clocks.read_by_ns(node, due_ns, until_ns)
     return max([due_ns, *cluster.wrong_timers.ends_between(node, due_ns, until_ns)])

@@ -352,7 +352,7 @@ NEVER_RECOVERED: Final = Mistake(
     "never_recovered",
     "Whoever judges the end of a reassignment takes no account of what an unclean recovery has heard.",
     "checkers.protocol.metadata_promises:_check_reassignment",
-    replace="change.reason == _RECOVERY and",
+    replace="change.reason == UNCLEAN_RECOVERY and",
     by="False and",
 )
 
